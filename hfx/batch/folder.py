@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import io
 import json
 import os
+import platform
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +27,12 @@ JOB, PLAN, PARTS, LOG = "job.json", "plan.jsonl", "parts", "log.jsonl"
 LOCK, SUMMARY, CANCEL = "lock", "summary.json", "cancelled"
 TEMPORARY, SPOOLED = ".writing-", "input."  # how names begin of files that are written, and of the standard input
 PART = re.compile(r"([0-9]{6,18})\.[a-z]+")
+WRITER = re.compile(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-([0-9]{{1,9}})-")
+DAY = 86_400.0
 GLANCE_SECONDS = 0.2  # that `is_locked` of another process may hold the lock
+# What flock(2) gives on storage without locks: DBFS and other FUSE, Lustre without `-o flock`, NFS without lockd. NFSv4
+# gives EBADF for an exclusive lock of a file that can only be read.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 
 
 @dataclass(frozen=True)
@@ -71,20 +81,22 @@ class Folder:
             (self.path / CANCEL).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what interrupted writers left; the caller has the lock."""
+        """Remove what interrupted writers left: of this machine those that have ended, of others what is a day old."""
         for folder in (self.path, self.parts):
             for leftover in folder.glob(f"{TEMPORARY}*"):
-                leftover.unlink(missing_ok=True)
+                with suppress(OSError):  # it takes room, and does no other harm
+                    if _is_abandoned(leftover):
+                        leftover.unlink(missing_ok=True)
 
     def log(self, event: dict[str, Any]) -> None:
         """Append a line with the time, for people; a job does not depend on it."""
         line = json.dumps({"time": round(time.time(), 3), **event}) + "\n"
-        with suppress(OSError), (self.path / LOG).open("ab") as file:
+        with suppress(OSError), open(self.path / LOG, "ab", opener=_open_regular) as file:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What was logged; a line that was cut off by a crash, or can't be read, is left out."""
-        with suppress(OSError), (self.path / LOG).open("rb") as file:
+        with suppress(OSError), open_file(self.path / LOG) as file:
             for line in file:
                 with suppress(ValueError, RecursionError):
                     event = json.loads(line)
@@ -92,34 +104,37 @@ class Folder:
                         yield event
 
     @contextmanager
-    def locked(self, shared: bool = False) -> Iterator[None]:
-        """Hold the lock: alone, or `shared` with the runners of other shards.
+    def locked(self, shared: bool = False) -> Iterator[bool]:
+        """Hold the lock: alone, or `shared` with the runners of other shards. Yields whether the storage has locks.
 
         Raises JobError where another runner on this machine has it.
         """
         with storage(self.path):
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if not _lock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, GLANCE_SECONDS):
+            with storage(self.path / LOCK):
+                has_lock = _lock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, GLANCE_SECONDS)
+            if has_lock is False:
                 raise JobError(
                     f"Another process is working on {self.path}.",
                     "Wait until it has finished, or end it by `hfx batch cancel`.",
                 )
-            if not shared:  # else writers of other shards may be at work
-                self.clear()
-            yield
+            self.clear()
+            yield has_lock is not None
         finally:
             os.close(descriptor)
 
     @property
     def is_locked(self) -> bool:
-        """Whether a runner on this machine works on the job."""
+        """Whether a runner on this machine works on the job, as far as the storage has locks. Raises JobError."""
+        access = os.O_RDWR if os.access(self.path / LOCK, os.W_OK) else os.O_RDONLY
         try:
-            descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path / LOCK, access | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            return not _lock(descriptor, fcntl.LOCK_EX)
+            with storage(self.path / LOCK):
+                return _lock(descriptor, fcntl.LOCK_EX) is False
         finally:
             os.close(descriptor)
 
@@ -132,7 +147,8 @@ def _is_event(event: Any) -> bool:
     return event["event"] != "chunk" or [type(value) for value in chunk] == [int, int, dict]
 
 
-def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool:
+def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool | None:
+    """Whether the lock could be taken; None where the storage has no locks."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -141,29 +157,121 @@ def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(GLANCE_SECONDS / 10)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return None
+            raise
         else:
             return True
 
 
+def temporary(target: Path) -> Path:
+    """The name under which this process writes `target`; it says which process of which machine that is."""
+    return target.with_name(f"{TEMPORARY}{_machine()}-{os.getpid()}-{target.name}")
+
+
+@cache
+def _machine() -> str:
+    """Eight digits for where process ids are unique: a boot and a namespace; random ones where these can't be read."""
+    try:
+        boot, space = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return secrets.token_hex(4)
+    return hashlib.sha256(f"{platform.node()} {boot} {space}".encode()).hexdigest()[:8]
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether nothing writes a temporary file any more. Ages are by the clock of the storage, not of this machine."""
+    writer = WRITER.match(path.name)
+    if writer is None or writer[1] != _machine():
+        clock = temporary(path.with_name("clock"))
+        clock.touch()
+        now = clock.stat().st_mtime
+        clock.unlink()
+        return path.stat().st_mtime < now - DAY
+    try:
+        os.kill(int(writer[2]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # another user's
+    return False
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file of a job to read it. Raises OSError for what is none, such as a FIFO, whose writer may never come."""
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # a folder is what `open` itself refuses
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
+class HashedFile(io.BufferedWriter):
+    """A new file, written from its beginning to its end, and the SHA-256 of what was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "xb"))
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any, /) -> int:
+        """Write and hash."""
+        self.sha256.update(data)
+        return super().write(data)
+
+
 @contextmanager
-def new_file(target: Path) -> Iterator[BinaryIO]:
+def new_file(target: Path) -> Iterator[HashedFile]:
     """A file that becomes `target` as a whole, or not at all: write, fsync, rename, fsync the folder.
 
     Raises StorageFull, and JobError for other reasons of the file system; `target` is then as it was.
     """
-    temporary = target.with_name(f"{TEMPORARY}{target.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    written = temporary(target.with_name(f"{target.name}-{secrets.token_hex(4)}"))
     with storage(target):
         try:
-            with temporary.open("xb") as file:
+            with HashedFile(written) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.rename(target)
+            written.rename(target)
         except BaseException:
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                written.unlink(missing_ok=True)
             raise
         flush(target.parent)
+
+
+@contextmanager
+def new_part(target: Path) -> Iterator[HashedFile]:
+    """A part, written as a new file; its SHA-256 is on the disk before it is there."""
+    with new_file(target) as file:
+        yield file
+        write_sum(target, file.sha256.hexdigest())
+
+
+def write_sum(part: Path, sha256: str) -> None:
+    """Write the SHA-256 of a part beside it, as `sha256sum --check` reads it."""
+    write_file(_sum_of(part), lambda file: file.write(f"{sha256}  {part.name}\n".encode()))
+
+
+def check_sum(part: Path, file: io.BufferedReader) -> None:
+    """Raise ValueError for a part, open as `file`, that is not as it was written. Earlier versions wrote no sums."""
+    path = _sum_of(part)
+    if path.exists():
+        with storage(path), open_file(path) as sums:
+            expected = sums.read(64)
+        if hashlib.file_digest(file, "sha256").hexdigest().encode() != expected:
+            raise ValueError(f"its SHA-256 is not the one in {path.name}")
+        file.seek(0)
+
+
+def _sum_of(part: Path) -> Path:
+    return part.with_name(f".{part.name}.sha256")
 
 
 def write_file(target: Path, write: Callable[[BinaryIO], object]) -> None:

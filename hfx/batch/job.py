@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import hfx
 from hfx.answering import Model, Request
-from hfx.batch.folder import JOB, LOG, PLAN, SPOOLED, TEMPORARY, Folder, storage, write_file
+from hfx.batch.folder import JOB, LOG, PLAN, SPOOLED, TEMPORARY, Folder, open_file, storage, write_file
 from hfx.batch.records import record_of
 from hfx.errors import JobError, UsageError
 from hfx.names import NUM_RETURN_SEQUENCES, Task
@@ -164,7 +164,7 @@ def read_job(folder: Folder) -> Job:
     path = folder.path / JOB
     if not path.is_file():
         raise JobError(f"{folder.path} holds no job.", "Give the --output of a `hfx batch run`.")
-    with storage(path), path.open("rb") as file:
+    with storage(path), open_file(path) as file:
         data = file.read(MAX_BYTES)
     try:
         values = json.loads(data.decode("utf-8", "surrogateescape"))

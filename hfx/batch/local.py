@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from signal import SIGKILL
 from typing import Any, NamedTuple, Protocol
 
@@ -32,9 +33,10 @@ from hfx.errors import JobError, ModelChanged, ServerError
 from hfx.triton.process import ends_with_parent, exit_reason
 
 DEATHS_TOGETHER, DEATHS_ALONE = 3, 2
-DEATHS_IDLE = 3  # of a worker that had begun no chunk
+DEATHS_IDLE = 3  # of workers that had begun no chunk, since the last chunk that was done
 DEATHS_IN_A_ROW = 20  # without an answer: then it is the machine, and no row
 POLL_SECONDS = 0.5
+VMSTAT = Path("/proc/vmstat")
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -100,6 +102,14 @@ class Worker:
         messages.put(Message(self, None))
 
 
+def count_oom_kills() -> int:
+    """How many processes the kernel of this machine has killed for want of memory; 0 where it does not say."""
+    with suppress(OSError, ValueError):
+        counts = dict(line.split(maxsplit=1) for line in VMSTAT.read_text(encoding="utf-8").splitlines())
+        return int(counts.get("oom_kill", 0))
+    return 0
+
+
 @dataclass
 class Runner:
     """The workers of a run and what is left to do."""
@@ -110,9 +120,10 @@ class Runner:
     workers: list[Worker] = field(default_factory=list)
     deaths: Counter[int] = field(default_factory=Counter)  # of chunks
     alone_deaths: Counter[int] = field(default_factory=Counter)  # of rows
-    idle_deaths: int = 0
+    idle_deaths: int = 0  # since the last chunk that was done
     futile_deaths: int = 0  # since the last row that was answered alone, or the last chunk that was done
     model: JobModel | None = None
+    oom_kills: int = field(default_factory=count_oom_kills)  # when the run began
 
     def open(self) -> JobModel:
         """The model of the first worker, once it is open. Raises HfxError."""
@@ -168,7 +179,7 @@ class Runner:
             self.futile_deaths = 0 if worker.row is not None else self.futile_deaths
             worker.row = content["row"]
         elif "done" in content:
-            self.futile_deaths = 0
+            self.futile_deaths = self.idle_deaths = 0
             worker.begun.discard(content["done"]["number"])
             on_event({"event": "chunk", **content["done"]})
         elif "finished" in content:
@@ -193,8 +204,9 @@ class Runner:
         self.futile_deaths += 1
         if self.futile_deaths >= DEATHS_IN_A_ROW:
             raise ServerError(
-                f"The process of the model has ended {self.futile_deaths} times, and answered nothing in between.",
-                f"Is there enough memory? `hfx batch resume {folder.path}` goes on.",
+                f"The process of the model has ended {self.futile_deaths} times, and answered nothing in between"
+                f" ({dead.ending()}).",
+                f"{self._cause()} `hfx batch resume {folder.path}` goes on.",
             )
         on_event({"event": "death", "how": dead.ending(), "chunks": sorted(dead.begun), "row": dead.row})
         self.workers.remove(dead)
@@ -210,9 +222,15 @@ class Runner:
         self.idle_deaths += 1
         if self.idle_deaths >= DEATHS_IDLE:
             raise ServerError(
-                f"The process that opens the model has ended {self.idle_deaths} times ({worker.ending()}).",
-                "Is there enough memory? What it printed is above.",
+                f"The process that opens the model has ended {self.idle_deaths} times in a row ({worker.ending()}).",
+                self._cause(),
             )
+
+    def _cause(self) -> str:
+        """What is known of why processes have ended."""
+        if killed := count_oom_kills() - self.oom_kills:
+            return f"The kernel has killed {killed} processes for want of memory meanwhile: use fewer --workers."
+        return "What it printed is above."
 
 
 @contextmanager

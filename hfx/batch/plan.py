@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hfx.batch.folder import PLAN, Folder, new_file, storage
+from hfx.batch.folder import PLAN, Folder, new_file, open_file, storage
 from hfx.batch.rows import NumberedRow
 from hfx.errors import InputChanged, JobError, RequestRefused, UsageError
 from hfx.rows import Chunk, ChunkReader, Source, cut, source_of, verify
@@ -64,7 +64,7 @@ def read_plan(folder: Folder) -> list[PlannedChunk]:
     path = folder.path / PLAN
     planned: list[PlannedChunk] = []
     digest, line = hashlib.sha256(), b""
-    with storage(path), path.open("rb") as file:
+    with storage(path), open_file(path) as file:
         for line in file:
             if line == _line({"sha256": digest.hexdigest()}) and not file.read(1):
                 return planned

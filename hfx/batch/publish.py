@@ -12,9 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hfx.batch.folder import SUMMARY, Folder, new_file, storage, write_file
+from hfx.batch.folder import SUMMARY, Folder, check_sum, new_file, open_file, storage, write_file
 from hfx.batch.job import Job
 from hfx.batch.plan import PlannedChunk, count_rows
+from hfx.batch.records import record_of
 from hfx.batch.rows import layout_of
 from hfx.batch.scored_parts import commonest, kind_of, part_format
 from hfx.batch.shards import Shard
@@ -33,6 +34,9 @@ class Counts:
     rows: int
     errors: int
     kinds: dict[str, int]
+
+
+MEMBERS = {"rows": "rows", "errors": "errors", "kinds": "errors_by_kind"}  # of summary.json
 
 
 def publish(
@@ -62,6 +66,30 @@ def publish(
     return summary
 
 
+def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold) -> dict[str, Any] | None:
+    """The summary of a job whose output is there as it was published; None for another. Nothing is written.
+
+    Raises JobError for a damaged part of summary_only, and TooManyErrors.
+    """
+    output = job.output.file_name if job.output.action == "append_row" else None
+    try:
+        with open_file(folder.summary) as file:
+            summary = json.load(file)
+        counts = record_of(Counts, {name: summary[member] for name, member in MEMBERS.items()})
+        is_whole = (summary["status"], summary.get("output")) == ("completed", output)
+        is_whole &= folder.done().issuperset(chunk.number for chunk in planned)
+        if is_whole and output:
+            with open_file(folder.path / output) as file:
+                is_whole = hashlib.file_digest(file, "sha256").hexdigest() == summary["sha256"]
+        elif is_whole:
+            is_whole = count(folder, job, planned) == counts
+    except (*DAMAGE, OSError):
+        return None
+    if is_whole:
+        _figures(counts, threshold, counts.rows)
+    return dict(summary) if is_whole else None
+
+
 def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError:
     """What is missing, and of which shards, where the job was run in shards."""
     shards = [Shard(index, count) for count in _logged_shards(folder) for index in range(count)]
@@ -88,13 +116,13 @@ def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: T
     target = folder.path / f"{name.stem}{mark}{name.suffix}"
     with new_file(target) as file:
         figures = _figures(_joined(folder, job, there, file), threshold, total)
-    return {"output": target.name, **figures, "sha256": _sha256(target)}
+    return {"output": target.name, **figures, "sha256": file.sha256.hexdigest()}
 
 
 def _figures(counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
     if threshold.is_exceeded(counts.errors, total):
         raise too_many(counts.errors, total, threshold)
-    return {"rows": counts.rows, "errors": counts.errors, "errors_by_kind": counts.kinds}
+    return {member: getattr(counts, name) for name, member in MEMBERS.items()}
 
 
 def too_many(errors: int, total: int, threshold: Threshold) -> TooManyErrors:
@@ -140,12 +168,13 @@ class _Parts:
         self.current = folder.parts
 
     def files(self) -> Iterator[BinaryIO]:
-        """Each part, closed when the next is opened. Raises ValueError for one without all of its rows."""
+        """Each part, closed when the next is opened. Raises ValueError for one that is not as it was written."""
         for path, rows in self._parts:
             self.current, self._expected = path, iter(rows)
             with storage(path):
-                file = path.open("rb")
+                file = open_file(path)
             with file:
+                check_sum(path, file)
                 yield file
             if (lacking := next(self._expected, None)) is not None:
                 raise ValueError(f"the row {lacking} is missing")
@@ -166,8 +195,3 @@ def ranges(numbers: Sequence[int]) -> str:
             found.append([number, number])
     texts = [f"{first}-{last}" if first < last else str(first) for first, last in found]
     return ", ".join(texts[:SHOWN_RANGES]) + (", …" if len(texts) > SHOWN_RANGES else "")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

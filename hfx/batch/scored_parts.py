@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from hfx.answering import Answer, Model, Request
-from hfx.batch.folder import Folder, new_file
+from hfx.batch.folder import Folder, new_part
 from hfx.batch.job import Job
 from hfx.batch.parts import PartFormat, format_of
 from hfx.batch.plan import PlannedChunk, rows_of
@@ -105,7 +105,7 @@ def score_chunks(
         with suppress(_Unsure), closing(score(model, items, checked_request, 1 if alone else at_once)) as outcomes:
             for number, group in groupby(outcomes, key=lambda outcome: outcome[0].chunk):
                 errors: Counter[str] = Counter()
-                with new_file(folder.part(number, job.output.ending)) as file:
+                with new_part(folder.part(number, job.output.ending)) as file:
                     written.write(file, _blocks(layout, group, errors))
                     if not model.is_unchanged():
                         raise _Unsure

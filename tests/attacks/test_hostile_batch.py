@@ -92,6 +92,39 @@ def test_what_is_no_file_is_no_input(batch: CommandLine, tmp_path: Path) -> None
         assert not (tmp_path / "job" / "job.json").exists()
 
 
+@pytest.mark.parametrize("name", ["parts/000000.csv", "parts/.000000.csv.sha256", "plan.jsonl", "job.json"])
+def test_a_pipe_in_a_job_is_refused(name: str, batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
+    classifier.run(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
+    (tmp_path / "job" / name).unlink()
+    (tmp_path / "job" / "predictions.csv").unlink()
+    os.mkfifo(tmp_path / "job" / name)
+    code, text = ended(batch, "resume", tmp_path / "job")
+    said = "holds no job" if name == "job.json" else f"{name} can't be read or written: Not a regular file"
+    assert (code, said in text) == (2, True), text
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "lock"])
+def test_a_pipe_that_a_job_does_not_need_is_passed_over(
+    name: str, batch: CommandLine, classifier: Opened, tmp_path: Path
+) -> None:
+    job, planned = classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
+    classifier.score(tmp_path / "job", job, planned[:1])
+    os.mkfifo(tmp_path / "job" / name)
+    for words, said in ((("show",), "Paused"), (("logs",), ""), (("resume",), "4 rows, 0 errors")):
+        code, text = ended(batch, *words, tmp_path / "job")
+        assert (code, said in text) == (0, True), text
+
+
+def ended(batch: CommandLine, *words: str | Path) -> tuple[int, str]:
+    """The exit code of a command that does not hang, and what it prints."""
+    with batch.start(*words) as running:
+        try:
+            text, _ = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    return running.returncode, text
+
+
 def test_links_in_a_job_lead_nowhere(batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
     precious = table(tmp_path / "precious", [{"row": "1", "error": ""}])
     kept = precious.read_bytes()

@@ -199,6 +199,21 @@ def test_a_failed_job_goes_on_with_a_higher_threshold(rig: Rig) -> None:
     assert (rig.wait(job["name"])["status"], output(job)) == ("Completed", ["00.txt", "02.txt"])
 
 
+def test_a_result_that_was_changed_is_not_published(rig: Rig) -> None:
+    rig.deploy(ACTING, yaml=QUICK)
+    files = rig.files(3)
+    (files / "02.txt").write_text("raise", encoding="utf-8")
+    name = rig.wait(rig.invoke("--input", files, "--error-threshold", "0")["name"])["name"]
+    part = rig.workspace / "jobs" / name / "parts" / "000001.0"
+    part.write_text("11.txt\n", encoding="utf-8")
+    rig.done("job", "resume", name, "--error-threshold", "1")
+    job = rig.wait(name)
+    assert job["status"] == "Failed" and "000001.0 is damaged: its SHA-256" in str(job["error"])
+    part.unlink()
+    rig.done("job", "resume", name)
+    assert (rig.wait(name)["status"], output(job)) == ("Completed", ["00.txt", "01.txt"])
+
+
 def test_deployments_of_one_endpoint_do_not_disturb_each_other(rig: Rig) -> None:
     script = """
         import os, time

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from hfx.batch.threshold import Threshold
 from hfx.errors import JobError, UsageError
 from tests.unit.batch_jobs import CommandLine, Opened, texts
 
-FILES = ("plan.jsonl", "job.json", "000000", "000001", "predictions", "summary.json")
+PARTS = (".000000.csv.sha256", "000000.csv", ".000001.csv.sha256", "000001.csv")
+FILES = ("plan.jsonl", "job.json", *PARTS, "predictions", "summary.json")
 
 
 def test_each_file_is_on_the_disk_before_it_gets_its_name(
@@ -69,6 +72,7 @@ def published(folder: Path) -> None:
 def test_a_damaged_part_is_named(ending: str, classifier: Opened, tmp_path: Path) -> None:
     folder = planned_job(classifier, tmp_path, f"out{ending}")
     first, second = (folder / "parts" / f"00000{n}{ending}" for n in (0, 1))
+    (folder / "parts" / f".{first.name}.sha256").unlink()  # as of earlier versions: what it holds is checked, too
     whole = first.read_bytes(), second.read_bytes()
     cuts = range(1, len(whole[0]), 7 if ending == ".csv" else 397)
     damages = [b"", whole[1], *(whole[0][:-cut] for cut in cuts)]
@@ -82,6 +86,36 @@ def test_a_damaged_part_is_named(ending: str, classifier: Opened, tmp_path: Path
     assert not (folder / f"out{ending}").exists()
     first.write_bytes(whole[0])
     published(folder)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_a_part_that_was_changed_is_not_published(ending: str, classifier: Opened, tmp_path: Path) -> None:
+    folder = planned_job(classifier, tmp_path, f"out{ending}")
+    part = folder / "parts" / f"000001{ending}"
+    whole = part.read_bytes()
+    changes = [at for at in range(len(whole)) if whole[at : at + 1].isdigit()]
+    for at in changes[:: -max(1, len(changes) // 20)]:
+        part.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(JobError, match=f"000001{ending} is damaged: its SHA-256") as caught:
+            published(folder)
+        assert "Delete it, then `hfx batch resume" in caught.value.fix
+    part.unlink()
+    classifier.go_on(folder, [])
+    summary = json.loads((folder / "summary.json").read_bytes())
+    assert summary["sha256"] == hashlib.sha256((folder / f"out{ending}").read_bytes()).hexdigest()
+    assert part.read_bytes() == whole
+    check = ["sha256sum", "--check", *sorted(path.name for path in (folder / "parts").glob(".*"))]
+    assert subprocess.run(check, cwd=folder / "parts", check=True, capture_output=True).stdout.count(b"OK") == 2
+
+
+def test_parts_without_a_sum_are_published_as_before(classifier: Opened, tmp_path: Path) -> None:
+    folder = planned_job(classifier, tmp_path)
+    published(folder)
+    expected = (folder / "predictions.csv").read_bytes()
+    for path in folder.glob("parts/.*"):
+        path.unlink()
+    published(folder)
+    assert (folder / "predictions.csv").read_bytes() == expected
 
 
 def test_what_is_no_part_is_not_taken_for_one(classifier: Opened, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -136,6 +138,58 @@ def test_a_worker_that_ends_once_costs_nothing(
     assert "40 rows, 0 errors" in batch.done(*words)
     assert (tmp_path / "job" / "predictions.csv").read_bytes() == expected
     assert batch.done("logs", tmp_path / "job").count(" death ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("poisoned")
+def test_starts_that_fail_between_chunks_that_are_done_are_not_counted_together(
+    batch: CommandLine, classifier: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POISON_ONCE", str(tmp_path / "{}"))
+    monkeypatch.setenv("EVERY_OTHER", str(tmp_path / "started"))
+    source = poisonous(tmp_path / "a.csv", 40, 9, 17, 25)
+    expected = classifier.run(tmp_path / "whole", [source])
+    words = batch.new(CLASSIFIER, tmp_path / "job", source, "--mini-batch-size", "4", "--max-concurrency", "1")
+    assert "40 rows, 0 errors" in batch.done(*words)
+    assert (tmp_path / "job" / "predictions.csv").read_bytes() == expected
+    assert batch.done("logs", tmp_path / "job").count(" death ") == 6
+
+
+KILLED = "import os; os.kill(os.getpid(), 9)"
+GREEDY = "import sys; open(sys.argv[1], 'w').write('0'); len(bytearray(200 << 20))"
+
+
+@pytest.mark.slow
+def test_memory_is_blamed_only_for_what_the_kernel_has_killed_for_it(
+    batch: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = batch.new(CLASSIFIER, tmp_path / "job", texts(tmp_path / "a.csv", 4))
+    monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-c", KILLED))
+    code, text = batch(*words)
+    assert code == 5 and "has ended 3 times in a row (killed by signal 9)" in text and "memory" not in text
+    with group_of_memory(30 << 20) as processes:
+        monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-c", GREEDY, str(processes)))
+        code, text = batch(*words)
+    assert code == 5 and "The kernel has killed 3 processes for want of memory" in text
+
+
+@contextmanager
+def group_of_memory(limit: int) -> Iterator[Path]:
+    """The list of processes of a new cgroup with so many bytes; skips where this user can't make one."""
+    is_old = Path("/sys/fs/cgroup/memory").is_dir()
+    group = Path("/sys/fs/cgroup", "memory" if is_old else "", f"hfx-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup: {error}")
+    try:
+        try:
+            (group / ("memory.limit_in_bytes" if is_old else "memory.max")).write_text(str(limit))
+        except OSError as error:
+            pytest.skip(f"no limit of memory: {error}")
+        yield group / "cgroup.procs"
+    finally:
+        group.rmdir()
 
 
 @pytest.mark.slow

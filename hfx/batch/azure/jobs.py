@@ -120,6 +120,12 @@ class AzureJob:
         deployment, status = self.deployment, self.status
         if status in ("Running", "Completed"):
             raise JobError(f"The job {self.name} is {status}.", "Only a job that has stopped can be resumed.")
+        with self.folder.locked() as has_locks:
+            if not has_locks:  # which say whether a job runs; two runners of one script could mix different results
+                raise JobError(
+                    f"The storage of {self.folder.path} has no file locks, which jobs of endpoints need.",
+                    "Give a --workspace on a local disk; `hfx batch run` works without locks.",
+                )
         for file in self.invocation.files if deployment.code else ():  # hfx.batch checks those of models
             if not Path(file.path).is_file() or InputFile.of(Path(file.path)) != file:
                 raise InputChanged(f"{file.path} is not what it was.", "Invoke the endpoint again.")

@@ -15,8 +15,8 @@ from typing import BinaryIO
 from hfx.batch.azure.jobs import PID, AzureJob
 from hfx.batch.azure.published import run_published
 from hfx.batch.azure.script import run_script
-from hfx.batch.folder import Folder, write_file
-from hfx.errors import HfxError, JobCancelled, StorageFull
+from hfx.batch.folder import Folder, check_sum, open_file, storage, write_file
+from hfx.errors import HfxError, JobCancelled, JobError, StorageFull
 
 log = logging.getLogger("hfx.batch.azure")
 
@@ -65,12 +65,18 @@ def _run(job: AzureJob) -> None:
 
 
 def publish(job: AzureJob, target: Path) -> None:
-    """Join the parts, in the order of the mini-batches."""
+    """Join the parts, in the order of the mini-batches. Raises JobError for one that is damaged."""
 
     def join(file: BinaryIO) -> None:
         for batch, failed in sorted(job.script_parts().items()):
-            with job.script_part(batch, failed).open("rb") as source:
-                shutil.copyfileobj(source, file, 1 << 20)
+            part = job.script_part(batch, failed)
+            try:
+                with storage(part), open_file(part) as source:
+                    check_sum(part, source)
+                    shutil.copyfileobj(source, file, 1 << 20)
+            except ValueError as error:
+                fix = f"Delete it, then `hfx batch job resume --name {job.name}`."
+                raise JobError(f"{part} is damaged: {error}.", fix) from error
 
     write_file(target, join)
 

@@ -6,6 +6,7 @@ with the parts that are missing. A process that ends, hangs or prints disturbs n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -24,7 +25,7 @@ from typing import Any
 from hfx.batch.azure import worker
 from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, Deployment
 from hfx.batch.azure.jobs import AzureJob
-from hfx.batch.folder import TEMPORARY, storage, write_file
+from hfx.batch.folder import storage, temporary, write_file, write_sum
 from hfx.errors import JobCancelled, StorageFull, TooManyErrors, UsageError
 from hfx.triton.process import ends_with_parent, exit_reason, kill
 
@@ -196,7 +197,7 @@ class ScriptRunner:
             self._failed(process.done(), reply["error"])
         else:
             batch = process.done()
-            self._publish(batch, max(0, len(self.batches[batch]) - reply["elements"]))
+            self._publish(batch, max(0, len(self.batches[batch]) - reply["elements"]), reply["sha256"])
 
     def _failed(self, batch: int, reason: str) -> None:
         self.tries[batch] += 1
@@ -206,13 +207,14 @@ class ScriptRunner:
             self.pending.appendleft(batch)
             return
         write_file(self._temporary(batch), lambda file: None)
-        self._publish(batch, len(self.batches[batch]))
+        self._publish(batch, len(self.batches[batch]), hashlib.sha256().hexdigest())
 
     def _temporary(self, batch: int) -> Path:
-        return self.job.folder.parts / f"{TEMPORARY}{batch:06d}"
+        return temporary(self.job.folder.parts / f"{batch:06d}")
 
-    def _publish(self, batch: int, failed: int) -> None:
+    def _publish(self, batch: int, failed: int, sha256: str) -> None:
         target = self.job.script_part(batch, failed)
+        write_sum(target, sha256)
         with storage(target):
             self._temporary(batch).rename(target)
         log.info("Mini-batch %d of %d: done, %d files failed.", batch + 1, len(self.batches), failed)

@@ -6,6 +6,7 @@ descriptors of their own, so that what the script prints does no harm. The resul
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -80,7 +81,7 @@ def _written(path: str, content: bytes, elements: int) -> dict[str, Any]:
             os.fsync(file.fileno())
     except OSError as error:
         return {"storage": str(error)}
-    return {"elements": elements}
+    return {"elements": elements, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _traceback() -> str:

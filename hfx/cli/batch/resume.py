@@ -47,13 +47,17 @@ def command(
         from hfx.batch.local import check_job, finish, logged, missing_chunks, score_missing
         from hfx.batch.options import RunOptions
         from hfx.batch.plan import read_plan
+        from hfx.batch.publish import published
     job_folder = Folder(folder)
     job = read_job(job_folder)
     options = run_options(place, work, RunOptions.of(job.run))
     shard = parsed_shard(work.shard)
+    planned = read_plan(job_folder)
+    if (summary := published(job_folder, job, planned, options.threshold)) is not None:
+        report_end(job_folder, summary, shard, report)  # also where nothing can be written
+        return
     with working(job_folder, shard, f"Scoring by {job.model.name}", report) as show:
         job_folder.uncancel()
-        planned = read_plan(job_folder)
         on_event = logged(job_folder, shard, Watcher.of(job_folder, planned, shard, show))
         if missing := missing_chunks(job_folder, planned, shard):
             with opened_runner(engine, job.model.name, options, job.settings) as running:

@@ -176,9 +176,12 @@ def opened_runner(
 @contextmanager
 def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -> Iterator[Callable[[str], None]]:
     """Hold the job's lock, show progress by the function that is yielded, and log why a run has failed."""
-    with folder.locked(shared=shard is not None), report.progress(title) as show:
+    with folder.locked(shared=shard is not None) as has_locks:
+        if not has_locks:
+            report.warn(f"The storage of {folder.path} has no file locks: let no other run work on this job meanwhile.")
         try:
-            yield show
+            with report.progress(title) as show:
+                yield show
         except HfxError as error:
             folder.log({"event": "failed", "error": error.message})
             raise
