@@ -128,16 +128,21 @@ def parameters_page() -> str:
 
 def metrics_page() -> str:
     """The metrics of generators."""
+    from hfx.front.own_metrics import SAMPLES
     from hfx.python_backends.engine.core import Stats
     from hfx.python_backends.serving.metrics import counts, histograms
 
     samples = {sample.name: sample for sample in (*counts(Stats(), Counter()), *histograms(Stats()))}
     rows = [
-        (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
-        for name, sample in samples.items()
+        *(
+            (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
+            for name, sample in samples.items()
+        ),
+        *((code(name), kind, "", description) for name, kind, description in SAMPLES),
     ]
     text = (
-        "Generators publish these on `/metrics`, each with the label `model`, beside Triton's own (`nv_...`). "
+        "Generators publish these on `/metrics`, each with the label `model`, beside Triton's own (`nv_...`); the last "
+        "two are of `hfx serve`, without a label. "
         "Buckets are counters with the label `le`, as `histogram_quantile` reads them."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)

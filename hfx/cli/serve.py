@@ -179,7 +179,7 @@ def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
                 if watch:
                     commands.watch()
             _announce(server, front, report)
-            supervisor.keep_serving(server, report.warn, front.report_fault)
+            supervisor.keep_serving(server, report.warn, front.report_state)
         except KeyboardInterrupt:
             supervisor.stop(server, front, report.note)
         finally:

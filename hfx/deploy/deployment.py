@@ -28,11 +28,18 @@ IMAGE_PATTERN = re.compile(
 IMAGE_LENGTH = 512
 LARGEST_DRAIN = 3600
 LARGEST_CPUS = 1024
+MEMORY_STEP = 64 << 20
 
 # Resident memory of a server without models, and of one Python process with its libraries: above what the embedded
 # Triton 2.51 took idle (40 MiB; 36 to 55, and 100 more with a runtime), as requests take memory too.
 SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
+SHARED_BYTES = 1 << 30  # of /dev/shm
+TEMPORARY_BYTES = 256 << 20  # of /tmp: logs, sockets, copies of small files; in containers on one machine, in memory
+# Bodies of requests under way, in the front and in tritonserver; the front takes no more (16 of the largest size, or an
+# eighth of the container's memory). In /dev/shm they count to that.
+BODIES_BYTES = 2 * (256 << 20)
+BESIDE_BYTES = SHARED_BYTES + TEMPORARY_BYTES + BODIES_BYTES
 WEIGHT_COPIES = 2  # the file as it is read, and the runtime's own layout of it
 
 
@@ -138,7 +145,7 @@ def open_deployment(
         cpus=_cpus(models, cpus),
         memory=_memory(models),
         shared_memory=Figure(
-            1 << 30, "Triton's Python processes exchange tensors in it; each region grows with its requests"
+            SHARED_BYTES, "Triton's Python processes exchange tensors in it; each region grows with its requests"
         ),
         drain=drain,
     )
@@ -174,9 +181,18 @@ def _memory(models: Sequence[DeployedModel]) -> Figure:
     total = SERVER_BYTES + WEIGHT_COPIES * weights + cache + PROCESS_BYTES * processes
     source = (
         f"Triton {mib(SERVER_BYTES)} + {WEIGHT_COPIES} x files of {mib(weights)} + K/V {mib(cache)}"
-        f" + {processes} Python processes of {mib(PROCESS_BYTES)}; an estimate: compare it with what yours takes"
+        f" + {processes} Python processes of {mib(PROCESS_BYTES)}"
     )
-    return Figure(-(-total // (64 << 20)) * (64 << 20), source)
+    return with_requests(total, source, "an estimate: compare it with what yours takes")
+
+
+def with_requests(models: int, source: str, note: str) -> Figure:
+    """The memory of a container whose models take `models` bytes: what requests, /dev/shm and /tmp may take beside."""
+    total = -(-(models + BESIDE_BYTES) // MEMORY_STEP) * MEMORY_STEP
+    beside = (
+        f"{mib(BODIES_BYTES)} of requests, {mib(SHARED_BYTES)} of /dev/shm, {mib(TEMPORARY_BYTES)} of a /tmp in memory"
+    )
+    return Figure(total, f"{source}; + {beside}; {note}")
 
 
 def mib(size: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hfx.deploy.deployment import Deployment
+from hfx.deploy.deployment import TEMPORARY_BYTES, Deployment
 from hfx.deploy.folder import copy_models, output_folder, render, render_text
 
 MODELS_FOLDER = "models"
@@ -35,6 +35,7 @@ def values(deployment: Deployment) -> dict[str, Any]:
         "stop_seconds": stop_seconds(deployment.drain),
         "command": serve_command(deployment),
         "models_folder": MODELS_FOLDER,
+        "temporary_bytes": TEMPORARY_BYTES,
     }
 
 

@@ -122,10 +122,10 @@ PANELS = (
         "Restarts",
         "short",
         (
-            Query("sum by (model) (resets(nv_inference_request_success[1h]))"),
+            Query("sum by (instance) (increase(hfx_restarts_total[1h]) + changes(hfx_start_time_seconds[1h]))"),
             Query(f'1 - min(up{{job="{JOB}"}})', "down"),
         ),
-        "In an hour, seen by counters that began anew: of the server, or of a model that was swapped",
+        "In an hour: of models, HTTP fronts, servers and containers",
     ),
     Panel(
         "Computing",
@@ -155,7 +155,7 @@ def alerts(deployment: Deployment) -> Iterator[Alert]:
     yield Alert("HfxDown", f'up{{job="{JOB}"}} == 0', 60, "critical", "The server does not answer.")
     yield Alert(
         "HfxRestarts",
-        "sum by (instance) (max by (instance, model) (resets(nv_inference_request_success[15m]))) > 3",
+        "sum by (instance) (increase(hfx_restarts_total[15m]) + changes(hfx_start_time_seconds[15m])) > 3.5",
         0,
         "warning",
         "The server or its models were restarted more than three times in 15 minutes: see its log.",

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hfx.deploy.autoscaling import Signal, signals
-from hfx.deploy.deployment import Deployment, Figure, mib
+from hfx.deploy.deployment import MEMORY_STEP, Deployment, Figure, mib, with_requests
 from hfx.deploy.docker import STOP_MARGIN_SECONDS, stop_seconds
 from hfx.errors import UsageError
 
 GROWTH_REPLICAS = 4  # times the least number of pods, where --max-replicas is not given
 PLANNED_SHARE = 0.7  # of the measured throughput: the rest is for peaks until a new pod serves
 MEMORY_RESERVE = 1.25  # times the measured resident memory
-MEMORY_STEP = 64 << 20
 FRONT_SECONDS = 0.00025  # processor time that the HTTP front takes for a request (docs/front.md)
 LOAD_SECONDS = 300  # `hfx serve --timeout`
 COPY_BYTES_PER_SECOND = 50 << 20  # a slow disk: the start hashes and copies every file
@@ -136,21 +135,17 @@ def _millicores(deployment: Deployment, measured: Mapping[str, Measured]) -> Fig
 
 
 def _memory(deployment: Deployment, measured: Mapping[str, Measured]) -> Figure:
-    """The container's: what is in /dev/shm counts to it."""
-    shared, estimate = deployment.shared_memory.value, deployment.memory
+    """The container's, in MiB."""
+    estimate = deployment.memory
     known = [(run.memory, run) for name in deployment.names if (run := measured.get(name)) and run.memory]
-    if not known:
-        return _with_shared(estimate.value, shared, estimate.source)
-    memory, run = max(known, key=lambda pair: pair[0])
-    needed = int(MEMORY_RESERVE * memory)
-    if len(deployment.models) > 1 and estimate.value > needed:
-        return _with_shared(estimate.value, shared, estimate.source)
-    return _with_shared(needed, shared, f"{MEMORY_RESERVE} x {mib(memory)} measured of {run.model} ({run.source})")
-
-
-def _with_shared(memory: int, shared: int, source: str) -> Figure:
-    total = -(-(memory + shared) // MEMORY_STEP) * MEMORY_STEP
-    return Figure(total >> 20, f"{source}; + {mib(shared)} of /dev/shm, which counts to the container's memory")
+    if known:
+        memory, run = max(known, key=lambda pair: pair[0])
+        needed = with_requests(
+            int(MEMORY_RESERVE * memory), f"{MEMORY_RESERVE} x {mib(memory)}", f"measured of {run.model} ({run.source})"
+        )
+        if len(deployment.models) == 1 or estimate.value <= needed.value:
+            estimate = needed
+    return Figure(estimate.value >> 20, estimate.source)
 
 
 def _disk(deployment: Deployment) -> Figure:

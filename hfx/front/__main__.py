@@ -18,7 +18,7 @@ from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
 from hfx.front.keys import read_keys
 from hfx.front.playground import DIALECT as PLAYGROUND
-from hfx.front.settings import FAULT, MESSAGE_BYTES, Settings, Tls
+from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
 from hfx.front.upstream import Upstream
 from hfx.front.web_access import WebAccess
 
@@ -32,12 +32,12 @@ def main(argument: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
     upstream = Upstream(settings.upstream)
-    limits = settings.limits.within(descriptors)
+    limits = settings.limits.within(descriptors, memory_limit())
     keys = read_keys(settings.key_file) if settings.key_file else ()
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     dialects = DialectServer(spoken, upstream, settings.repository, limits)
     web = WebAccess(settings.hosts, settings.origins)
-    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects, web)
+    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects, web, settings.started)
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -60,7 +60,7 @@ def main(argument: str) -> None:
 class Server(uvicorn.Server):
     """uvicorn's server with a clock: heartbeats to the process that watches it, and connections whose time is over.
 
-    That process sends back what /health answers: FAULT and a text, empty when all is well.
+    That process sends back the State of the server.
     """
 
     def __init__(self, config: uvicorn.Config, upstream: Upstream, control: socket.socket) -> None:
@@ -84,14 +84,14 @@ class Server(uvicorn.Server):
             for sock in sockets or []
         ]
         self.started = True
-        loop.add_reader(self._control, self._read_fault)
+        loop.add_reader(self._control, self._read_state)
         self._tick()
 
-    def _read_fault(self) -> None:
+    def _read_state(self) -> None:
         message = self._control.recv(MESSAGE_BYTES)
-        if message.startswith(FAULT):
-            self.config.app.fault = message.removeprefix(FAULT).decode(errors="replace")  # type: ignore[union-attr]
-        elif not message:  # the watching process has ended, and this one will
+        if message:
+            self.config.app.state = State.from_message(message)  # type: ignore[union-attr]
+        else:  # the watching process has ended, and this one will
             asyncio.get_running_loop().remove_reader(self._control)
 
     def _tick(self) -> None:

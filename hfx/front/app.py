@@ -19,10 +19,11 @@ from hfx.front.cancellation import refuse_cancellation
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
 from hfx.front.infer_request import binary_request
+from hfx.front.own_metrics import own_metrics
 from hfx.front.refusals import RETRY, Header, Refusal, error_object, overloaded
 from hfx.front.response import REQUEST_ID, Response, Send
 from hfx.front.routes import METRICS, endpoint
-from hfx.front.settings import Limits
+from hfx.front.settings import Limits, State
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
 from hfx.front.web_access import WebAccess, check_media_type, preflight
 
@@ -36,7 +37,6 @@ SINGLE = {
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 HEALTH, READY = b"/health", b"/v2/health/ready"
-BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold in memory, parsed ones too
 LARGE_BODY = 1 << 18  # bytes
 
 Scope = dict[str, Any]
@@ -46,6 +46,7 @@ class App:
     """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all).
 
     `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol. `web` says which pages may ask.
+    `started` is when the server was, in seconds since 1970.
     """
 
     def __init__(
@@ -57,13 +58,15 @@ class App:
         access_log: bool,
         dialects: DialectServer,
         web: WebAccess,
+        started: float = 0.0,
     ) -> None:
         self._upstream = upstream
         self._dialects = dialects
         self._metrics = metrics
         self._web = web
         self.limits = limits
-        self.fault = ""  # why a model, or Triton, is not in service; by `hfx serve` (__main__.py)
+        self.state = State()  # by `hfx serve` (__main__.py)
+        self._started = started
         self._keys = [_digest(key.encode()) for key in keys]
         self._access_log = AccessLog() if access_log else None
         self._id_prefix = secrets.token_hex(4).encode()
@@ -148,15 +151,19 @@ class App:
                 head_length = b"%d" % json_length
             refuse_cancellation(body if head_length is None else body[: int(head_length)])
             head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
-            await self._pass_on(self._metrics if path == METRICS else self._upstream, head, body, client, response)
+            if path == METRICS:
+                own = own_metrics(self.state, self._started)
+                await self._pass_on(self._metrics, head, body, client, response, own)
+                return
+            await self._pass_on(self._upstream, head, body, client, response)
 
     async def _answer_health(
         self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response
     ) -> None:
         """Answer by the verdict of `hfx serve`, and then by Triton's own; also when no other request is taken."""
         await read_body(receive, headers, 0, lambda size: None)
-        if self.fault:
-            raise Refusal(503, self.fault, [RETRY])
+        if self.state.fault:
+            raise Refusal(503, self.state.fault, [RETRY])
         client = scope["extensions"]["hfx"]["connection"]
         await self._pass_on(self._upstream, request_head(b"GET", READY, 0, []), b"", client, response)
 
@@ -167,7 +174,7 @@ class App:
 
         def reserve(size: int) -> None:
             nonlocal reserved
-            if self._held + size > BODIES_AT_ONCE * self.limits.body:
+            if self._held + size > self.limits.bodies:
                 raise overloaded("The bodies of the requests in progress take all the memory that is for them.")
             reserved += size
             self._held += size
@@ -202,7 +209,10 @@ class App:
             message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
             raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
 
-    async def _pass_on(self, upstream: Upstream, head: bytes, body: bytes, client: Any, response: Response) -> None:
+    async def _pass_on(
+        self, upstream: Upstream, head: bytes, body: bytes, client: Any, response: Response, end: bytes = b""
+    ) -> None:
+        """Send a request to `upstream`, and its answer to the client, with `end` behind it."""
         try:
             connection = await upstream.connect()
         except OSError:
@@ -213,7 +223,7 @@ class App:
             if client.has_left:
                 raise Disconnected
             connection.send(head, body)
-            await _pass_back(connection, response)
+            await _pass_back(connection, response, end)
         except UpstreamLost:
             if response.status:
                 raise
@@ -234,14 +244,17 @@ def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | No
     return forwarded
 
 
-async def _pass_back(connection: UpstreamConnection, response: Response) -> None:
+async def _pass_back(connection: UpstreamConnection, response: Response, end: bytes) -> None:
     piece = await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
-    await response.start(status, connection.headers)
-    await response.body(piece, more=not connection.is_read)
+    headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
+    await response.start(status, headers)
+    await response.body(piece, more=bool(end) or not connection.is_read)
     while not connection.is_read:
         piece = await connection.read()
-        await response.body(piece, more=not connection.is_read)
+        await response.body(piece, more=bool(end) or not connection.is_read)
+    if end:
+        await response.body(end, more=False)
 
 
 def _single_headers(headers: Sequence[Header]) -> dict[bytes, bytes]:

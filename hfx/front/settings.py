@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
 MIB = 1 << 20
-FAULT = b"!"  # begins a message to the front that says why /health is 503; then the reason, empty when it is not
-MESSAGE_BYTES = 4096
+MESSAGE_BYTES = 8192
+FAULT_LENGTH = 1000  # characters, which JSON may write with 6 bytes each
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+UNBOUNDED = 1 << 60  # version 1 says so many bytes or more where there is no bound
+BODIES_AT_ONCE = 16  # of the largest size
 OWN_DESCRIPTORS = 40  # of the front process, without connections
 
 
@@ -17,7 +21,8 @@ OWN_DESCRIPTORS = 40  # of the front process, without connections
 class Limits:
     """The bounds of `hfx serve`'s options, and the times that a client may take, in seconds.
 
-    `body` is in bytes after decompression; `connections` are those of clients, `requests` those in progress.
+    `body` is in bytes after decompression; `connections` are those of clients, `requests` those in progress; `memory`
+    is what all processes of the server may have, in bytes (None: any).
     `head_seconds` are for the whole head of a request, `pause_seconds` between two pieces of a body, `body_seconds` for
     all of it, `idle_seconds` between two requests, `write_seconds` without taking anything of an answer.
     """
@@ -30,16 +35,27 @@ class Limits:
     body_seconds: float = 120.0
     idle_seconds: float = 75.0
     write_seconds: float = 60.0
+    memory: int | None = None
+
+    @property
+    def bodies(self) -> int:
+        """The bytes of all bodies in progress, parsed ones too.
+
+        A body is in the front, in tritonserver and in /dev/shm: together they may take three eighths of the memory.
+        """
+        most = BODIES_AT_ONCE * self.body
+        return most if self.memory is None else max(self.body, min(most, self.memory // 8))
 
     @property
     def spare(self) -> int:
         """Connections above the limit that are kept for a moment, to be told so."""
         return 8 + self.connections // 8
 
-    def within(self, descriptors: int) -> Limits:
-        """These bounds, lowered to what a process with so many descriptors can keep."""
+    def within(self, descriptors: int, memory: int | None) -> Limits:
+        """These bounds, lowered to what a process with so many descriptors, and with so much `memory`, can keep."""
         room = max(descriptors - OWN_DESCRIPTORS, 20)
-        return replace(self, connections=min(self.connections, room // 2), requests=min(self.requests, 3 * room // 10))
+        connections, requests = min(self.connections, room // 2), min(self.requests, 3 * room // 10)
+        return replace(self, connections=connections, requests=requests, memory=memory)
 
 
 @dataclass(frozen=True)
@@ -52,13 +68,34 @@ class Tls:
 
 
 @dataclass(frozen=True)
+class State:
+    """What the process that watches a front tells it.
+
+    `fault` is why /health is 503, empty while it is not; `restarts` is how often anything had to be started again.
+    """
+
+    fault: str = ""
+    restarts: int = 0
+
+    def to_message(self) -> bytes:
+        """The state as the front reads it, in MESSAGE_BYTES at most."""
+        return json.dumps({"fault": self.fault[:FAULT_LENGTH], "restarts": self.restarts}).encode()
+
+    @classmethod
+    def from_message(cls, message: bytes) -> Self:
+        """The state that `to_message` wrote."""
+        return cls(**json.loads(message))
+
+
+@dataclass(frozen=True)
 class Settings:
     """`listener` and `control` are inherited descriptors: the listening socket, and one end of a SOCK_SEQPACKET pair.
 
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
     are. `key_file` holds an API key in each line; empty: none asked. `repository` is the folder of the served models,
     where their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on.
-    `hosts` are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages.
+    `hosts` are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started`
+    is when the server was, in seconds since 1970.
     """
 
     listener: int
@@ -73,6 +110,7 @@ class Settings:
     playground: bool = True
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
+    started: float = 0.0
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""
@@ -84,3 +122,15 @@ class Settings:
         values = json.loads(text)
         tls = values.pop("tls")
         return cls(**values | {"limits": Limits(**values["limits"]), "tls": tls and Tls(**tls)})
+
+
+def memory_limit() -> int | None:
+    """The bytes that this process's cgroup (version 2 or 1) may have, as a container sees it; None without a bound."""
+    for path in CGROUP_LIMITS:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdecimal() and int(text) < UNBOUNDED:
+            return int(text)
+    return None

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from hfx.errors import ServerError
 from hfx.extras import install_command
-from hfx.front.settings import FAULT, MESSAGE_BYTES, Limits, Settings, Tls
+from hfx.front.settings import Limits, Settings, State, Tls
 from hfx.triton.liveness.process_table import read_process
 from hfx.triton.process import ends_with_parent, exit_reason
 from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
@@ -75,13 +75,15 @@ class Front:
             playground,
             hosts,
             cors_origins,
+            time.time(),
         )
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # so that no front is started after a stop
         self._started = threading.Event()
         self._stopping = False
-        self._fault = ""  # that /health answers
+        self._state = State()
+        self._replaced = 0  # fronts
         self._control: socket.socket | None = None  # to the front that runs
         self._failure = ""
         self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
@@ -113,17 +115,18 @@ class Front:
             self.kill()
             raise ServerError(f"The HTTP front {self._failure} while it started.", "Its own words are above.")
 
-    def report_fault(self, fault: str) -> None:
-        """Have /health answer 503 with the reason `fault`; with an empty one, what Triton says."""
+    def report_state(self, fault: str, restarts: int) -> None:
+        """Have /health answer 503 with the reason `fault`, with an empty one what Triton says; and count restarts."""
+        state = State(fault, restarts + self._replaced)
         with self._lock:
-            if fault != self._fault:
-                self._fault = fault
-                self._send_fault()
+            if state != self._state:
+                self._state = state
+                self._send_state()
 
-    def _send_fault(self) -> None:
+    def _send_state(self) -> None:
         if self._control is not None:
             with suppress(OSError):  # a front that has ended, or hangs: the next one gets it, too
-                self._control.send((FAULT + self._fault.encode())[:MESSAGE_BYTES], socket.MSG_DONTWAIT)
+                self._control.send(self._state.to_message(), socket.MSG_DONTWAIT)
 
     def stop(self, grace: float) -> bool:
         """Take no more requests, and end when those in progress are answered; False: not all were after `grace` s."""
@@ -165,6 +168,7 @@ class Front:
                 break
             quick_deaths = quick_deaths + 1 if time.monotonic() - began < SILENCE_SECONDS else 0
             self._report(f"the HTTP front {fault}; starting another one.")
+            self._replaced += 1
             time.sleep(min(MAX_PAUSE_SECONDS, 0.1 * 2**quick_deaths) if quick_deaths else 0)
         self._started.set()
 
@@ -185,7 +189,7 @@ class Front:
                     pass_fds=(settings.listener, settings.control),
                 )
                 self._control = own
-                self._send_fault()
+                self._send_state()
             try:
                 return self._watch(running, own)
             finally:

@@ -60,6 +60,7 @@ class Recovery:
         self._report = report
         self._restarts = _Row()
         self._swaps: dict[tuple[str, ...], _Row] = {}
+        self.attempts = 0  # to start something again
 
     def due(self, deaths: Sequence[Death]) -> list[Death]:
         """Those of `deaths` that are not in the pause before their next attempt, each model once."""
@@ -95,6 +96,7 @@ class Recovery:
 
     def _swap(self, death: Death, loaded: LoadedModels) -> None:
         began, row = time.monotonic(), self._row(death.models)
+        self.attempts += 1
         try:
             with after(SLOW_RESTART_SECONDS, lambda: self._report(f"{death.reason}; loading it again.")):
                 loaded.swap(death.models)
@@ -117,6 +119,7 @@ class Recovery:
         row.begin()
         while row.done + row.failed < MAX_RESTARTS:
             time.sleep(pause(row.done + row.failed))
+            self.attempts += 1
             try:
                 with after(SLOW_RESTART_SECONDS, lambda: self._report(f"{reason}; starting again.")):
                     self._server.restart()

@@ -21,13 +21,15 @@ CHECK_SECONDS = 0.2
 PROBE_SECONDS = 3.0  # between two probes of a model: they should not be felt
 SILENCE_SECONDS = 8.0
 SLOW_STOP_SECONDS = 1.0
+ReportState = Callable[[str, int], None]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def keep_serving(server: Server, report: Report, report_fault: Report = lambda fault: None) -> NoReturn:
+def keep_serving(server: Server, report: Report, report_state: ReportState = lambda fault, restarts: None) -> NoReturn:
     """Recover `server`, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
 
-    `report_fault` receives, again and again, why it is not in service at present; an empty string when it is.
+    `report_state` receives, again and again, why it is not in service at present (an empty string when it is), and how
+    often something was started again.
 
     Belongs into the main thread, as every start of a server. An exception from a signal's handler ends it.
     """
@@ -35,7 +37,9 @@ def keep_serving(server: Server, report: Report, report_fault: Report = lambda f
     silence = SilenceWatch(server.http_url, report)
     try:
         while True:
-            recovery.recover(_next_deaths(server, recovery, lambda fault: report_fault(fault or silence.fault)))
+            recovery.recover(
+                _next_deaths(server, recovery, lambda fault: report_state(fault or silence.fault, recovery.attempts))
+            )
     finally:
         silence.stop()
 

@@ -15,6 +15,7 @@ import pytest
 
 from hfx.errors import ServerError
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
+from hfx.triton.liveness import call
 from tests.published import export_zoo
 from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
 from tests.triton.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
@@ -155,6 +156,7 @@ def test_a_model_that_does_not_load_again_is_tried_until_it_does(flaky: tuple[Pa
         flag.unlink()
         served.wait_for_words("serving again after")
         assert infer(served.http_url, "flaky", "four") == "4 characters"
+        assert b"\nhfx_restarts_total 0\n" not in call(f"{served.http_url}/metrics")
         stop(served)
 
 

@@ -41,9 +41,10 @@ class Supervised:
 
     def _keep_serving(self) -> None:
         with suppress(ServerError):  # once the server has been stopped
-            supervisor.keep_serving(self.server, self.lines.append, self._note_fault)
+            supervisor.keep_serving(self.server, self.lines.append, self._note)
 
-    def _note_fault(self, fault: str) -> None:
+    def _note(self, fault: str, restarts: int) -> None:
+        self.restarts = restarts
         if fault != self.faults[-1]:
             self.faults.append(fault)
 

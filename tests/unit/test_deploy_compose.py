@@ -93,8 +93,15 @@ CASES = {
         [series("up", f"1x{MINUTES}", job="hfx", instance="i")],
     ),
     "HfxRestarts": (
-        [series("nv_inference_request_success", "5 0 5 0 5 0 5 0 5 0", model="m", instance="i")],
-        [series("nv_inference_request_success", "5 0 5 6 7 8", model="m", instance="i")],
+        [
+            series("hfx_restarts_total", f"0 1 2 3 4x{MINUTES}", instance="i"),
+            series("hfx_start_time_seconds", f"5x{MINUTES}", instance="i"),
+        ],
+        [  # the container once, a model once, which resets the counters of all models
+            *(series("nv_inference_request_success", f"5 5 0 0 0x{MINUTES}", model=m, instance="i") for m in "abcde"),
+            series("hfx_restarts_total", f"0 0 0 1x{MINUTES}", instance="i"),
+            series("hfx_start_time_seconds", f"5 5 7x{MINUTES}", instance="i"),
+        ],
     ),
     "HfxRequestsFail": (
         [

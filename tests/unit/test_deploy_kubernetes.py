@@ -20,6 +20,7 @@ from hfx.deploy.deployment import DeployedModel, Deployment, open_deployment
 from hfx.deploy.kubernetes import Cluster, write
 from hfx.deploy.sizing import Measured, Scale, Sizing, size
 from hfx.errors import UsageError
+from hfx.front.settings import Limits
 from hfx.perf.results import write_result
 from hfx.perf.results.schema import ServerSide
 from tests.unit import perf_runs
@@ -124,8 +125,8 @@ def test_the_grace_holds_the_pause_and_both_drains(encoder: Deployment, tmp_path
 def test_numbers_come_from_the_manifest_and_say_so(encoder: Deployment, generator: Deployment, tmp_path: Path) -> None:
     sizing = sized(encoder)
     assert sizing.millicores.value == 4000 and "intra_op_thread_count" in sizing.millicores.source
-    needed = (encoder.memory.value + encoder.shared_memory.value) >> 20
-    assert needed <= sizing.memory.value < needed + 64
+    assert sizing.memory.value == encoder.memory.value >> 20
+    assert encoder.memory.value > encoder.shared_memory.value + 3 * Limits().bodies
     assert [(signal.metric, signal.target.value) for signal in sizing.signals] == [(WAITING, 32)]  # half a batch of 64
     assert [(signal.metric, signal.target.value) for signal in sized(generator).signals] == [(QUEUE, 8), (SLOTS, 25)]
     out = wrote(tmp_path, generator)
@@ -150,7 +151,7 @@ def test_numbers_come_from_a_measured_result(encoder: Deployment, generator: Dep
     load = Measured("m", 80.0, cores=2.31, memory=1 << 30, source="load.json")
     sizing = sized(encoder, load, rate=500.0, wait=0.25)
     assert sizing.millicores.value == 2400  # 2.31 + 80 x 0.25 ms, in tenths
-    assert sizing.memory.value == 1280 + 1024  # 1.25 x 1 GiB, and /dev/shm
+    assert sizing.memory.value == 1280 + 512 + 1024 + 256  # 1.25 x 1 GiB; requests, /dev/shm, /tmp
     assert sizing.replicas.value == 9  # 500 / (0.7 x 80)
     assert [signal.target.value for signal in sizing.signals] == [20]  # 0.25 s x 80 requests/s
     assert [signal.target.value for signal in sized(generator, load, wait=0.25).signals] == [20, 25]
