@@ -17,7 +17,7 @@ from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.settings import task_fields
 from hfx.exporter.quiet import quiet_libraries
-from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset
+from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset, use_fused_attention
 from hfx.python_backends.generation.stopping import StopStrings
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class TorchGenerator:
         from hfx.exporter.load import load_model
 
         model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
+        use_fused_attention(model)
         fill_class_ids(model, CLASS_IDS, plan.checkpoint)
         if plan.checkpoint.model_type == "m2m_100":
             model.get_decoder().embed_positions.register_forward_hook(_positions_as_generated)
