@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ LEAST_RUN_BYTES = 32 << 20
 ROWS_A_RUN = 128
 # The linears of a decoder's self attention in transformers' BART and T5.
 KEYS_AND_VALUES = re.compile(r"(self_attn\.[kv]_proj|SelfAttention\.[kv])$")
+Sources = Mapping[Ids, "torch.Tensor"]  # of prompts, what an encoder makes of them, [tokens, hidden]
+NO_SOURCES: Sources = {}
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,21 @@ class TorchGenerator:
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def generate(self, prompts: Sequence[Ids], **changes: Any) -> tuple[list[Ids], list[float]]:
+    def encode(self, prompts: Sequence[Ids]) -> Sources:
+        """What the encoder makes of each prompt, for `generate` and `logits`; empty without one."""
+        import torch
+
+        sources: dict[Ids, torch.Tensor] = {}
+        for chosen in _runs([len(prompt) for prompt in prompts], self._cached_tokens()) if self.start else ():
+            padded, mask = _padded([prompts[i] for i in chosen], self.settings.pad_token_id, left=False)
+            with torch.inference_mode():
+                hidden = self.model.get_encoder()(torch.from_numpy(padded), torch.from_numpy(mask)).last_hidden_state
+            sources |= {prompts[i]: hidden[row, : len(prompts[i])].clone() for row, i in enumerate(chosen)}
+        return sources
+
+    def generate(
+        self, prompts: Sequence[Ids], sources: Sources = NO_SOURCES, **changes: Any
+    ) -> tuple[list[Ids], list[float]]:
         """New ids of each prompt, and the score of each where beams give one (else 0)."""
         import torch
 
@@ -104,6 +120,7 @@ class TorchGenerator:
                     torch.from_numpy(padded),
                     attention_mask=torch.from_numpy(mask),
                     generation_config=settings,
+                    **_encoded([prompts[i] for i in chosen], sources),
                 )
             begin = len(self.start) or padded.shape[1]
             for row, index in enumerate(chosen):
@@ -111,11 +128,13 @@ class TorchGenerator:
                 scores[index] = float(found.sequences_scores[row]) if settings.num_beams > 1 else 0.0
         return ids, scores
 
-    def logits(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> Iterator[tuple[int, torch.Tensor]]:
+    def logits(
+        self, prompts: Sequence[Ids], continuations: Sequence[Ids], sources: Sources = NO_SOURCES
+    ) -> Iterator[tuple[int, torch.Tensor]]:
         """(index, logits [len(continuation), vocabulary]) of each prompt: every token predicted from the right ones."""
         lengths = [len(prompt) + len(tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
         for chosen in _runs(lengths, self._run_bytes // (4 * int(self.model.config.vocab_size))):
-            found = self._forward([prompts[i] for i in chosen], [continuations[i] for i in chosen])
+            found = self._forward([prompts[i] for i in chosen], [continuations[i] for i in chosen], sources)
             while found:  # each is let go before the next is looked at
                 yield chosen[len(chosen) - len(found)], found.pop(0)
 
@@ -152,7 +171,7 @@ class TorchGenerator:
         stops = StopStrings(self.stop_strings)
         return stops.push(text) + stops.finish()
 
-    def _forward(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[torch.Tensor]:
+    def _forward(self, prompts: Sequence[Ids], continuations: Sequence[Ids], known: Sources) -> list[torch.Tensor]:
         import torch
 
         if self.start:
@@ -165,7 +184,8 @@ class TorchGenerator:
             feed = {"input_ids": inputs}  # pads come last and what is before them does not see them
             first = [len(prompt) - 1 for prompt in prompts]
         with torch.inference_mode():
-            logits = self.model(**{name: torch.from_numpy(value) for name, value in feed.items()}).logits
+            tensors = {name: torch.from_numpy(value) for name, value in feed.items()}
+            logits = self.model(**tensors, **_encoded(prompts, known)).logits
         return [
             logits[row, begin : begin + len(tokens)]
             for row, (begin, tokens) in enumerate(zip(first, continuations, strict=True))
@@ -234,6 +254,17 @@ def _padded(sequences: Sequence[Ids], pad: int, left: bool) -> tuple[NDArray[np.
         ids[row, place] = sequence
         mask[row, place] = 1
     return ids, mask
+
+
+def _encoded(prompts: Sequence[Ids], sources: Sources) -> dict[str, Any]:
+    """The keyword that gives a model what its encoder made of `prompts`; none where that is not known."""
+    if not sources:
+        return {}
+    import torch
+    from transformers.modeling_outputs import BaseModelOutput
+
+    hidden = torch.nn.utils.rnn.pad_sequence([sources[prompt] for prompt in prompts], batch_first=True)
+    return {"encoder_outputs": BaseModelOutput(last_hidden_state=hidden)}
 
 
 def _without_padding(ids: list[int], settings: Any) -> Ids:
