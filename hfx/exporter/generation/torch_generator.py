@@ -99,8 +99,9 @@ class TorchGenerator:
         sources: dict[Ids, torch.Tensor] = {}
         for chosen in _runs([len(prompt) for prompt in prompts], self._cached_tokens()) if self.start else ():
             padded, mask = _padded([prompts[i] for i in chosen], self.settings.pad_token_id, left=False)
+            feed = {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
             with torch.inference_mode():
-                hidden = self.model.get_encoder()(torch.from_numpy(padded), torch.from_numpy(mask)).last_hidden_state
+                hidden = self.model.get_encoder()(**feed).last_hidden_state
             sources |= {prompts[i]: hidden[row, : len(prompts[i])].clone() for row, i in enumerate(chosen)}
         return sources
 
