@@ -217,12 +217,15 @@ def last_line(error: Exception, folder: Path) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def interleave(ways: Mapping[Name, Callable[[], object]], most: float = SECONDS_A_SHAPE) -> dict[Name, float]:
+def interleave(
+    ways: Mapping[Name, Callable[[], object]], most: float = SECONDS_A_SHAPE, prepared: bool = False
+) -> dict[Name, float]:
     """Median seconds of each way, run in turn so that a noisy machine disturbs all alike.
 
-    No further round begins after `most` seconds; a first one, which is not counted, and one more are always run.
+    No further round begins after `most` seconds; a first one, which is not counted unless all are `prepared`, and one
+    more are always run.
     """
-    for run in ways.values():
+    for run in () if prepared else ways.values():
         run()  # shapes are prepared at their first run
     times: dict[Name, list[float]] = {name: [] for name in ways}
     begin = time.perf_counter()

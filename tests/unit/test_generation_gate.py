@@ -237,3 +237,20 @@ def test_stop_strings_end_texts_and_not_the_ids_that_are_compared(tmp_path: Path
     ((ids,), _) = generator.generate([tuple(tokenizer("cat")["input_ids"])], **PLAIN, max_new_tokens=4)
     assert ids
     assert [generator.text(tokenizer(text)["input_ids"]) for text in ("abcab", "dot", "dog")] == ["ab", "do", "dog"]
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_prompts_that_are_encoded_once_are_continued_alike(family: str, tmp_path: Path) -> None:
+    plan = make_plan(
+        open_checkpoint(str(writing_checkpoints.save(tmp_path / "c", family))), ExportOptions(repository=tmp_path)
+    )
+    tokenizer = writing_checkpoints.tokenizer()
+    generator = TorchGenerator.open(plan, tokenizer)  # type: ignore[arg-type]
+    prompts = [tuple(tokenizer(text)["input_ids"]) for text in ("one", "two cats", "a longer text than that")]
+    sources = generator.encode(prompts)
+    ids, _ = generator.generate(prompts, sources, **PLAIN, max_new_tokens=9)
+    assert ids == generator.generate(prompts, **PLAIN, max_new_tokens=9)[0]
+    alike = zip(generator.logits(prompts, ids, sources), generator.logits(prompts, ids), strict=True)
+    for (index, known), (same, encoded) in alike:
+        assert index == same
+        np.testing.assert_allclose(known.numpy(), encoded.numpy(), atol=1e-5)

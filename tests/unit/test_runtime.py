@@ -45,6 +45,13 @@ def test_every_way_is_run_in_turn() -> None:
     assert all(value >= 0 for value in seconds.values())
 
 
+def test_a_first_round_is_run_unless_all_are_prepared() -> None:
+    for prepared, runs in ((False, 2), (True, 1)):
+        order: list[str] = []
+        interleave({"a": lambda order=order: order.append("a")}, most=0.0, prepared=prepared)  # type: ignore[misc]
+        assert len(order) == runs
+
+
 @pytest.mark.parametrize(("head", "positions"), [("ForSequenceClassification", 16), ("ForQuestionAnswering", 64)])
 def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str, positions: int) -> None:
     model = tiny_checkpoints.bert(head, max_position_embeddings=positions)

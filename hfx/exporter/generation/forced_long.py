@@ -35,7 +35,7 @@ def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long
             sample = logits[long.columns]
             errors.add(sample, long.sample[index])
             delta = float(np.maximum(delta, np.abs(sample - long.sample[index]).max()))  # NaN if any is
-        runner.release_memory()
+    runner.release_memory()  # not between texts: the first is the longest
     if not errors.rows:
         return None
     return Long(

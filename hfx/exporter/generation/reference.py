@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hfx.exporter.generation.long_texts import LongText
 from hfx.exporter.generation.prompts import Ids, Prompt, spread_indices
-from hfx.exporter.generation.torch_generator import TorchGenerator
+from hfx.exporter.generation.torch_generator import Sources, TorchGenerator
 from hfx.python_backends.engine.request import Settings
 
 BEST = 8  # logits that are kept of each position
 KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
 COLUMNS = 4096  # of the vocabulary, whose logits are kept of each place of a long text
-ALONE = 4  # prompts that torch runs again, alone, to learn its own noise
+ALONE = 2  # prompts that torch runs again, alone, to learn its own noise: their logits are 100,000s
 # Settings of generate that need nothing but the logits: greedy runs show whether those are right.
 PLAIN: Mapping[str, Any] = {
     "num_beams": 1, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "length_penalty": 1.0,
@@ -86,12 +86,14 @@ def make_reference(
     The texts of `long` are read, and not continued.
     """
     ids = [prompt.ids for prompt in prompts]
-    greedy, _ = generator.generate(ids, **PLAIN, max_new_tokens=tokens)
-    positions, largest = _positions(generator, ids, greedy)
+    sources = generator.encode(ids)
+    greedy, _ = generator.generate(ids, sources, **PLAIN, max_new_tokens=tokens)
+    positions, largest, noise = _positions(generator, ids, greedy, sources)
     searched: tuple[list[Ids], list[float]] = ([], [])
     if beam_texts:  # the checkpoint's penalties stay as they are
         searched = generator.generate(
             ids[:beam_texts],
+            sources,
             num_beams=beams.num_beams,
             do_sample=False,
             num_return_sequences=1,
@@ -104,7 +106,7 @@ def make_reference(
         prompts=tuple(prompts),
         greedy=tuple(greedy),
         positions=positions,
-        noise=_noise(generator, ids, greedy),
+        noise=noise,
         largest=largest,
         num_beams=beams.num_beams,
         beams=tuple(searched[0]),
@@ -123,14 +125,15 @@ def _long(generator: TorchGenerator, text: LongText) -> LongReference:
 
 
 def _positions(
-    generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids]
-) -> tuple[tuple[Positions, ...], float]:
-    """What is kept of the logits along each greedy continuation, and the largest logit of all (at least 1)."""
+    generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids], sources: Sources
+) -> tuple[tuple[Positions, ...], float, float]:
+    """What is kept of the logits along each greedy continuation, the largest of all (at least 1), and torch's noise."""
     total = sum(map(len, greedy))
     starts = np.cumsum([0, *map(len, greedy)])
     kept: dict[int, Positions] = {}
-    largest, whole_rows = 1.0, np.empty(0, np.int64)
-    for index, logits in generator.logits(prompts, greedy):
+    largest, noise, whole_rows = 1.0, 0.0, np.empty(0, np.int64)
+    alone = spread_indices(len(prompts), ALONE)
+    for index, logits in generator.logits(prompts, greedy, sources):
         if not len(whole_rows):
             rows = max(1, min(total, KEPT_BYTES // (4 * logits.shape[1])))
             whole_rows = np.unique(np.linspace(0, total - 1, rows).astype(np.int64))
@@ -139,15 +142,7 @@ def _positions(
         rows_kept = {int(p): logits[p].numpy().copy() for p in kept_here}
         kept[index] = Positions(best.indices.numpy(), best.values.numpy(), rows_kept)
         largest = max(largest, float(logits.abs().max()))
-    return tuple(kept[index] for index in range(len(prompts))), largest
-
-
-def _noise(generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids]) -> float:
-    """The largest difference of torch's own logits between a batch and a prompt alone."""
-    chosen = spread_indices(len(prompts), ALONE)
-    together = dict(generator.logits([prompts[i] for i in chosen], [greedy[i] for i in chosen]))
-    worst = 0.0
-    for place, index in enumerate(chosen):
-        _, alone = next(iter(generator.logits([prompts[index]], [greedy[index]])))
-        worst = max(worst, float((alone - together[place]).abs().max()))
-    return worst
+        if index in alone:
+            _, again = next(generator.logits([prompts[index]], [greedy[index]]))
+            noise = max(noise, float((again - logits).abs().max()))
+    return tuple(kept[index] for index in range(len(prompts))), largest, noise

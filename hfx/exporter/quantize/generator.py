@@ -63,10 +63,10 @@ FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
 
 def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArray]:
     """int8 of `rows` [n, k], symmetric around 0 up to `levels`, and the scale of each row [n]."""
-    scale = np.maximum(np.abs(rows).max(axis=1), TINY).astype(np.float32) / np.float32(levels)
-    values = rows / scale[:, None]
-    np.rint(values, out=values)
-    return np.clip(values, -levels, levels, out=values).astype(np.int8), scale
+    peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    scale = np.maximum(peak, TINY).astype(np.float32) / np.float32(levels)
+    values = rows / scale[:, None]  # at most `levels` but for rounding
+    return np.rint(values, out=values).astype(np.int8), scale
 
 
 def fill_int8(values: NDArray[np.int8], weight: Parameter, levels: int) -> FloatArray:
