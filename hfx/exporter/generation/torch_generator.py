@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +52,6 @@ class TorchGenerator:
 
         model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
         use_fused_attention(model)
-        _multiply_by_onednn(model)
         fill_class_ids(model, CLASS_IDS, plan.checkpoint)
         if plan.checkpoint.model_type == "m2m_100":
             model.get_decoder().embed_positions.register_forward_hook(_positions_as_generated)
@@ -220,27 +218,6 @@ class TorchGenerator:
         layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
         width = int(layers or config.num_hidden_layers) * int(config.hidden_size)
         return self._run_bytes // (2 * 4 * width)
-
-
-def _multiply_by_onednn(model: Any) -> None:
-    """Have linears multiply in float32 by oneDNN, where this torch has it.
-
-    MKL, its usual library, has slower kernels for processors that are not Intel's: on Zen 4, twice as slow for 12 rows
-    of BART-large, and 1.3 times for a thousand.
-    """
-    import torch
-
-    multiply = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    if multiply is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return
-    for module in model.modules():
-        if type(module) is torch.nn.Linear:
-            module.forward = partial(_product, multiply, module)  # type: ignore[method-assign]
-
-
-def _product(multiply: Any, linear: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = multiply(x, linear.weight, linear.bias, "none", [], "")
-    return found
 
 
 def _positions_as_generated(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
