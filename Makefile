@@ -4,13 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NATIVE := hfx/native/libhfx_operators.so
-SOURCES := hfx exporter client perf batch python_backends tests examples bench
 
 # Hundreds of tests start processes. Without bytecode files each would compile torch and transformers anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-fast test-full azure-checks demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
+.PHONY: help install format check test test-fast test-full azure-checks containers demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -42,7 +41,7 @@ check: install ## Lint, format, types and import rules
 
 # A worker more than cores, as servers often wait: one runs those that share servers, the others begin with the rest
 # (tests/conftest.py). More threads of torch than one only take turns.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durations-min 5
 
 test: install ## Every check, and every test but those of test-full (20 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
@@ -75,6 +74,10 @@ test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test,
 	$(BIN)/python -m tests.zoo build --all
 	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
+	$(MAKE) containers
+
+containers: install ## Images and containers, on a docker engine (6 minutes; skipped where none can be had)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/containers -m container --durations 5
 
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
@@ -110,7 +113,7 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 docs: $(VENV)/.docs ## Make the generated pages of docs/, and the site in build/site
-	$(BIN)/python -m hfx.cli.reference docs
+	$(BIN)/python -m docs.generate
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
 
 zoo: install ## Train all checkpoints of the tests

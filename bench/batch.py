@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from bench import command
-from bench.batch_costs import DOCUMENTS, MILLION, machinery, resume
 from bench.batch_spark import GOALS as SPARK_GOALS
 from bench.batch_spark import spark
 from bench.batch_ways import ONE, TEN, TOGETHER, Jobs, Rows, open_inside, write_rows
@@ -23,7 +22,7 @@ from bench.command import Settings, Work, open_ways
 from bench.exports import NAME
 from bench.figures import Figures, Goal, take_turns
 from bench.peers import Batch, Way
-from hfx.perf.load import Closed, Limits, Request, RequestSet
+from hfx.perf.load import Closed, LoadLimits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
 from hfx.triton import EmbeddedServer
 
@@ -31,8 +30,6 @@ JOB, SERVED, LOAD = "hfx batch", "hfx batch --url", "hfx perf"
 TORCH, TORCH_ROWS = Way("torch", "fp32"), (1, 8)
 CALLERS = (16, 32, 64)
 COLUMNS = ("rows/s", "seconds", "plan s", "publish s")
-MACHINERY = (*COLUMNS, "parts s", "share %", "memory MB", "memory growth MB", "MB/s")
-RESUME = ("first row s", "computed again", "allowed")
 Turn = Callable[[Rows], dict[str, float | None]]
 
 
@@ -93,7 +90,7 @@ def _load(target: Target, rows: Rows) -> dict[str, float | None]:
     """The best of several numbers of callers."""
     inputs = {name: tuple(values) for name, values in rows.settings.items()}
     requests = RequestSet(tuple(Request({"text_input": (text,), **inputs}) for text in rows.texts), rows.name)
-    spec = MeasureSpec(requests, Limits(requests=rows.count, warmup_requests=0), stream=False)
+    spec = MeasureSpec(requests, LoadLimits(requests=rows.count, warmup_requests=0), stream=False)
     found = [run_figures(measure(target, Closed(callers), spec)) for callers in CALLERS]
     return {"rows/s": max(each["requests/s to the last answer"] or 0.0 for each in found)}
 
@@ -138,18 +135,10 @@ WORKS = {
         Cases(Served("distilbert-base"), Rows("512 rows", 512, "lognormal:25,1.0,200", 64)),
         (0.9, (TOGETHER,)), (3.0, (ONE,)), (4.0, BY_TORCH), (3.0, (TEN,)),
     ),
-    "machinery": Work(
-        "Planning, parts and publishing, of a tiny classifier and of a large file", machinery, MACHINERY, goals=(
-            Goal(MILLION, "share %", (JOB,), most=2.0), Goal(MILLION, "memory growth MB", (JOB,), most=50.0),
-            Goal(DOCUMENTS, "MB/s", ("planner",), least=80.0),
-            *(Goal(DOCUMENTS, "memory growth MB", (way,), most=50.0) for way in ("planner", "reader")),
-        ),
-    ),
     "spark": Work(
         "A classifier of distilbert-base's size in Spark, a task of one thread for each core", spark, COLUMNS,
         (JOB,), "rows/s", SPARK_GOALS,
     ),
-    "resume": Work("Jobs that are ended after two parts, and go on", resume, RESUME),
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from bench.exports import NAME
 from bench.figures import Figures, Goal, take_turns
 from bench.peers import THREADS
 from hfx.batch.spark import score
-from hfx.batch.spark_session import spark_session
+from hfx.batch.spark_runner import spark_session
 
 if TYPE_CHECKING:
     import pandas as pd

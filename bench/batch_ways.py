@@ -7,20 +7,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from bench.child import Run
 from bench.exports import NAME
 from hfx.batch.create import JobSpec, create, prepare
 from hfx.batch.folder import Folder
-from hfx.batch.job import Job, JobModel, Output
-from hfx.batch.local import finish, missing_chunks, runner, score_missing
+from hfx.batch.job import Output
+from hfx.batch.local import runner
 from hfx.batch.options import RunOptions
-from hfx.batch.plan import PlannedChunk
+from hfx.batch.progress import finish, missing_chunks, score_missing
 from hfx.names import (
     GENERATION_TASKS,
     MAX_TOKENS,
@@ -77,7 +75,6 @@ class Jobs:
 
     running: Any
     settings: Tensors
-    memory: list[int] = field(default_factory=list)  # of this process and its worker, at each chunk
 
     @classmethod
     @contextmanager
@@ -87,36 +84,26 @@ class Jobs:
             running.open()
             yield cls(running, settings)
 
-    def run(self, source: Path, target: Path | None = None) -> dict[str, float | None]:
-        """The figures of one job over a CSV, which is kept in `target`. Raises ValueError for error rows."""
+    def run(self, source: Path) -> dict[str, float | None]:
+        """The figures of one job over a CSV. Raises ValueError for error rows."""
         options = self.running.options
         with tempfile.TemporaryDirectory(prefix="hfx-bench-") as parent:
-            folder = Folder(target or Path(parent, "job"))
+            folder = Folder(Path(parent, "job"))
             begin = time.perf_counter()
-            job, planned = create_job(folder, source, self.settings, options, self.running.model)
+            spec = JobSpec(
+                NAME, [str(source)], [COLUMN], self.settings, 0, Output("append_row", "predictions.csv", (), "")
+            )
+            prepare(folder)
+            job, planned = create(folder, spec, Task(self.running.model.task), options, lambda: self.running.model)
             planning = time.perf_counter() - begin
-            score_missing(folder, job, planned, missing_chunks(folder, planned), self.running, self._watch)
+            score_missing(folder, job, planned, missing_chunks(folder, planned), self.running, lambda event: None)
             scoring = time.perf_counter() - begin - planning
-            summary = finish(folder, job, planned, options.threshold, self._watch)
+            summary = finish(folder, job, planned, options.threshold, lambda event: None)
             seconds = time.perf_counter() - begin
         if summary is None or summary["errors"]:
             raise ValueError(f"the job ended with {summary}")
         return {"rows/s": summary["rows"] / seconds, "seconds": seconds, "plan s": planning,
                 "publish s": seconds - planning - scoring}  # fmt: skip
-
-    def _watch(self, event: Any) -> None:
-        root = psutil.Process()
-        self.memory.append(sum(each.memory_info().rss for each in (root, *root.children())))
-
-
-def create_job(
-    folder: Folder, source: Path, settings: Tensors, options: RunOptions, model: JobModel, size: int | None = None
-) -> tuple[Job, list[PlannedChunk]]:
-    """A planned job in a new folder, with parts of so many rows."""
-    output = Output("append_row", "predictions.csv", (), "")
-    spec = JobSpec(NAME, [str(source)], [COLUMN], settings, 0, output, mini_batch_size=size)
-    prepare(folder)
-    return create(folder, spec, Task(model.task), options, lambda: model)
 
 
 def write_rows(path: Path, texts: Sequence[str]) -> Path:

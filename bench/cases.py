@@ -14,9 +14,8 @@ from bench.exports import exported
 from bench.peers import Batch
 from hfx.errors import UsageError
 from hfx.names import MAX_TOKENS, MIN_TOKENS, NO_REPEAT_NGRAM_SIZE, NUM_BEAMS, TEXT_INPUT
-from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, parse_lengths
-from hfx.perf.load.requests import settings_text
-from hfx.perf.load.synthetic import WORDS
+from hfx.perf.load import LoadLimits, Open, Plan, Request, RequestSet, parse_lengths
+from hfx.perf.load.requests import WORDS, settings_text
 
 SEED, TIMEOUT, MOST_TEXTS = 0, 300.0, 512
 FIRST_ID, LAST_ID = 100, 30_000  # token ids below every vocabulary that is measured, and above the special ones
@@ -114,10 +113,10 @@ class Case:
         return RequestSet(tuple(items), words)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> LoadLimits:
         """When it ends, after a request of each caller that does not count."""
         warm = 0 if isinstance(self.plan, Open) else self.plan.callers
-        return Limits(requests=self.requests, seconds=self.seconds, warmup_requests=warm, timeout=TIMEOUT)
+        return LoadLimits(requests=self.requests, seconds=self.seconds, warmup_requests=warm, timeout=TIMEOUT)
 
     def batch(self, requests: RequestSet) -> Batch:
         """What a peer in process gets at once."""

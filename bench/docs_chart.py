@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import altair as alt
 
 from bench.figures import Figures
-from hfx.perf.report.charts import LIGHT, Chart, svg
-from hfx.perf.report.marks import colour, data, distinct
+from hfx.perf.report.charts import LIGHT, Chart, colour, data, distinct, svg
 
 ROW = 22  # pixels
 LABELS = 190  # pixels: fonts of browsers are wider than those that the layout is measured with

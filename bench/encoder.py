@@ -14,20 +14,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench import command, h2load, operators, roofline
+from bench import command, h2load, roofline
 from bench.cases import SENTENCES, Case, Served, Texts, token_counter
 from bench.child import Child
 from bench.client import run_figures
 from bench.command import Settings, Work, open_ways
 from bench.exports import NAME
 from bench.figures import Figures, Goal, take_turns
-from bench.peers import Batch, Model, Way
+from bench.peers import Batch, Way
 from bench.scenarios import CaseLoad, Turn
 from hfx.errors import ServerBusy
-from hfx.perf.load import Closed, Limits, Open
+from hfx.perf.load import Closed, LoadLimits, Open
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
 from hfx.perf.results import Run
-from hfx.perf.tools.install import fetch
+from hfx.perf.tools.perf_analyzer import fetch
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.triton import EmbeddedServer
 
@@ -70,18 +70,6 @@ def encoders(settings: Settings, figures: Figures) -> None:
         cases = [_case(width, size) for width in widths for size in sizes]
         loads = {case.name: (case, case.request_set(count)) for case in cases}
         take_turns(figures, "encoder", loads, ways, settings.turns(5))
-
-
-def by_operators(settings: Settings, figures: Figures) -> None:
-    """The net by group of operators, in each runtime."""
-    checkpoint = SHAPE.checkpoint(settings.quick)
-    count, model = token_counter(checkpoint), Model.of(checkpoint)
-    runtimes = {"fp32": ("openvino", "onnxruntime"), "int8": ("native", "openvino", "onnxruntime")}
-    each = [Way("hfx", precision, runtime) for precision, names in runtimes.items() for runtime in names]
-    ways = {way.label: partial(operators.profile, way, model) for way in settings.chosen(each)}
-    cases = [_case(width, size) for width in WIDTHS[: 1 if settings.quick else None] for size in SIZES[:2]]
-    batches = {case.name: replace(case.batch(case.request_set(count)), net_only=True) for case in cases}
-    take_turns(figures, "operators", batches, ways, settings.turns(1))
 
 
 def mixed(settings: Settings, figures: Figures) -> None:
@@ -138,7 +126,7 @@ def overload(settings: Settings, figures: Figures) -> None:
             if h2load.is_installed():
                 text = load[0].batch(load[1]).texts[0]
                 return h2load.run(server, NAME, text, plan, seconds, DEADLINE)
-            return _answered(measure(target, plan, MeasureSpec(load[1], Limits(seconds=seconds, timeout=DEADLINE))))
+            return _answered(measure(target, plan, MeasureSpec(load[1], LoadLimits(seconds=seconds, timeout=DEADLINE))))
 
         def excess(load: CaseLoad) -> dict[str, float | None]:
             peak = figures.median(PEAK, load[0].name, "answers/s") or run(load[0].plan, load)["answers/s"] or 1.0
@@ -219,10 +207,6 @@ WORKS = {
     "encoder": Work(
         "A classifier of distilbert-base's size: bare sessions, through Triton, and peers",
         encoders, COLUMNS, ("hfx int8",), "text to label ms", tuple(goal for width in WIDTHS for goal in _goals(width)),
-    ),
-    "ops": Work(
-        "The net of a classifier of distilbert-base's size by group of operators, ms",
-        by_operators, operators.COLUMNS, ("hfx int8 openvino", "hfx int8 onnxruntime"), "ms",
     ),
     "mixed": Work(
         "A classifier of distilbert-base's size on texts of many lengths at once, without Triton",

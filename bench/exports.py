@@ -37,7 +37,7 @@ def export(
     """
     from hfx.exporter import pipeline
     from hfx.exporter.options import ExportOptions
-    from hfx.exporter.plan import make_plan
+    from hfx.exporter.pipeline import make_plan
     from hfx.exporter.source import open_checkpoint
 
     options = ExportOptions(

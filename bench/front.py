@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from hfx.front.settings import Limits
-from hfx.perf.tools.install import Program, fetch
+from hfx.perf.tools.perf_analyzer import Program, fetch
 from hfx.triton import EmbeddedServer
 from hfx.triton.front import Front
 

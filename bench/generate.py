@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench import command, operators, prefix
+from bench import command
 from bench.cases import Served, prompts
 from bench.child import Child, PeerFailed, apart
 from bench.command import Settings, Work, open_ways
@@ -88,18 +88,6 @@ def exporting(settings: Settings, figures: Figures) -> None:
         figures.add(ORT.label, "export", 0, **conversion(ORT.folder(model) or Path()))
 
 
-def by_operators(settings: Settings, figures: Figures) -> None:
-    """A step of each model by group of operators, in both runtimes."""
-    for shape, sizes, beams, ngram in PROFILED:
-        model = Model.of(Served(shape).checkpoint(settings.quick))
-        ways = {way.label: partial(operators.profile, way, model) for way in settings.chosen(OURS["int8"])}
-        batches = {
-            f"{shape}, {name(*size)}": Batch(ids=prompts(*size[:2]), new=size[2], beams=beams, ngram=ngram)
-            for size in (sizes[:1] if settings.quick else sizes)
-        }
-        take_turns(figures, shape, batches, ways, settings.turns(1))
-
-
 def labels(*groups: Sequence[Way]) -> tuple[str, ...]:
     """The names of ways."""
     return tuple(way.label for group in groups for way in group)
@@ -123,7 +111,6 @@ GPT2 = tuple((rows, 8, 50) for rows in (1, 8, 32, 128))
 LLAMA = ((1, 8, 50), (8, 8, 50), (32, 8, 50), (8, 512, 50))
 T5, BART = ((1, 64, 64), (16, 64, 64)), ((1, 768, 64), (4, 768, 64))
 GROWTH = (*((2**power, 8, 50) for power in range(8)), *((8, length - 33, 33) for length in (128, 256, 512, 1024)))
-PROFILED = (("distilgpt2", GPT2, 1, 0), ("flan-t5-base", T5, 1, 0), ("bart-large-cnn", BART, 4, 3))
 ALL = (*OURS["int8"], *OURS["int4"], CT2, ORT, *TORCH)
 HEAD = Way("genai", "int4", "head")
 WORKS = {
@@ -152,11 +139,6 @@ WORKS = {
     "growth": _speed(
         "distilgpt2 by rows and by length", Cases("distilgpt2", GROWTH, (*OURS["int8"], CT2), rounds=2)
     ),
-    "prefix": Work(
-        "distilgpt2 int8, native: time to the first token of 512 shared tokens and 32 others", prefix.measure,
-        prefix.COLUMNS, (prefix.WITH,), "ms", prefix.GOALS,
-    ),
-    "ops": Work("A step by group of operators, ms", by_operators, operators.COLUMNS, labels(OURS["int8"]), "ms"),
     "export": Work("Export of bart-large-cnn", exporting, ("seconds", "gigabytes", "disk"), goals=(
         Goal("export", "seconds", ("hfx int8",), most=60.0), Goal("export", "gigabytes", ("hfx int8",), most=4.0),
     )),

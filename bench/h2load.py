@@ -1,7 +1,7 @@
 """h2load (Debian: nghttp2-client) as a load generator of gRPC, for a tenth of the processor time of one in Python.
 
-It knows no gRPC status, so answers are counted by Triton, and the quickest requests are taken for the refused ones: an
-overloaded server refuses within milliseconds, and answers after seconds.
+It knows no gRPC status, so answers are counted by the server, and the quickest requests are taken for the refused ones:
+an overloaded server refuses within milliseconds, and answers after seconds.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from hfx.errors import LoadFailed
 from hfx.names import TEXT_INPUT
 from hfx.perf.load import Closed, Open
 from hfx.perf.loadgen.log import percentile
-from hfx.perf.server.metrics import counters, read
+from hfx.perf.server.metrics import STEPS, counters, read
 from hfx.triton import EmbeddedServer
 
 CONNECTIONS, STREAMS = 16, 2000  # of an open load: a connection sends a whole number of requests a second
 METHOD = "inference.GRPCInferenceService/ModelInfer"
 NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
-ANSWERED = "nv_inference_request_success"
+ANSWERED = "nv_inference_request_success"  # of a generator it counts what the relay refuses, too: there COMPLETED
+UPDATED_SECONDS = 0.5  # until a generator's counters are up to date
 
 
 def is_installed() -> bool:
@@ -43,10 +44,11 @@ def run(
     seconds: float,
     deadline: float,
     settings: Mapping[str, int] = NO_SETTINGS,
+    answered_by: str = ANSWERED,
 ) -> dict[str, float | None]:
     """`text` with INT32 `settings` again and again for `seconds`, each request with a deadline of so many seconds.
 
-    Raises LoadFailed.
+    `answered_by` is the counter of the server that tells the answers. Raises LoadFailed.
     Answers a second are those of the whole run, with its end, in which what waits is still answered.
     """
     if isinstance(plan, Closed):
@@ -63,14 +65,17 @@ def run(
                    f"http://{server.grpc_url}/{METHOD}"]  # fmt: skip
         ended = subprocess.run(command, capture_output=True, text=True, timeout=10 * seconds + 60, check=False)
         took = time.perf_counter() - began
-        answered = counters(before, read(server.metrics_url), [model])[ANSWERED]
+        time.sleep(UPDATED_SECONDS)
+        grown = counters(before, read(server.metrics_url), [model])
         if ended.returncode or not log.exists():
             raise LoadFailed(f"h2load failed: {ended.stderr.strip()}", "Start it by hand: it is a program of its own.")
         waits = sorted(int(line.split("\t")[2]) / 1e3 for line in log.read_text().splitlines())
+    answered = grown.get(answered_by, 0.0)
     refused = waits[: max(0, len(waits) - round(answered))]
     late = sum(wait >= 1e3 * deadline for wait in waits)
     return {
         "answers/s": answered / took,
+        "steps/s": grown.get(STEPS, 0.0) / took,
         "refused/s": len(refused) / took,
         "late": float(late),
         "p99 ms": percentile(waits[len(refused) :], 0.99),

@@ -6,13 +6,8 @@ and Patterson, "Roofline", 2009). Attention's products of activations are left o
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -92,27 +87,6 @@ def measured(cores: int) -> dict[str, float]:
         "fp32_operations": operations / floats,
         "int8_operations": operations / _fastest(_product(cores, integers=True)),
     }
-
-
-@cache
-def vnni_operations() -> float:
-    """Operations a second of vpdpbusd in registers on all cores (AVX512-VNNI); elsewhere what `rates` has."""
-    if "avx512_vnni" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
-        return rates().int8_operations
-    lines = "".join(f"vpdpbusd %zmm31, %zmm31, %zmm{i};" for i in range(16))
-    code = f'void peak(long n) {{ while (n--) __asm__ volatile("{lines}"); }}'
-    cores, turns, best = machine().cores, 2_000_000, 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "peak.so")
-        compiler = [sys.executable, "-m", "ziglang", "cc", "-O2", "-shared", "-nostdlib", "-mavx512vnni", "-x", "c"]
-        subprocess.run([*compiler, "-", "-o", str(path)], input=code.encode(), check=True)
-        peak = ctypes.CDLL(str(path)).peak
-        with ThreadPoolExecutor(cores) as pool:
-            for _ in range(20):
-                start = time.perf_counter()
-                list(pool.map(lambda _: peak(ctypes.c_long(turns)), range(cores)))
-                best = max(best, cores * turns * 16 * 128 / (time.perf_counter() - start))
-    return best
 
 
 def _fastest(step: Callable[[], object]) -> float:

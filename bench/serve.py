@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from bench import command, h2load, interference
+from bench import command, h2load
 from bench.cases import SEED_BURST, SEED_RATE, SEED_SECONDS, SEED_TOKENS, SENTENCE, TIMEOUT, Served, callers
 from bench.child import Child, Run
 from bench.client import Record, drive, posts, run_figures, summary
@@ -26,8 +26,9 @@ from bench.peers import mlserver
 from bench.scenarios import mlserver_client
 from hfx.errors import LoadFailed
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
-from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet, parse_lengths, synthetic
+from hfx.perf.load import Closed, LoadLimits, Open, Plan, Request, RequestSet, parse_lengths, synthetic
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
+from hfx.perf.server.metrics import COMPLETED
 from hfx.triton import EmbeddedServer
 
 WHOLE, PIECES, UNARY, STREAM, HTTP = (
@@ -88,7 +89,7 @@ class Ways:
 def over_grpc(target: Target, case: LoadCase, stream: bool) -> tuple[dict[str, float | None], int]:
     """(figures, tokens written) by the product's own generator."""
     requests = [Request({TEXT_INPUT: (text,), MAX_TOKENS: (new,), MIN_TOKENS: (new,)}) for text, new in case.texts]
-    limits = Limits(requests=case.requests, warmup_requests=0, timeout=TIMEOUT)
+    limits = LoadLimits(requests=case.requests, warmup_requests=0, timeout=TIMEOUT)
     run = measure(target, case.plan, MeasureSpec(RequestSet(tuple(requests), case.name), limits, stream=stream))
     return run_figures(run), run.tokens.written if run.tokens else 0
 
@@ -185,7 +186,7 @@ def overload(settings: Settings, figures: Figures) -> None:
     with EmbeddedServer(OVERLOADED.repository("int8", settings.quick)) as server:
 
         def run(plan: Closed | Open) -> dict[str, float | None]:
-            return h2load.run(server, NAME, SENTENCE, plan, seconds, OVERLOAD_DEADLINE, wanted)
+            return h2load.run(server, NAME, SENTENCE, plan, seconds, OVERLOAD_DEADLINE, wanted, COMPLETED)
 
         def excess(times: float, case: str) -> dict[str, float | None]:
             peak = figures.median(PEAK, case, "answers/s") or run(Closed(PEAK_CALLERS))["answers/s"] or 1.0
@@ -231,13 +232,10 @@ WORKS = {
     )),
     "overload": Work(
         f'"{SENTENCE}", {OVERLOAD_TOKENS} tokens, {OVERLOADED.slots} slots, more than can be answered', overload,
-        ("answers/s", "refused/s", "late", "p99 ms", "refused p99 ms"), (PEAK,), "answers/s",
+        ("answers/s", "steps/s", "refused/s", "late", "p99 ms", "refused p99 ms"), (PEAK,), "answers/s",
         tuple(Goal(OVERLOAD_CASE, "answers/s", (way,), least=0.9, against=(PEAK,))
               for way in (MANY, *map(offered, OFFERED))),
     ),
-    "interference": Work("Requests beside larger ones", interference.interference, interference.COLUMNS, goals=(
-        interference.GOALS
-    )),
 }  # fmt: skip
 
 if __name__ == "__main__":

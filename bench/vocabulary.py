@@ -76,7 +76,7 @@ def corpus() -> tuple[str, ...]:
     """English prose of this installation: the language's own manual, and the texts that exports are compared on."""
     from pydoc_data.topics import topics  # type: ignore[import-not-found, unused-ignore]
 
-    from hfx.exporter.parity.texts import bundled_texts
+    from hfx.exporter.parity_texts import bundled_texts
 
     lines = [line.strip() for text in topics.values() for line in text.splitlines()]
     return (*bundled_texts(), *(line for line in lines if line))

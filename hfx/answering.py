@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,7 @@ from hfx.metadata import ModelMetadata
 from hfx.names import (
     EMBEDDING,
     ENTITIES,
+    FILLS,
     LABEL,
     OUTPUT_LOG_PROBS,
     SCORE,
@@ -32,6 +33,7 @@ from hfx.names import (
     TOKEN_TEXTS,
     Task,
 )
+from hfx.python_backends.generation.pieces import Token
 
 Request = dict[str, list[Any]]  # input tensor -> the values of one row
 Answer = dict[str, Any]  # output tensor -> one row as plain values: `plain_values`
@@ -41,24 +43,23 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Part:
-    """The next part of a generated text; only the last one has a `finish_reason` (stop, length or cancelled).
+class Piece:
+    """The next part of a text.
 
-    The counts are those of the request up to here: tokens that were read, generated, and left out of the input.
-    `log_probs` are those of the tokens since the part before, where they were requested; `tokens` have the output
-    tensors of these tokens by name, where `logprobs` requests them.
+    `finish_reason` is empty but for the last piece, whose text may be empty: "stop" (an end token or a stop word),
+    "length" (max_tokens, or the model is full). The counts are those of the request up to here: tokens that the model
+    has read, tokens that it has generated, and tokens of the input that it did not get to see. `log_probs` are those
+    of the tokens since the piece before, where `return_log_probs` or `logprobs` asks for them; `tokens` are these
+    tokens, where `logprobs` does.
     """
 
     text: str
-    truncated_tokens: int = 0
     finish_reason: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    truncated_tokens: int = 0
     log_probs: tuple[float, ...] = ()
-    tokens: Mapping[str, list[list[Any]]] = field(default_factory=dict)
-
-
-Parts = Generator[Part, None, None]
+    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Model:
     task: Task
     metadata: ModelMetadata
     answer: Callable[[Request], Answer]
-    stream: Callable[[Request], Parts] | None
+    stream: Callable[[Request], Generator[Piece, None, None]] | None
     at_once: int
     answer_many: Callable[[Sequence[Request]], list[Answer | HfxError]] | None = None
     sha256: str = ""
@@ -109,7 +110,7 @@ def _plain(name: str, value: Any, is_list: bool) -> Any:
         value = value[0]
     if is_list and not isinstance(value, list):
         value = [value]
-    return json.loads(value) if name == ENTITIES and isinstance(value, str) else value
+    return json.loads(value) if name in (ENTITIES, FILLS) and isinstance(value, str) else value
 
 
 def _json_value(value: Any) -> Any:

@@ -160,6 +160,13 @@ def verify_files(manifest: Manifest, repository: Path) -> list[FileProblem]:
     return problems
 
 
+def check_files(manifest: Manifest, repository: Path, fix: str = "Export it again with --force.") -> None:
+    """Raise ModelCorrupt with `fix`, naming the files of a model that are not as they were published."""
+    if problems := verify_files(manifest, repository):
+        reasons = "\n".join(problem.message for problem in problems)
+        raise ModelCorrupt(f"The model {manifest.name!r} is not as it was published:\n{reasons}", fix)
+
+
 def verify_file(folder: Path, name: str, expected: FileEntry) -> FileProblem | None:
     """How the file `name` below `folder` differs from its entry; None where it does not."""
     path = folder / name

@@ -21,6 +21,7 @@ from hfx.errors import UsageError
 
 DEFAULT_TAG = "24.10"  # the embedded server's: opset 21, IR 10, which every later release loads
 MINIMUM_SECURE = "26.07"
+BODY_BOUNDED = "25.06"  # triton-inference-server/server #8174: HTTP takes 64 MiB, or --http-max-input-size
 QUEUE_POLICY_FIXED = "26.08"  # triton-inference-server/core #509: dynamic batchers with a queue policy no longer stall
 BULLETIN = "NVIDIA's security bulletin 5875 of 2026-09-08"  # nvidia.custhelp.com, a_id 5875: fixed in 26.07
 GENERATOR_PYTHON = "3.11"  # onnxruntime 1.31, which generators need, has no wheel for an older one
@@ -40,6 +41,15 @@ class Release:
     def image(self) -> str:
         """The full NGC image; for CPU and GPU alike."""
         return f"nvcr.io/nvidia/tritonserver:{self.tag}-py3"
+
+    def hfx_image(self, device: str) -> str:
+        """The image of docker/Dockerfile on top of it, for cpu or gpu."""
+        return f"hfx-triton:{self.tag}-{device}"
+
+    def build_command(self, device: str, image: str) -> list[str]:
+        """The line that builds `image`, in the root of a checkout of hfx."""
+        arguments = ("--build-arg", f"BASE={self.image}", "--build-arg", f"DEVICE={device}")
+        return ["docker", "build", "--file", "docker/Dockerfile", *arguments, "--tag", image, "."]
 
 
 RELEASES = (

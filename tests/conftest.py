@@ -17,7 +17,8 @@ from xdist.scheduler import LoadScopeScheduling
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.published import VNNI, export_zoo
+from tests.rigs import installed_triton
+from tests.rigs.published import VNNI, export_zoo
 
 # Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one. Without
 # VNNI the last bits of OpenVINO's int8 encoders often depend on the batch, and an export that asks for them is refused;
@@ -46,6 +47,8 @@ WITH_SERVER = ("tests/triton/", "tests/attacks/test_hostile_requests.py")
 SHARED = re.compile(
     r"\b(server: EmbeddedServer|client: Client|writing_server|perf_server|dialects|many_tasks|writers)\b"
 )
+
+installed_triton.use()
 
 # Tests that import openvino themselves report as little to its maker as the product does.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

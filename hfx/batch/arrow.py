@@ -15,11 +15,13 @@ from hfx.batch.rows import row_seed
 from hfx.errors import HfxError, ServerUnreachable, UsageError
 from hfx.metadata import check_text
 from hfx.names import Task
+from hfx.tasks import TASKS
+from hfx.tasks.task import CellKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = columns.Kind | Literal["numbers by label"]
+Kind = CellKind | Literal["numbers by label"]
 Cells = tuple[Any, ...]
 
 ROWS = 256  # of a batch that is yielded: its predictions come when the last of its rows is answered
@@ -97,7 +99,7 @@ def score_batches(
 
 def _predictions(task: Task, settings: Request, prefix: str) -> Iterator[Prediction]:
     """Classifiers have their probabilities in one map, as labels may be no column names."""
-    if task not in columns.LABELLED:
+    if not TASKS[task].has_all_labels:
         for column in columns.prediction_columns(task, (), settings, prefix):
             yield _of_answer(column.name, column.kind, column.cell)
         return

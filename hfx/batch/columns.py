@@ -5,37 +5,22 @@ Cells are plain values; a float is one of float32, whose shortest decimal text i
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from hfx import names
-from hfx.answering import Answer, Model, Request
+from hfx.answering import Model, Request
 from hfx.errors import UsageError
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
-
-Kind = Literal["text", "integer", "number", "numbers", "json", "any"]
-Cell = str | int | float | list[float] | None
+from hfx.tasks import TASKS
+from hfx.tasks.task import Column, as_float32, compact, output
 
 ROW = "row"
 ERROR = "error"
-PROBABILITY = "probability_"
-GENERATED = {Task.SUMMARIZATION: "summary", Task.TRANSLATION: "translation"}
-LABELLED = (Task.TEXT_CLASSIFICATION, Task.ZERO_SHOT_CLASSIFICATION)
 TOKENS = "tokens"
 TOKEN = ("id", "text", "logprob", "special")
-PROBE = "A text."
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the output: `cell` takes it out of an answer's outputs."""
-
-    name: str
-    kind: Kind
-    cell: Callable[[Answer], Cell]
 
 
 def prediction_columns(task: Task, labels: Sequence[str], settings: Request, prefix: str = "") -> tuple[Column, ...]:
@@ -43,25 +28,25 @@ def prediction_columns(task: Task, labels: Sequence[str], settings: Request, pre
 
     `settings` are the tensors that all requests have: they decide whether there are log-probabilities and tokens.
     """
-    columns = _predictions(task, labels)
+    columns = TASKS[task].columns(labels)
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
         columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
     if task in GENERATION_TASKS and names.LOGPROBS in settings:
-        columns = (*columns, Column(TOKENS, "json", lambda answer: _compact(_tokens(answer))))
+        columns = (*columns, Column(TOKENS, "json", lambda answer: compact(_tokens(answer))))
     return tuple(replace(column, name=prefix + column.name) for column in columns)
 
 
 def fact_columns(task: Task) -> tuple[Column, ...]:
     """What the output says of each row besides its prediction and its error."""
-    truncated = _output(names.TRUNCATED_TOKENS, "integer")
-    return (truncated, _output(names.FINISH_REASON, "text")) if task in GENERATION_TASKS else (truncated,)
+    truncated = output(names.TRUNCATED_TOKENS, "integer")
+    return (truncated, output(names.FINISH_REASON, "text")) if task in GENERATION_TASKS else (truncated,)
 
 
 def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
     """The labels of a classifier, sorted, as its answer to a short text has them; empty for other tasks."""
-    if model.task not in LABELLED:
+    if not TASKS[model.task].has_all_labels:
         return ()
-    request = {names.TEXT_INPUT: [PROBE], **all_labels(model.task), **settings}
+    request = {names.TEXT_INPUT: [TASKS[model.task].probe], **all_labels(model.task), **settings}
     labels: list[str] = model.answer(request)[names.LABEL]
     if len(set(labels)) < len(labels):
         raise UsageError("Two classes of this model have the same label.", "Give them different names in id2label.")
@@ -70,14 +55,7 @@ def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
 
 def all_labels(task: Task) -> Request:
     """The setting by which a classifier answers with all of its labels."""
-    return {names.TOP_K: [INT32_MAX]} if task in LABELLED else {}
-
-
-def as_float32(value: float) -> float:
-    """A float32 as the double with the same shortest decimal text: 0.1, not 0.10000000149011612."""
-    import numpy as np
-
-    return float(str(np.float32(value)))
+    return {names.TOP_K: [INT32_MAX]} if TASKS[task].has_all_labels else {}
 
 
 def as_float32s(values: Sequence[float]) -> list[float]:
@@ -103,57 +81,10 @@ def as_float32s(values: Sequence[float]) -> list[float]:
     return found
 
 
-def _predictions(task: Task, labels: Sequence[str]) -> tuple[Column, ...]:
-    if task in LABELLED:
-        return (
-            Column(names.LABEL, "text", lambda answer: answer[names.LABEL][0]),
-            Column(names.SCORE, "number", lambda answer: answer[names.SCORE][0]),
-            *(_probability(label) for label in labels),
-        )
-    if task in GENERATION_TASKS:
-        return (replace(_output(names.TEXT_OUTPUT, "text"), name=GENERATED.get(task, "generated_text")),)
-    if task is Task.TOKEN_CLASSIFICATION:
-        return (Column(names.ENTITIES, "json", lambda answer: _compact(answer[names.ENTITIES])),)
-    if task is Task.FEATURE_EXTRACTION:
-        return (_output(names.EMBEDDING, "numbers"),)
-    if task is Task.TEXT_RANKING:
-        return (_output(names.SCORE, "number"),)
-    return (
-        _output(names.ANSWER, "text"),
-        _output(names.SCORE, "number"),
-        _output(names.START, "integer"),
-        _output(names.END, "integer"),
-    )
-
-
-def _output(name: str, kind: Kind) -> Column:
-    return Column(name, kind, lambda answer: answer[name])
-
-
-def _probability(label: str) -> Column:
-    def cell(answer: Answer) -> Cell:
-        score: float = answer[names.SCORE][answer[names.LABEL].index(label)]
-        return score
-
-    return Column(PROBABILITY + label, "number", cell)
-
-
-def _tokens(answer: Answer) -> list[dict[str, Any]]:
+def _tokens(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tokens of a text, each with its alternatives."""
     tables = [answer[name] for name in (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)]
     rows = [
         [dict(zip(TOKEN, each, strict=True)) for each in zip(*row, strict=True)] for row in zip(*tables, strict=True)
     ]
     return [{**token, "top": top} for token, *top in rows]
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(_shortest(value), ensure_ascii=False, separators=(",", ":"))
-
-
-def _shortest(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _shortest(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_shortest(member) for member in value]
-    return as_float32(value) if isinstance(value, float) else value

@@ -11,9 +11,9 @@ from typing import Literal
 from hfx.answering import Request
 from hfx.batch.folder import JOB, LOCK, LOG, PARTS, PLAN, SPOOLED, TEMPORARY, Folder, new_file, storage
 from hfx.batch.job import Job, JobModel, Output, read_job, this_machine, write_job
-from hfx.batch.local import check_machine
 from hfx.batch.options import RunOptions
 from hfx.batch.plan import PlannedChunk, check_rows, read_plan, write_plan
+from hfx.batch.progress import check_machine
 from hfx.batch.rows import Requests, check_settings, inputs_of, layout_of
 from hfx.errors import JobError, UsageError
 from hfx.names import GENERATION_TASKS, Task

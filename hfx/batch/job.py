@@ -8,14 +8,14 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import hfx
 from hfx.answering import Model, Request
 from hfx.batch.folder import JOB, LOG, PLAN, SPOOLED, TEMPORARY, Folder, open_file, storage, write_file
-from hfx.batch.records import record_of
 from hfx.errors import JobError, UsageError
 from hfx.names import NUM_RETURN_SEQUENCES, Task
 from hfx.rows import Source
@@ -178,3 +178,41 @@ def read_job(folder: Folder) -> Job:
             "Was it written by another version of hfx? Start the job anew.",
         ) from error
     return job
+
+
+# What was read from a file: each value is checked against the type of its field
+
+Record = TypeVar("Record")
+
+
+def record_of(kind: type[Record], values: Any) -> Record:
+    """The dataclass `kind` of an object with exactly its fields. Raises ValueError."""
+    hints = get_type_hints(kind)
+    if not isinstance(values, dict) or values.keys() != hints.keys():
+        raise ValueError(f"{kind.__name__} needs the members {', '.join(hints)}")
+    return kind(**{name: _value(hint, values[name], name) for name, hint in hints.items()})
+
+
+def _value(hint: Any, value: Any, name: str) -> Any:
+    """`value` as the type `hint` has it. Raises ValueError for one of another type."""
+    if hint is float and type(value) is int:
+        return float(value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return record_of(hint, value)
+    if get_origin(hint) is UnionType:
+        return None if value is None else _value(get_args(hint)[0], value, name)
+    if get_origin(hint) in (tuple, list, dict, Mapping):
+        return _members(hint, value, name)
+    if hint is Any or value in get_args(hint) or type(value) is hint:
+        return value
+    raise ValueError(f"{name!r} can't be {value!r:.40}")
+
+
+def _members(hint: Any, value: Any, name: str) -> Any:
+    """A tuple, list or mapping whose members have the types of `hint`."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if type(value) is not (list if origin in (tuple, list) else dict):
+        raise ValueError(f"{name!r} can't be {value!r:.40}")
+    if isinstance(value, dict):
+        return {key: _value(inner[1], each, name) for key, each in value.items()}
+    return origin(_value(inner[0], each, name) for each in value)

@@ -1,4 +1,4 @@
-"""The runner of one machine: worker processes that score the missing chunks, watched and restarted, then the output.
+"""The processes of one machine: a pool of them, and those that score the missing chunks with a model.
 
 A worker that dies takes no row with it: its chunks are given to the next. Where a chunk was under way at three deaths,
 its rows go one by one, and a row that ends the process twice by itself becomes an error row.
@@ -6,100 +6,139 @@ its rows go one by one, and a row that ends the process twice by itself becomes 
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import queue
 import subprocess
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from signal import SIGKILL
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, Self, TypeVar
 
 from hfx.answering import Request
 from hfx.batch.folder import Folder
-from hfx.batch.job import Job, JobModel, differences, this_machine
+from hfx.batch.job import JobModel, record_of
 from hfx.batch.options import RunOptions
-from hfx.batch.plan import PlannedChunk, check_inputs, count_rows
-from hfx.batch.publish import count, publish, too_many
-from hfx.batch.records import record_of
-from hfx.batch.shards import Shard
-from hfx.batch.threshold import Threshold
+from hfx.batch.plan import Shard
+from hfx.batch.progress import Progress
 from hfx.batch.worker import COMMAND, Start, Work, reported
-from hfx.errors import JobError, ModelChanged, ServerError
-from hfx.triton.process import ends_with_parent, exit_reason
+from hfx.errors import ModelChanged, ServerError
+from hfx.process import JsonChild, Messages, exit_reason
 
+POLL_SECONDS = 0.2
+LAST_WORDS_SECONDS = 1.0  # for what a process wrote before it ended, where another one keeps its pipe open
+Piece = TypeVar("Piece")  # of work: a dataclass, sent as it is
 DEATHS_TOGETHER, DEATHS_ALONE = 3, 2
 DEATHS_IDLE = 3  # of workers that had begun no chunk, since the last chunk that was done
 DEATHS_IN_A_ROW = 20  # without an answer: then it is the machine, and no row
-POLL_SECONDS = 0.5
 VMSTAT = Path("/proc/vmstat")
 
-Progress = Callable[[Mapping[str, Any]], None]
 
+@dataclass(eq=False)
+class Worker(Generic[Piece]):
+    """A process. It does `work` by the `deadline`; of that it has `begun` these chunks, and the `row` of one alone."""
 
-class ChunkRunner(Protocol):
-    """What scores the chunks of a job: processes of this machine (Runner), or tasks of Spark."""
+    number: int
+    child: JsonChild
+    is_open: bool = False
+    work: Piece | None = None
+    deadline: float = math.inf
+    begun: set[int] = field(default_factory=set)
+    row: int | None = None
 
-    @property
-    def options(self) -> RunOptions:
-        """The options of the run."""
-
-    def open(self) -> JobModel:
-        """The model, once it is open. Raises HfxError."""
-
-    def score(self, folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
-        """Score `chunks`; returns when all of their parts are on the disk. Raises HfxError."""
-
-
-class Message(NamedTuple):
-    """What a worker reports; None when it has ended."""
-
-    worker: Worker
-    content: dict[str, Any] | None
-
-
-class Worker:
-    """A worker process. Its reports go to `messages`; it ends with this process."""
-
-    def __init__(self, start: Start, messages: queue.SimpleQueue[Message]) -> None:
-        command = ends_with_parent(COMMAND, SIGKILL)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
-        self.work: Work | None = None
-        self.begun: set[int] = set()
-        self.row: int | None = None
-        self.send(asdict(start))
-        threading.Thread(target=self._read, args=(messages,), daemon=True).start()
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a Start or Work; a worker that has ended gets nothing."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-
-    def give(self, work: Work) -> None:
-        """Let it score chunks."""
+    def give(self, work: Piece, seconds: float) -> None:
+        """Let it do `work`."""
         self.work, self.begun, self.row = work, set(), None
-        self.send(asdict(work))
+        self.deadline = time.monotonic() + seconds
+        self.child.send(asdict(work))  # type: ignore[call-overload]
 
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
+    def is_late(self) -> bool:
+        """Whether it should have finished by now."""
+        if self.child.process.poll() is not None:
+            self.deadline = min(self.deadline, time.monotonic() + LAST_WORDS_SECONDS)
+        return time.monotonic() > self.deadline
 
-    def ending(self) -> str:
-        """How it ended."""
-        return exit_reason(self._process.wait())
 
-    def _read(self, messages: queue.SimpleQueue[Message]) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with suppress(ValueError):  # the last one of a process that was killed
-                messages.put(Message(self, json.loads(line)))
-        messages.put(Message(self, None))
+@dataclass
+class Pool(Generic[Piece]):
+    """Up to `size` processes for what is `pending`, each piece of which may take some `seconds`.
+
+    `start` starts a process by its number. It reports `opened` when it takes work, and `finished` after each piece.
+    `take` gets all that it reports. `ended` gets a worker that has ended, whose work it may put back, and the exit
+    code; None of one that was late. Both raise what ends the run. A context manager that kills all.
+    """
+
+    start: Callable[[int, Messages], JsonChild]
+    take: Callable[[Worker[Piece], dict[str, Any]], None]
+    ended: Callable[[Worker[Piece], int | None], None]
+    seconds: float = math.inf
+    size: int = 1
+    pending: deque[Piece] = field(default_factory=deque)
+    workers: dict[int, Worker[Piece]] = field(default_factory=dict)
+    messages: Messages = field(default_factory=queue.SimpleQueue)
+
+    def run(self, check: Callable[[], None]) -> None:
+        """Return when nothing is pending or under way; `check` is called on the way."""
+        while working := sum(worker.work is not None for worker in self.workers.values()) + len(self.pending):
+            check()
+            self.grow(min(self.size, working))
+            for worker in self.workers.values():
+                if worker.is_open and worker.work is None and self.pending:
+                    worker.give(self.pending.popleft(), self.seconds)
+            self.step()
+
+    def grow(self, size: int) -> None:
+        """Start the processes that there are less than `size`."""
+        free = (number for number in range(self.size) if number not in self.workers)
+        for number in [number for number, _ in zip(free, range(size - len(self.workers)), strict=False)]:
+            self.workers[number] = Worker(number, self.start(number, self.messages))
+
+    def step(self) -> None:
+        """Take what is reported, or wait for it a moment; then end the workers that are late."""
+        with suppress(queue.Empty):
+            report = self.messages.get(timeout=POLL_SECONDS)
+            while True:
+                self._take(*report)
+                report = self.messages.get_nowait()
+        for worker in [worker for worker in self.workers.values() if worker.is_late()]:
+            self._end(worker)
+
+    def _take(self, child: JsonChild, message: dict[str, Any] | None) -> None:
+        worker = next((worker for worker in self.workers.values() if worker.child is child), None)
+        if worker is None:
+            return  # it was late
+        if message is None:
+            self._end(worker)
+            return
+        worker.is_open |= "opened" in message
+        self.take(worker, message)
+        if "finished" in message:
+            worker.work, worker.deadline = None, math.inf
+
+    def _end(self, worker: Worker[Piece]) -> None:
+        code = worker.child.process.poll()
+        worker.child.kill()
+        del self.workers[worker.number]
+        self.ended(worker, code)
+
+    def close(self, seconds: float) -> None:
+        """Let the processes that are open end by themselves."""
+        deadline = time.monotonic() + seconds
+        for worker in self.workers.values():
+            worker.child.close()
+        for worker in self.workers.values():
+            with suppress(subprocess.TimeoutExpired):
+                worker.child.process.wait(max(0.0, deadline - time.monotonic()) if worker.is_open else 0.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self.workers.values():
+            worker.child.kill()
 
 
 def count_oom_kills() -> int:
@@ -110,125 +149,99 @@ def count_oom_kills() -> int:
     return 0
 
 
-@dataclass
 class Runner:
-    """The workers of a run and what is left to do."""
+    """The workers of a run, their deaths, and the model that they have opened."""
 
-    start: Start
-    options: RunOptions
-    messages: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
-    workers: list[Worker] = field(default_factory=list)
-    deaths: Counter[int] = field(default_factory=Counter)  # of chunks
-    alone_deaths: Counter[int] = field(default_factory=Counter)  # of rows
-    idle_deaths: int = 0  # since the last chunk that was done
-    futile_deaths: int = 0  # since the last row that was answered alone, or the last chunk that was done
-    model: JobModel | None = None
-    oom_kills: int = field(default_factory=count_oom_kills)  # when the run began
+    def __init__(self, start: Start, options: RunOptions) -> None:
+        self.options = options
+        self.pool: Pool[Work] = Pool(self._child, self._take, self._ended)
+        self._start = start
+        self._model: JobModel | None = None
+        self._folder: Folder | None = None  # of the job that is scored
+        self._on_event: Progress = lambda event: None
+        self._deaths: Counter[int] = Counter()  # of chunks
+        self._alone_deaths: Counter[int] = Counter()  # of rows
+        self._idle_deaths = 0  # since the last chunk that was done
+        self._futile_deaths = 0  # since the last row that was answered alone, or the last chunk that was done
+        self._oom_kills = count_oom_kills()
 
     def open(self) -> JobModel:
         """The model of the first worker, once it is open. Raises HfxError."""
-        while True:
-            message = self.messages.get()
-            if message.content is None:
-                self._idle_death(message.worker)
-                self.workers.remove(message.worker)
-                self.start_worker()
-            elif "opened" in message.content:
-                self.model = record_of(JobModel, message.content["opened"]["model"])
-                return self.model
-            else:
-                raise reported(message.content["error"])
+        while self._model is None:
+            self.pool.grow(1)
+            self.pool.step()
+        return self._model
 
     def score(self, folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
         """Score `chunks`; returns when all of their parts are on the disk. Raises HfxError."""
-        count = max(1, min(self.options.workers, len(chunks)))
-        while len(self.workers) < count:
-            self.start_worker()
-        for index, worker in enumerate(self.workers):
-            own = Shard(index, count).chunks(len(chunks))
-            worker.give(Work(str(folder.path), tuple(chunks[at] for at in own)))
-        working = set(self.workers)
-        while working:
-            folder.check_cancelled()
-            with suppress(queue.Empty):
-                message = self.messages.get(timeout=POLL_SECONDS)
-                self._take(message, folder, working, on_event)
+        self._folder, self._on_event = folder, on_event
+        self.pool.size = max(1, min(self.options.workers, len(chunks)))
+        for index in range(self.pool.size):
+            own = Shard(index, self.pool.size).chunks(len(chunks))
+            self.pool.pending.append(Work(str(folder.path), tuple(chunks[at] for at in own)))
+        self.pool.run(folder.check_cancelled)
 
-    def close(self) -> None:
-        """End all workers."""
-        for worker in self.workers:
-            worker.kill()
-        for worker in self.workers:
-            worker.ending()
+    def _child(self, number: int, messages: Messages) -> JsonChild:
+        child = JsonChild(COMMAND, messages)
+        child.send(asdict(self._start))
+        return child
 
-    def start_worker(self) -> Worker:
-        """Start a worker, which begins to open the model."""
-        worker = Worker(self.start, self.messages)
-        self.workers.append(worker)
-        return worker
-
-    def _take(self, message: Message, folder: Folder, working: set[Worker], on_event: Progress) -> None:
-        worker, content = message
-        if content is None:
-            if worker in working:
-                working.remove(worker)
-                working.add(self._replace(worker, folder, on_event))
-        elif "chunk" in content:
+    def _take(self, worker: Worker[Work], content: dict[str, Any]) -> None:
+        if "chunk" in content:
             worker.begun.add(content["chunk"])
         elif "row" in content:
-            self.futile_deaths = 0 if worker.row is not None else self.futile_deaths
+            self._futile_deaths = 0 if worker.row is not None else self._futile_deaths
             worker.row = content["row"]
         elif "done" in content:
-            self.futile_deaths = self.idle_deaths = 0
+            self._futile_deaths = self._idle_deaths = 0
             worker.begun.discard(content["done"]["number"])
-            on_event({"event": "chunk", **content["done"]})
-        elif "finished" in content:
-            working.remove(worker)
-        elif "opened" in content and record_of(JobModel, content["opened"]["model"]) != self.model:
-            raise ModelChanged(f"{self.start.name} was exported anew during the run.", "Start a new job.")
+            self._on_event({"event": "chunk", **content["done"]})
+        elif "opened" in content:
+            model = record_of(JobModel, content["opened"]["model"])
+            if self._model not in (None, model):
+                raise ModelChanged(f"{self._start.name} was exported anew during the run.", "Start a new job.")
+            self._model = model
         elif "error" in content:
             raise reported(content["error"])
 
-    def _replace(self, dead: Worker, folder: Folder, on_event: Progress) -> Worker:
-        """Give the rest of a dead worker's chunks to a new one."""
-        assert dead.work is not None
-        killers = set(dead.work.killers)
-        if dead.row is not None:
-            self.alone_deaths[dead.row] += 1
-            if self.alone_deaths[dead.row] == DEATHS_ALONE:
-                killers.add(dead.row)
-        elif dead.begun:
-            self.deaths.update(dead.begun)
+    def _ended(self, worker: Worker[Work], code: int | None) -> None:
+        """Count a death: of a row that was alone, of chunks that had begun, or of neither."""
+        if worker.is_open and worker.work is None:
+            return  # it had nothing to do
+        how = exit_reason(code or 0)
+        if worker.row is not None:
+            self._alone_deaths[worker.row] += 1
+        elif worker.begun:
+            self._deaths.update(worker.begun)
         else:
-            self._idle_death(dead)
-        self.futile_deaths += 1
-        if self.futile_deaths >= DEATHS_IN_A_ROW:
+            self._idle_deaths += 1
+            if self._idle_deaths >= DEATHS_IDLE:
+                text = f"The process that opens the model has ended {self._idle_deaths} times in a row ({how})."
+                raise ServerError(text, self._cause())
+        if self._folder is not None:
+            self._put_back(worker, how, self._folder)
+
+    def _put_back(self, worker: Worker[Work], how: str, folder: Folder) -> None:
+        """Put the rest of a dead worker's chunks back; those of too many deaths go row by row."""
+        self._futile_deaths += 1
+        if self._futile_deaths >= DEATHS_IN_A_ROW:
             raise ServerError(
-                f"The process of the model has ended {self.futile_deaths} times, and answered nothing in between"
-                f" ({dead.ending()}).",
+                f"The process of the model has ended {self._futile_deaths} times, and answered nothing in between"
+                f" ({how}).",
                 f"{self._cause()} `hfx batch resume {folder.path}` goes on.",
             )
-        on_event({"event": "death", "how": dead.ending(), "chunks": sorted(dead.begun), "row": dead.row})
-        self.workers.remove(dead)
-        there = folder.done()
-        left = [number for number in (*dead.work.chunks, *dead.work.alone) if number not in there]
-        alone = tuple(number for number in left if self.deaths[number] >= DEATHS_TOGETHER)
-        worker = self.start_worker()
-        together = tuple(number for number in left if number not in alone)
-        worker.give(Work(str(folder.path), together, alone, tuple(sorted(killers))))
-        return worker
-
-    def _idle_death(self, worker: Worker) -> None:
-        self.idle_deaths += 1
-        if self.idle_deaths >= DEATHS_IDLE:
-            raise ServerError(
-                f"The process that opens the model has ended {self.idle_deaths} times in a row ({worker.ending()}).",
-                self._cause(),
-            )
+        self._on_event({"event": "death", "how": how, "chunks": sorted(worker.begun), "row": worker.row})
+        if work := worker.work:
+            there = folder.done()
+            left = [number for number in (*work.chunks, *work.alone) if number not in there]
+            alone = tuple(number for number in left if self._deaths[number] >= DEATHS_TOGETHER)
+            together = tuple(number for number in left if number not in alone)
+            killers = tuple(sorted(row for row, deaths in self._alone_deaths.items() if deaths >= DEATHS_ALONE))
+            self.pool.pending.appendleft(Work(work.folder, together, alone, killers))
 
     def _cause(self) -> str:
         """What is known of why processes have ended."""
-        if killed := count_oom_kills() - self.oom_kills:
+        if killed := count_oom_kills() - self._oom_kills:
             return f"The kernel has killed {killed} processes for want of memory meanwhile: use fewer --workers."
         return "What it printed is above."
 
@@ -241,87 +254,6 @@ def runner(name: str, options: RunOptions, settings: Request, probe: bool = Fals
         threads = max(1, (os.cpu_count() or 1) // options.workers)
     start = Start(name, options.as_json() | {"client": dict(options.client)}, threads, settings, probe)
     running = Runner(start, options)
-    try:
-        running.start_worker()
+    with running.pool:
+        running.pool.grow(1)
         yield running
-    finally:
-        running.close()
-
-
-def missing_chunks(folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None = None) -> list[int]:
-    """The numbers of the chunks (of a shard) whose parts are not there."""
-    done = folder.done()
-    mine = shard.chunks(len(planned)) if shard else range(len(planned))
-    return [number for number in mine if number not in done]
-
-
-def logged(folder: Folder, shard: Shard | None, on_event: Progress) -> Progress:
-    """`on_event`, and the event in the job's log."""
-    of_shard = {"shard": str(shard)} if shard else {}
-
-    def take(event: Mapping[str, Any]) -> None:
-        folder.log({**of_shard, **event})
-        on_event(event)
-
-    return take
-
-
-def score_missing(
-    folder: Folder,
-    job: Job,
-    planned: Sequence[PlannedChunk],
-    chunks: Sequence[int],
-    running: ChunkRunner,
-    on_event: Progress,
-) -> None:
-    """Score the missing `chunks` of a job. Raises TooManyErrors as soon as the threshold is exceeded, and HfxError."""
-    threshold = running.options.threshold
-    total = count_rows(planned)
-    done = folder.done() if threshold.limit >= 0 else ()
-    errors = count(folder, job, [chunk for chunk in planned if chunk.number in done]).errors
-
-    def counted(event: Mapping[str, Any]) -> None:
-        nonlocal errors
-        on_event(event)
-        if event["event"] == "chunk":
-            errors += sum(event["errors"].values())
-            if threshold.is_exceeded(errors, total):
-                raise too_many(errors, total, threshold)
-
-    on_event({"event": "run", "missing": len(chunks), "workers": running.options.workers})
-    running.score(folder, chunks, counted)
-
-
-def finish(
-    folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, on_event: Progress
-) -> dict[str, Any] | None:
-    """Publish a job of which no part is missing; None where other shards have to end before."""
-    if missing_chunks(folder, planned):
-        return None
-    summary = publish(folder, job, planned, threshold)
-    on_event({"event": "published", "rows": summary["rows"], "errors": summary["errors"]})
-    return summary
-
-
-def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, options: RunOptions) -> None:
-    """Raise JobError where the model, the inputs or the machine are not those that the job was planned with."""
-    check_inputs(job.inputs, planned)
-    if model.task != job.model.task or model.inputs != job.model.inputs or model.labels != job.model.labels:
-        raise JobError(f"{model.name} is another model than when the job was planned.", "Start a new job.")
-    check_files(model.files, job)
-    check_machine(job, options)
-
-
-def check_files(sha256: str, job: Job) -> None:
-    """Raise ModelChanged where the model's files are not those that the job was planned with, as far as both say."""
-    if sha256 and job.model.files and sha256 != job.model.files:
-        raise ModelChanged(f"{job.model.name} was exported anew since the job was planned.", "Start a new job.")
-
-
-def check_machine(job: Job, options: RunOptions) -> None:
-    """Raise JobError where answers that are computed here may differ from those of the machine of the plan."""
-    if not options.mixed_processors and (difference := differences(job.machine, this_machine(options.in_process))):
-        raise JobError(
-            f"Answers may differ in their last digits from those that are there: {difference}.",
-            "Run it on the same kind of machine, or accept that with --mixed-processors.",
-        )

@@ -13,6 +13,7 @@ from hfx.answering import Model, Request
 from hfx.batch.servers import Persistence, persistent
 from hfx.errors import ModelChanged, UsageError
 from hfx.metadata import ModelMetadata
+from hfx.tasks import TASKS
 
 BATCHES = (1, 2, 8, 16)  # rows of one text that must be answered alike, to the bit
 WIDTHS = (4, 40)  # words of such a text
@@ -98,12 +99,10 @@ def _check_independence(model: Model) -> None:
     """Raise UsageError for an encoder whose answer to a text depends on how many are answered with it."""
     if model.answer_many is None or model.task is names.Task.QUESTION_ANSWERING:
         return
+    task = TASKS[model.task]
     for words in WIDTHS:
-        request: Request = {names.TEXT_INPUT: [" ".join(["word"] * words)]}
-        if model.task is names.Task.ZERO_SHOT_CLASSIFICATION:
-            request[names.CANDIDATE_LABELS] = ["a", "b"]
-        if model.task is names.Task.TEXT_RANKING:
-            request[names.QUERY] = ["word"]
+        request: Request = {name: [" ".join([task.probe, *["word"] * words])] for name in task.row.texts}
+        request |= {name: ["a", "b"] for name in task.row.required}
         answers = [model.answer_many([request] * rows)[0] for rows in BATCHES]
         if any(answer != answers[0] for answer in answers):
             raise UsageError(

@@ -17,11 +17,12 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any, BinaryIO, Protocol
 
-from hfx.batch.columns import ERROR, ROW, Kind, as_float32s
+from hfx.batch.columns import ERROR, ROW, as_float32s
 from hfx.errors import UsageError
 from hfx.extras import install_command
+from hfx.tasks.task import CellKind
 
-Columns = Mapping[str, Kind]
+Columns = Mapping[str, CellKind]
 Block = Sequence[Sequence[Any]]  # the cells of some rows, column by column
 Checks = Iterator[list[tuple[int, str | None]]]  # the number and the error of each of some rows
 ROWS = 1024  # that are read back at a time
@@ -155,7 +156,7 @@ class Parquet:
         ]
         return self._pyarrow.record_batch(arrays, schema=self._schema)
 
-    def _values(self, name: str, kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+    def _values(self, name: str, kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
         return [_text(value) for value in values] if kind == "any" and name not in self._typed else values
 
 
@@ -192,7 +193,7 @@ def _copy(part: BinaryIO, target: BinaryIO) -> None:
             raise ValueError("its last line has no end")
 
 
-def _texts(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+def _texts(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
     """The cells of a column as CSV has them."""
     if kind == "number":
         return _numbers(values)
@@ -212,7 +213,7 @@ def _numbers(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else next(known) for value in values]
 
 
-def _json_values(kind: Kind, values: Sequence[Any]) -> Sequence[Any]:
+def _json_values(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
     if kind == "number":
         return _numbers(values)
     if kind == "numbers":

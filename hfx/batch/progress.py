@@ -1,20 +1,122 @@
-"""How far a job is, read from its folder: from another terminal, or from another machine."""
+"""The course of a job: what is missing of it, scored until its output is there, and how far it is.
+
+How far it is is read from its folder: from another terminal, or from another machine.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hfx.batch.folder import JOB, Folder
-from hfx.batch.job import read_job
-from hfx.batch.plan import count_rows, read_plan
-from hfx.errors import JobError
+from hfx.batch.job import Job, JobModel, differences, read_job, this_machine
+from hfx.batch.options import RunOptions, Threshold
+from hfx.batch.plan import PlannedChunk, Shard, check_inputs, count_rows, read_plan
+from hfx.batch.publish import count, publish, too_many
+from hfx.errors import JobError, ModelChanged
 
+Progress = Callable[[Mapping[str, Any]], None]
 RECENT = 300.0  # seconds by which the rate is measured
+
+
+class ChunkRunner(Protocol):
+    """What scores the chunks of a job: processes of this machine (Runner), or tasks of Spark."""
+
+    @property
+    def options(self) -> RunOptions:
+        """The options of the run."""
+
+    def open(self) -> JobModel:
+        """The model, once it is open. Raises HfxError."""
+
+    def score(self, folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
+        """Score `chunks`; returns when all of their parts are on the disk. Raises HfxError."""
+
+
+def missing_chunks(folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None = None) -> list[int]:
+    """The numbers of the chunks (of a shard) whose parts are not there."""
+    done = folder.done()
+    mine = shard.chunks(len(planned)) if shard else range(len(planned))
+    return [number for number in mine if number not in done]
+
+
+def logged(folder: Folder, shard: Shard | None, on_event: Progress) -> Progress:
+    """`on_event`, and the event in the job's log."""
+    of_shard = {"shard": str(shard)} if shard else {}
+
+    def take(event: Mapping[str, Any]) -> None:
+        folder.log({**of_shard, **event})
+        on_event(event)
+
+    return take
+
+
+def score_missing(
+    folder: Folder,
+    job: Job,
+    planned: Sequence[PlannedChunk],
+    chunks: Sequence[int],
+    running: ChunkRunner,
+    on_event: Progress,
+) -> None:
+    """Score the missing `chunks` of a job. Raises TooManyErrors as soon as the threshold is exceeded, and HfxError."""
+    threshold = running.options.threshold
+    total = count_rows(planned)
+    done = folder.done() if threshold.limit >= 0 else ()
+    errors = count(folder, job, [chunk for chunk in planned if chunk.number in done]).errors
+
+    def counted(event: Mapping[str, Any]) -> None:
+        nonlocal errors
+        on_event(event)
+        if event["event"] == "chunk":
+            errors += sum(event["errors"].values())
+            if threshold.is_exceeded(errors, total):
+                raise too_many(errors, total, threshold)
+
+    on_event({"event": "run", "missing": len(chunks), "workers": running.options.workers})
+    running.score(folder, chunks, counted)
+
+
+def finish(
+    folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, on_event: Progress
+) -> dict[str, Any] | None:
+    """Publish a job of which no part is missing; None where other shards have to end before."""
+    if missing_chunks(folder, planned):
+        return None
+    summary = publish(folder, job, planned, threshold)
+    on_event({"event": "published", "rows": summary["rows"], "errors": summary["errors"]})
+    return summary
+
+
+def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, options: RunOptions) -> None:
+    """Raise JobError where the model, the inputs or the machine are not those that the job was planned with."""
+    check_inputs(job.inputs, planned)
+    if model.task != job.model.task or model.inputs != job.model.inputs or model.labels != job.model.labels:
+        raise JobError(f"{model.name} is another model than when the job was planned.", "Start a new job.")
+    check_files(model.files, job)
+    check_machine(job, options)
+
+
+def check_files(sha256: str, job: Job) -> None:
+    """Raise ModelChanged where the model's files are not those that the job was planned with, as far as both say."""
+    if sha256 and job.model.files and sha256 != job.model.files:
+        raise ModelChanged(f"{job.model.name} was exported anew since the job was planned.", "Start a new job.")
+
+
+def check_machine(job: Job, options: RunOptions) -> None:
+    """Raise JobError where answers that are computed here may differ from those of the machine of the plan."""
+    if not options.mixed_processors and (difference := differences(job.machine, this_machine(options.in_process))):
+        raise JobError(
+            f"Answers may differ in their last digits from those that are there: {difference}.",
+            "Run it on the same kind of machine, or accept that with --mixed-processors.",
+        )
+
+
+# How far a job is
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hfx.batch.folder import SUMMARY, Folder, check_sum, new_file, open_file, storage, write_file
-from hfx.batch.job import Job
-from hfx.batch.plan import PlannedChunk, count_rows
-from hfx.batch.records import record_of
+from hfx.batch.job import Job, record_of
+from hfx.batch.options import Threshold
+from hfx.batch.plan import PlannedChunk, Shard, count_rows
 from hfx.batch.rows import layout_of
 from hfx.batch.scored_parts import commonest, kind_of, part_format
-from hfx.batch.shards import Shard
-from hfx.batch.threshold import Threshold
 from hfx.errors import JobError, TooManyErrors
 
 PARTIAL = ".partial"

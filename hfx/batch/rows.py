@@ -9,19 +9,16 @@ from typing import Any, NamedTuple
 
 from hfx import names
 from hfx.answering import Answer, Model, Request
-from hfx.batch.columns import ERROR, LABELLED, ROW, Column, Kind, all_labels, fact_columns, prediction_columns
+from hfx.batch.columns import ERROR, ROW, all_labels, fact_columns, prediction_columns
 from hfx.batch.job import Job
 from hfx.batch.scoring import reason
 from hfx.errors import HfxError, UsageError
 from hfx.metadata import check_text
 from hfx.names import GENERATION_TASKS, Task
 from hfx.rows import Row
+from hfx.tasks import TASKS
+from hfx.tasks.task import CellKind, Column
 
-# The inputs that a request must have; the first is that of `--column COLUMN`.
-INPUTS: Mapping[Task, tuple[str, ...]] = {
-    Task.QUESTION_ANSWERING: (names.QUESTION, names.CONTEXT),
-    Task.TEXT_RANKING: (names.TEXT_INPUT, names.QUERY),
-}
 SEEDS = 2**63
 
 
@@ -42,9 +39,9 @@ class Layout:
     facts: tuple[Column, ...]
 
     @property
-    def columns(self) -> dict[str, Kind]:
+    def columns(self) -> dict[str, CellKind]:
         """The name and kind of each column."""
-        kept: dict[str, Kind] = dict.fromkeys(self.kept, "any")
+        kept: dict[str, CellKind] = dict.fromkeys(self.kept, "any")
         predictions, facts = ({each.name: each.kind for each in own} for own in (self.predictions, self.facts))
         return {ROW: "integer", **kept, **predictions, ERROR: "text", **facts}
 
@@ -120,7 +117,7 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
 
     Raises UsageError for an input that the task has not, and for one that has no column.
     """
-    needed = [name for name in INPUTS.get(task, (names.TEXT_INPUT,)) if name not in settings]
+    needed = [name for name in TASKS[task].row.texts if name not in settings]
     chosen: dict[str, str] = {}
     for text in columns:
         name, equals, column = text.partition("=")
@@ -136,7 +133,7 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
 
 def check_settings(task: Task, settings: Request) -> None:
     """Raise UsageError for a setting that the columns of the output leave no room for, and for one that is missing."""
-    if names.TOP_K in settings and task in LABELLED:
+    if names.TOP_K in settings and TASKS[task].has_all_labels:
         raise UsageError("The output has a column for each label.", "Leave --top-k out.")
     if task is Task.ZERO_SHOT_CLASSIFICATION and names.CANDIDATE_LABELS not in settings:
         raise UsageError("This task needs labels.", "Give --labels sports,politics,food.")
@@ -144,7 +141,7 @@ def check_settings(task: Task, settings: Request) -> None:
 
 def probe(model: Model, settings: Request) -> None:
     """Answer a short text, so that a setting that can't be taken is refused before the work. Raises HfxError."""
-    request: Request = {name: ["A text."] for name in INPUTS.get(model.task, (names.TEXT_INPUT,))}
+    request: Request = {name: [TASKS[model.task].probe] for name in TASKS[model.task].row.texts}
     least = {}
     if model.task in GENERATION_TASKS:
         least = {

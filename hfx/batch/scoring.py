@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TypeVar
 
 from hfx.answering import Answer, Model, Request, ordered_map
 from hfx.errors import HfxError, RequestRefused, UsageError
+from hfx.python_backends.errors import split_prefixes
 from hfx.rows import RowError
 
 Item = TypeVar("Item")
@@ -18,11 +18,6 @@ TOGETHER = 256  # rows of an encoder in this process that are answered together
 MOST_CHARACTERS = 4 << 20  # of the texts of such rows
 FIRST_TOGETHER = 16  # rows of the first group; the next ones double, so that the first answer comes soon
 PIPELINED = 2  # such groups at a time: one is tokenized while the net runs another
-
-# What Triton, the name of a model's member and places in a batch add to a refusal.
-ADDED = re.compile(
-    r"^(?:in ensemble '[^']*', )?(?:Failed to process the request\(s\)[^,]*, message: )?|\[hfx:[A-Z_]+\] "
-)
 
 
 def score(
@@ -59,7 +54,8 @@ def reason(error: HfxError) -> str:
         text = error.reason
     elif isinstance(error, RequestRefused):
         text = f"{text} {error.fix}"
-    return " ".join(ADDED.sub("", text.strip()).split()).rstrip(".") + "."
+    _, text = split_prefixes(text.strip())
+    return " ".join(text.split()).rstrip(".") + "."
 
 
 def _together(

@@ -21,11 +21,12 @@ from hfx.answering import Model, Request
 from hfx.batch import scoring
 from hfx.batch.arrow import Kind, Scoring, score_batches
 from hfx.batch.models import Place, Repository, Servers, describe, open_model
-from hfx.batch.rows import INPUTS, inputs_of
+from hfx.batch.rows import inputs_of
 from hfx.batch.servers import Persistence
 from hfx.errors import ModelChanged, RequestTimeout, ServerBusy, ServerUnreachable, UsageError
 from hfx.metadata import check_values
 from hfx.names import Task
+from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,7 +172,7 @@ def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, opt
 def _inputs(task: Task, column: str | Mapping[str, str] | None) -> dict[str, str]:
     """Input tensor -> column; of a UDF (None), which knows no columns, as error cells name them."""
     if column is None:
-        return {name: name.removesuffix("_input") for name in INPUTS.get(task, (names.TEXT_INPUT,))}
+        return {name: name.removesuffix("_input") for name in TASKS[task].row.texts}
     return inputs_of(task, [column] if isinstance(column, str) else [f"{name}={of}" for name, of in column.items()], {})
 
 

@@ -2,8 +2,9 @@
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
 commands, whose help is the first line of its docstring. A parameter of a frozen dataclass type stands for its fields:
-each is an option in typer's annotations, and its name is what it sets (a tensor, an argument). The dataclass may name
-the heading of its options in `PANEL`. The docstring of a command may end with lines of `Examples:`.
+each that has typer's annotation is an option, a tuple one that may be given several times, and its name is what it sets
+(a tensor, an argument). The dataclass may name the heading of its options in `PANEL`. The docstring of a command may
+end with lines of `Examples:`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -125,10 +126,7 @@ def grouped(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(**options: Any) -> None:
-        values = {
-            name: group(**{field.name: options.pop(field.name) for field in fields(group)})
-            for name, group in groups.items()
-        }
+        values = {name: _values(group, options) for name, group in groups.items()}
         function(**options, **values)
 
     parameters: list[inspect.Parameter] = []
@@ -142,7 +140,7 @@ def grouped(function: Callable[..., None]) -> Callable[..., None]:
 def given(options: Any) -> dict[str, Any]:
     """The fields of a group that the user gave, by name; typer's lists of nothing are none."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    return {name: value for name, value in values.items() if value is not None and value != []}
+    return {name: value for name, value in values.items() if value not in (None, [], ())}
 
 
 def flag(group: type, field: str) -> str:
@@ -155,13 +153,40 @@ def flag(group: type, field: str) -> str:
 
 
 def _members(group: Any) -> list[inspect.Parameter]:
-    types, panel = get_type_hints(group, include_extras=True), getattr(group, "PANEL", None)
-    kind = inspect.Parameter.KEYWORD_ONLY
+    panel = getattr(group, "PANEL", None)
+    defaults = {
+        each.name: inspect.Parameter.empty if each.default is MISSING else each.default for each in fields(group)
+    }
     return [
-        inspect.Parameter(each.name, kind, default=_default(each), annotation=in_panel(types[each.name], panel))
-        for each in fields(group)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if _is_tuple(annotation) else defaults[name],
+            annotation=in_panel(_as_list(annotation) if _is_tuple(annotation) else annotation, panel),
+        )
+        for name, annotation in _options(group).items()
     ]
 
 
-def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+def _options(group: Any) -> dict[str, Any]:
+    """The annotations of those fields of a group that are options."""
+    types = get_type_hints(group, include_extras=True)
+    return {each.name: types[each.name] for each in fields(group) if get_origin(types[each.name]) is Annotated}
+
+
+def _is_tuple(annotation: Any) -> bool:
+    return get_origin(annotation.__origin__) is tuple
+
+
+def _as_list(annotation: Any) -> Any:
+    """The annotation of a tuple's option as typer takes it."""
+    return Annotated[(list[get_args(annotation.__origin__)[0]] | None, *annotation.__metadata__)]  # type: ignore[misc]
+
+
+def _values(group: Any, options: dict[str, Any]) -> Any:
+    """The group made of its options, which are taken out of `options`."""
+    values = {}
+    for name, annotation in _options(group).items():
+        value = options.pop(name)
+        values[name] = tuple(value or ()) if _is_tuple(annotation) else value
+    return group(**values)

@@ -1,4 +1,4 @@
-"""The options that say how a server is reached, and the client that they make."""
+"""The options that say how a server is reached, the client that they make; repositories and names of models."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import typer
 from typer import Option
 
 from hfx.cli.commands import flag, given
 from hfx.cli.interrupts import deferred
-from hfx.errors import UsageError
+from hfx.errors import HfxError, UsageError
+from hfx.names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from hfx.client import Client
 
 DEFAULT_URL = "127.0.0.1:8001"
+DEFAULT_REPOSITORY = Path("model_repository")
 TOKEN_VARIABLE = "HFX_TOKEN"
 AT_ONCE = 32
 LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
@@ -109,3 +112,34 @@ def token_of(connection: Connection) -> str | None:
     if not token:
         raise UsageError(f"The token's file {connection.token_file} is empty.", "Write the token into it.")
     return token
+
+
+# Model names on TAB: those of the repository, or of the running server
+
+
+COMPLETION_SECONDS = 0.5  # that a server may take to answer
+
+
+def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names that begin with `incomplete`; none where neither a repository nor a server gives any."""
+    url, repository = ctx.params.get("url"), ctx.params.get("repository")
+    names = [] if url else _published(Path(repository or DEFAULT_REPOSITORY))
+    if not names and "url" in ctx.params:
+        names = _served(url[0] if isinstance(url, list) else url)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _published(repository: Path) -> list[str]:
+    return sorted(path.parent.name for path in repository.glob(f"*/{MANIFEST_FILE}"))
+
+
+def _served(url: str | None) -> list[str]:
+    try:
+        with connect(Connection(url=url, timeout=COMPLETION_SECONDS, retries=0)) as client:
+            return client.models()
+    except HfxError:
+        return []  # a completion prints nothing else
+
+
+RepositoryArgument = Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")]
+PublishedName = Annotated[str, typer.Argument(metavar="NAME", help="The published model.", autocompletion=model_names)]

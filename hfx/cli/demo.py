@@ -30,7 +30,7 @@ def command(
     """
     with deferred():
         from hfx.demo.steps import Demo
-        from hfx.triton.wheel import find_wheel
+        from hfx.triton.installation import find_wheel
 
     report = reporter(context)
     find_wheel()  # what is missing is reported before any work

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hfx.cli.commands import grouped
 from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
-from hfx.exporter.options import CpuMath, CpuRuntime, Device, Exporter, ExportOptions, Precision
+from hfx.exporter.options import ExportOptions
 
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
-CHECKPOINT, MODEL, VERIFICATION, PUBLICATION = "Checkpoint", "Model", "Verification", "Publication"
 
-
+@grouped
 def command(
     context: typer.Context,
+    options: ExportOptions,
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A folder, or a hub id such as org/name.")
     ] = None,
@@ -35,91 +36,6 @@ def command(
             metavar="FILE",
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name to publish as; from MODEL without it.", rich_help_panel=PUBLICATION, metavar="NAME"),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="Task; from the checkpoint's architecture without it.", rich_help_panel=CHECKPOINT, metavar="TASK"
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=CHECKPOINT, metavar="REVISION"),
-    ] = None,
-    quantize: Annotated[
-        bool, typer.Option("--quantize", help="int8 on CPU, fp16 on GPU.", rich_help_panel=MODEL)
-    ] = False,
-    precision: Annotated[
-        Precision | None,
-        typer.Option(help="One precision; fp32 on CPU and fp16 on GPU without it.", rich_help_panel=MODEL),
-    ] = None,
-    device: Annotated[Device, typer.Option(help="What to build for.", rich_help_panel=MODEL)] = "both",
-    cpu_runtime: Annotated[
-        CpuRuntime,
-        typer.Option(help="Runtime on the CPU; auto takes the fastest.", rich_help_panel=MODEL),
-    ] = "auto",
-    cpu_math: Annotated[
-        CpuMath,
-        typer.Option(
-            help="Encoders: the fp32 file's arithmetic on CPU; bf16 (OpenVINO) is less exact, and faster on some "
-            "processors.",
-            rich_help_panel=MODEL,
-        ),
-    ] = "fp32",
-    exporter: Annotated[
-        Exporter,
-        typer.Option(
-            help="Encoders: hfx or optimum makes the graph; optimum needs the extra [optimum].", rich_help_panel=MODEL
-        ),
-    ] = "own",
-    repository: Annotated[
-        Path, typer.Option(help="Where models are published.", rich_help_panel=PUBLICATION, metavar="DIR")
-    ] = Path("model_repository"),
-    triton: Annotated[
-        str, typer.Option(help="Tag of the Triton release to build for.", rich_help_panel=MODEL, metavar="TAG")
-    ] = "24.10",
-    max_batch_size: Annotated[
-        int | None, typer.Option(help="Encoders: rows of a batch at most; 64 without it.", rich_help_panel=MODEL)
-    ] = None,
-    slots: Annotated[
-        int | None,
-        typer.Option(help="Generators: rows (texts, beams) at a time at most; 32 without it.", rich_help_panel=MODEL),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a text (a decoder: and its output) at most; without it, the checkpoint's. T5 has no limit.",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
-    aggregation: Annotated[
-        str | None,
-        typer.Option(
-            help="Token classification: none, simple (the default), first, average or max.",
-            rich_help_panel=MODEL,
-            metavar="KIND",
-        ),
-    ] = None,
-    verify_data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION, metavar="FILE"
-        ),
-    ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of answers (or tokens), and of the metric, that may be lost.",
-            rich_help_panel=VERIFICATION,
-            metavar="SHARE",
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a published model of this name.", rich_help_panel=PUBLICATION)
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every figure that was measured.")] = False,
 ) -> None:
@@ -130,33 +46,13 @@ def command(
       hfx export ./my-checkpoint --name reviews --verify-data dev.csv
       hfx export ./my-checkpoint --dry-run
     """
-    if quantize and precision not in (None, "int8"):
-        raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
     from hfx.exporter.generation.plan import GeneratorPlan
-    from hfx.exporter.plan import make_plan
+    from hfx.exporter.pipeline import make_plan
     from hfx.exporter.source import open_checkpoint, open_config
 
     report = reporter(context)
-    options = ExportOptions(
-        name=name,
-        task=task,
-        precision="int8" if quantize else precision,
-        device=device,
-        cpu_runtime=cpu_runtime,
-        cpu_math=cpu_math,
-        exporter=exporter,
-        repository=repository,
-        triton=triton,
-        max_batch_size=max_batch_size,
-        slots=slots,
-        max_length=max_length,
-        aggregation=aggregation,
-        verify_data=tuple(verify_data or ()),
-        max_drop=max_drop,
-        force=force,
-    )
     model, options = _model_and_options(context, model, settings, options)
-    plan = make_plan((open_config if dry_run else open_checkpoint)(model, revision), options)
+    plan = make_plan((open_config if dry_run else open_checkpoint)(model, options.revision), options)
     if isinstance(plan, GeneratorPlan):
         for warning in plan.settings.warnings:
             report.warn(warning)
@@ -169,8 +65,8 @@ def command(
 
     steps = steps_of(plan)
     manifest = export(plan, report.numbered(len(steps)), steps)
-    lines = summary(manifest, repository) + (details(manifest) if verbose else [])
-    report.result(published(manifest, repository), [*lines, next_command(repository)])
+    lines = summary(manifest, options.repository) + (details(manifest) if verbose else [])
+    report.result(published(manifest, options.repository), [*lines, next_command(options.repository)])
 
 
 def _model_and_options(
@@ -182,7 +78,7 @@ def _model_and_options(
     if settings is None:
         assert model is not None
         return model, replace(options, command=_made_by(model))
-    from hfx.cli.mlserver_settings import read_settings
+    from hfx.exporter.mlserver_settings import read_settings
 
     migrated, report = read_settings(settings), reporter(context)
     for warning in migrated.warnings:

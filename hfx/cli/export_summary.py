@@ -11,13 +11,14 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from hfx.cli.connection import DEFAULT_REPOSITORY
+
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
 MATH = {"fp32": "float32", "bf16": "bfloat16"}
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
-DEFAULT_REPOSITORY = Path("model_repository")
 
 
 def summary(manifest: Manifest, repository: Path) -> list[str]:
@@ -86,17 +87,14 @@ def _runtime(choice: Any) -> str:
     if not choice:
         return ""
     name = RUNTIMES.get(choice["runtime"], choice["runtime"])
-    refused = "; ".join(f"{RUNTIMES.get(other, other)} can't run it: {why}" for other, why in _refused(choice).items())
+    refused = "; ".join(
+        f"{RUNTIMES.get(other, other)} can't run it: {why}" for other, why in choice.get("refused", {}).items()
+    )
     if refused:
         return f" on {name} ({refused.rstrip('.')})"
     if choice.get("requested") == "auto" and len(choice["milliseconds"]) > 1:
         return f" on {name}, the faster runtime on this machine"
     return f" on {name}"
-
-
-def _refused(choice: Any) -> Mapping[str, str]:
-    refused: Mapping[str, str] = choice.get("refused", {})
-    return refused
 
 
 def _agreement(figures: Mapping[str, Any]) -> list[str]:

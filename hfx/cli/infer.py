@@ -14,8 +14,7 @@ import typer
 
 from hfx.cli import printing, reading
 from hfx.cli.commands import given, grouped
-from hfx.cli.completion import PublishedName
-from hfx.cli.connection import Connection, connect, refuse_all
+from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, PublishedName, connect, refuse_all
 from hfx.cli.infer_options import EncoderOptions, GenerationOptions, request_of, settings
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
@@ -168,7 +167,7 @@ def _model(name: str, connection: Connection, place: LocalOptions) -> Iterator[M
         refuse_all(replace(connection, timeout=None), "the model runs in this process")
         with deferred():
             from hfx.local.models import local_model
-        with local_model(place.repository or Path("model_repository"), name, connection.timeout) as model:
+        with local_model(place.repository or DEFAULT_REPOSITORY, name, connection.timeout) as model:
             yield model
         return
     if place.repository is not None:

@@ -18,6 +18,7 @@ from hfx.cli.reading import Entry
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import SETTINGS, TRANSLATION, Setting
+from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
     from hfx.answering import Request
@@ -41,8 +42,10 @@ class EncoderOptions:
     raw_scores: Annotated[
         bool | None, Option("--raw-scores/--no-raw-scores", help="Text ranking: scores without an activation.")
     ] = None
+    targets: Annotated[str | None, Option(help="Fill-mask: the only tokens that count, A,B.", metavar="A,B")] = None
     top_k: Annotated[
-        int | None, Option(help="Classification: how many labels. Sampling: of how many tokens; 0 of all.")
+        int | None,
+        Option(help="Classification, fill-mask: how many labels or tokens. Sampling: of how many tokens; 0 of all."),
     ] = None
 
 
@@ -86,25 +89,10 @@ class GenerationOptions:
     PANEL: ClassVar[str] = "Generation"
 
 
-# The inputs that a request must have, its text first; all others a model does without.
-NEEDED: Mapping[Task, tuple[str, ...]] = {
-    Task.QUESTION_ANSWERING: (names.QUESTION, names.CONTEXT),
-    Task.ZERO_SHOT_CLASSIFICATION: (names.TEXT_INPUT, names.CANDIDATE_LABELS),
-    Task.TEXT_RANKING: (names.TEXT_INPUT, names.QUERY),
-}
-# The options of EncoderOptions that a task takes; those of GenerationOptions are for generators.
-TAKEN: Mapping[Task, frozenset[str]] = {
-    Task.TEXT_CLASSIFICATION: frozenset({names.TOP_K}),
-    Task.ZERO_SHOT_CLASSIFICATION: frozenset({names.CANDIDATE_LABELS, names.MULTI_LABEL, names.TOP_K}),
-    Task.QUESTION_ANSWERING: frozenset({names.CONTEXT}),
-    Task.TEXT_RANKING: frozenset({names.QUERY, names.RAW_SCORES}),
-    **dict.fromkeys(GENERATION_TASKS, frozenset({names.TOP_K})),
-}
-
-
 def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions) -> Request:
     """The options as tensors; raises UsageError for one that `task` does not take."""
-    taken = TAKEN.get(task, frozenset())
+    row = TASKS[task].row
+    taken = {*row.needed[1:], *row.options}
     for field in given(encoder):
         if field not in taken:
             _refuse_option(task, flag(EncoderOptions, field))
@@ -112,8 +100,8 @@ def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions)
         if task not in GENERATION_TASKS:
             _refuse_option(task, flag(GenerationOptions, field))
     chosen = given(encoder) | given(generation)
-    if names.CANDIDATE_LABELS in chosen:
-        chosen[names.CANDIDATE_LABELS] = _split(chosen[names.CANDIDATE_LABELS])
+    for name in chosen.keys() & {names.CANDIDATE_LABELS, names.TARGETS}:
+        chosen[name] = _split(chosen[name])
     return {name: _listed(value) for name, value in chosen.items()}
 
 
@@ -124,7 +112,7 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
     """
     if isinstance(entry.content, UsageError):
         raise entry.content
-    needed = NEEDED.get(task, (names.TEXT_INPUT,))
+    needed = TASKS[task].row.needed
     own = {needed[0]: entry.content} if isinstance(entry.content, str) else entry.content
     request = settings | {name: _listed(value) for name, value in own.items() if value is not None}
     for name in needed:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
 from hfx.cli.output import reporter
 from hfx.errors import LintFailed
 from hfx.releases import MINIMUM_SECURE
@@ -15,9 +15,7 @@ from hfx.releases import MINIMUM_SECURE
 
 def command(
     context: typer.Context,
-    repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
-        "model_repository"
-    ),
+    repository: RepositoryArgument = DEFAULT_REPOSITORY,
     triton: Annotated[
         str, typer.Option(help="Tag of the Triton release that will serve it.", metavar="TAG")
     ] = MINIMUM_SECURE,
@@ -35,10 +33,7 @@ def command(
 
     report = reporter(context)
     findings = lint(repository, triton, cores)
-    lines = []
-    for finding in findings:
-        place = f"{finding.path}:{finding.line}" if finding.line else finding.path
-        lines += [f"{finding.rule} {finding.severity} {place}", f"    {finding.message}", f"    {finding.fix}"]
+    lines = [line for finding in findings for line in finding.lines()]
     value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors

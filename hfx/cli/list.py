@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
 from hfx.cli.output import reporter
 
 COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
@@ -14,9 +14,7 @@ COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED"
 
 def command(
     context: typer.Context,
-    repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
-        "model_repository"
-    ),
+    repository: RepositoryArgument = DEFAULT_REPOSITORY,
 ) -> None:
     """List the models of a repository: task, precision, size, agreement with the checkpoint.
 

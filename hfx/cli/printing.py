@@ -15,11 +15,10 @@ from hfx.cli.output import Reporter, error_body
 from hfx.cli.reading import ID, Entry
 from hfx.errors import HfxError
 from hfx.names import GENERATION_TASKS, Task
+from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
-    from hfx.answering import Part
-
-SHOWN_NUMBERS = 4  # of a vector
+    from hfx.answering import Piece
 
 Result = Mapping[str, Any]
 Outcomes = Iterable[tuple[Entry, Result | HfxError]]
@@ -29,7 +28,7 @@ def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
     """Each answer as lines for people, as they come; the first failure ends it and is raised."""
     for entry, outcome in outcomes:
         result = _succeeded(entry, outcome)
-        report.lines(answer_lines(task, result))
+        report.lines(TASKS[task].lines(result))
         _warn_of_truncation(task, entry, result.get(names.TRUNCATED_TOKENS), report)
 
 
@@ -62,7 +61,7 @@ def rows(outcomes: Outcomes, report: Reporter) -> None:
 
 
 def pieces(
-    task: Task, entries: Iterable[Entry], stream: Callable[[Entry], Generator[Part, None, None]], report: Reporter
+    task: Task, entries: Iterable[Entry], stream: Callable[[Entry], Generator[Piece, None, None]], report: Reporter
 ) -> None:
     """Each text as it comes: for people with a line's end behind it, with --json in lines of JSON.
 
@@ -71,10 +70,10 @@ def pieces(
     for index, entry in enumerate(entries):
         truncated = 0
         try:
-            with closing(stream(entry)) as parts:
-                for part in parts:
-                    report.row(_part_values(index, part)) if report.json else report.piece(part.text)
-                    truncated = max(truncated, part.truncated_tokens)
+            with closing(stream(entry)) as coming:
+                for piece in coming:
+                    report.row(_piece_values(index, piece)) if report.json else report.piece(piece.text)
+                    truncated = max(truncated, piece.truncated_tokens)
         except HfxError as error:
             raise located(error, entry.place) from error
         finally:
@@ -91,18 +90,21 @@ def single_values(outcomes: Outcomes, is_single: Callable[[Entry], bool]) -> Out
         yield entry, outcome
 
 
-def _part_values(index: int, part: Part) -> dict[str, Any]:
-    """A part of text `index` under the names of output tensors; counts only with the last one."""
-    values: dict[str, Any] = {"index": index, names.TEXT_OUTPUT: part.text}
-    if part.log_probs:
-        values[names.OUTPUT_LOG_PROBS] = list(part.log_probs)
-    values |= part.tokens
-    if part.finish_reason:
+def _piece_values(index: int, piece: Piece) -> dict[str, Any]:
+    """A piece of text `index` under the names of output tensors; counts only with the last one."""
+    from hfx.python_backends.generation.pieces import token_outputs
+
+    values: dict[str, Any] = {"index": index, names.TEXT_OUTPUT: piece.text}
+    if piece.log_probs:
+        values[names.OUTPUT_LOG_PROBS] = list(piece.log_probs)
+    if piece.tokens:
+        values |= token_outputs(piece.tokens)
+    if piece.finish_reason:
         values |= {
-            names.FINISH_REASON: part.finish_reason,
-            names.INPUT_TOKENS: part.input_tokens,
-            names.OUTPUT_TOKENS: part.output_tokens,
-            names.TRUNCATED_TOKENS: part.truncated_tokens,
+            names.FINISH_REASON: piece.finish_reason,
+            names.INPUT_TOKENS: piece.input_tokens,
+            names.OUTPUT_TOKENS: piece.output_tokens,
+            names.TRUNCATED_TOKENS: piece.truncated_tokens,
         }
     return values
 
@@ -133,37 +135,3 @@ def _whole_text(task: Task) -> str:
     if task in GENERATION_TASKS:
         return "`--long chunk` reads all of it."
     return "Divide it to have all of it read."
-
-
-def answer_lines(task: Task, result: Mapping[str, Any]) -> list[str]:
-    """RESULT as lines for people; a text without a finding gives one line that says so."""
-    if task in GENERATION_TASKS:
-        return result[names.TEXT_OUTPUT] if isinstance(result[names.TEXT_OUTPUT], list) else [result[names.TEXT_OUTPUT]]
-    if task is Task.TOKEN_CLASSIFICATION:
-        return [_entity_line(entity) for entity in result[names.ENTITIES]] or ["(no entities)"]
-    if task is Task.QUESTION_ANSWERING:
-        return [
-            f"{result[names.ANSWER] or '(no answer)'}\t{_score(result[names.SCORE])}\t"
-            f"{result[names.START]}-{result[names.END]}"
-        ]
-    if task is Task.FEATURE_EXTRACTION:
-        return [_vector_line(result[names.EMBEDDING])]
-    if task is Task.TEXT_RANKING:
-        return [_score(result[names.SCORE])]
-    pairs = zip(result[names.LABEL], result[names.SCORE], strict=True)
-    return ["\t".join(f"{label} {_score(score)}" for label, score in pairs)]
-
-
-def _entity_line(entity: Mapping[str, Any]) -> str:
-    where = f"{entity['start']}-{entity['end']}"
-    return f"{entity['entity']}\t{entity['word']}\t{_score(entity['score'])}\t{where}"
-
-
-def _vector_line(vector: list[float]) -> str:
-    shown = " ".join(_score(number) for number in vector[:SHOWN_NUMBERS])
-    more = f" … ({len(vector)} numbers; --json prints all)" if len(vector) > SHOWN_NUMBERS else ""
-    return f"{shown}{more}"
-
-
-def _score(number: float | None) -> str:
-    return "?" if number is None else f"{number:.4f}"

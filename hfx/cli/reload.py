@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hfx.cli.completion import model_names
+from hfx.cli.connection import DEFAULT_REPOSITORY, model_names
 from hfx.cli.output import reporter
 from hfx.errors import ServerError
 
@@ -20,9 +20,9 @@ def command(
             metavar="[NAME]...", help="Models; without any, all that were published again.", autocompletion=model_names
         ),
     ] = None,
-    repository: Annotated[Path, typer.Option(help="The repository that is served.", metavar="DIR")] = Path(
-        "model_repository"
-    ),
+    repository: Annotated[
+        Path, typer.Option(help="The repository that is served.", metavar="DIR")
+    ] = DEFAULT_REPOSITORY,
 ) -> None:
     """Make a running `hfx serve` load the models that were published again.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hfx.cli.completion import PublishedName
+from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName
 from hfx.cli.output import reporter
 from hfx.errors import RepositoryError
 
@@ -15,7 +15,7 @@ from hfx.errors import RepositoryError
 def command(
     context: typer.Context,
     name: PublishedName,
-    repository: Annotated[Path, typer.Option(help="The model repository.", metavar="DIR")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="The model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
     force: Annotated[bool, typer.Option("--force", help="Also a model that is served: take it out first.")] = False,
 ) -> None:
     """Delete a published model with all its folders.

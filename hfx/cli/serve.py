@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from hfx.cli.commands import grouped
-from hfx.cli.front_options import FrontOptions
+from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
 from hfx.cli.output import Reporter, reporter
-from hfx.cli.serve_options import ServeOptions
-from hfx.names import Task
-
-# Of tasks that need more than a text.
-EXAMPLES: Mapping[str, str] = {
-    Task.QUESTION_ANSWERING: "'Who came?' --context 'Ada came.'",
-    Task.ZERO_SHOT_CLASSIFICATION: "'A goal in the last minute.' --labels sports,food",
-    Task.TEXT_RANKING: "'A garden.' 'A train.' --query 'Which plants grow here?'",
-}
+from hfx.cli.serve_options import FrontOptions, ServeOptions
+from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
     from hfx.front.settings import Tls
@@ -33,9 +26,7 @@ def command(
     context: typer.Context,
     options: ServeOptions,
     front_options: FrontOptions,
-    repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")] = Path(
-        "model_repository"
-    ),
+    repository: RepositoryArgument = DEFAULT_REPOSITORY,
 ) -> None:
     """Serve a model repository with a real Triton server.
 
@@ -44,7 +35,9 @@ def command(
       hfx serve /srv/models --models sentiment,faq --http-port 9000
       hfx serve --with docker --dry-run
     """
+    from hfx.releases import BODY_BOUNDED
     from hfx.triton import DockerServer
+    from hfx.triton.arguments import body_arguments
     from hfx.triton.front import Front
     from hfx.triton.server import address
 
@@ -55,12 +48,13 @@ def command(
     left_out = _check_models(repository, options, report)
     _check_device(repository, options, report)
     grpc_host = _grpc_host(host, options, front_options, report)
-    _check_release(repository, options, grpc_host, report)
+    release = _check_release(repository, options, grpc_host, report)
+    arguments = body_arguments(front_options.limits.body, release >= BODY_BOUNDED)
     if options.dry_run:
-        settings = options.settings(host) | {"inner_host": host, "http_port": options.http_port}
+        settings = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
         _print_lines(DockerServer(repository, **settings, triton=options.tag, image=options.image), report)
         return
-    server = _server(repository, options, grpc_host, tls, left_out, report)
+    server = _server(repository, options, grpc_host, tls, left_out, arguments, report)
     front = Front(
         host,
         options.http_port,
@@ -71,6 +65,7 @@ def command(
         playground=not front_options.no_playground,
         allowed_hosts=front_options.allowed_hosts,
         cors_origins=front_options.cors_origins,
+        scrape_port=front_options.scrape_port,
         repository=str(repository.absolute()),
         report=report.warn,
     )
@@ -100,8 +95,11 @@ def _check_device(repository: Path, options: ServeOptions, report: Reporter) -> 
             )
 
 
-def _check_release(repository: Path, options: ServeOptions, grpc_host: str, report: Reporter) -> None:
-    """Warn of a Triton with known vulnerabilities; raise UsageError when a model needs a later one."""
+def _check_release(repository: Path, options: ServeOptions, grpc_host: str, report: Reporter) -> str:
+    """The Triton's release, empty where it is not known; warns of one with known vulnerabilities.
+
+    Raises UsageError when a model needs a later one.
+    """
     from hfx.releases import security_warning
     from hfx.triton.installation import find_on_path
     from hfx.triton.models import check_release
@@ -118,6 +116,7 @@ def _check_release(repository: Path, options: ServeOptions, grpc_host: str, repo
         check_release(repository, options.names, release)
     if risk:
         report.warn(risk)
+    return release
 
 
 def _grpc_host(host: str, options: ServeOptions, front: FrontOptions, report: Reporter) -> str:
@@ -135,20 +134,26 @@ def _grpc_host(host: str, options: ServeOptions, front: FrontOptions, report: Re
 
 
 def _server(
-    repository: Path, options: ServeOptions, grpc_host: str, tls: Tls | None, left_out: list[str], report: Reporter
+    repository: Path,
+    options: ServeOptions,
+    grpc_host: str,
+    tls: Tls | None,
+    left_out: list[str],
+    arguments: list[str],
+    report: Reporter,
 ) -> Server:
-    """The server of `options`, without the models `left_out`."""
+    """The server of `options` with further `arguments`, without the models `left_out`."""
     from hfx.triton import DockerServer, TritonProcess
-    from hfx.triton.installation import find_on_path
-    from hfx.triton.wheel import find_wheel
+    from hfx.triton.installation import find_on_path, find_wheel
 
     settings = options.settings(grpc_host)
     if options.method == "docker":
-        return DockerServer(repository, **settings, triton=options.tag, image=options.image)
+        return DockerServer(repository, **settings, triton=options.tag, image=options.image, options=arguments)
     return TritonProcess(
         repository,
         **settings,
         private=True,
+        options=arguments,
         grpc_tls=tls,
         strict=options.is_strict,
         without=left_out,
@@ -195,7 +200,7 @@ def _announce(server: Server, front: Front, report: Reporter) -> None:
     report.result(
         {"ready": True, **urls, "models": names},
         [
-            "Ready. Ctrl-C stops.",
+            "Ready. Ctrl-C stops." if sys.stdin.isatty() else "Ready.",
             f"  HTTP     {front.url}" + ("  (in a browser: the playground)" if front.has_playground else ""),
             f"  gRPC     {server.grpc_url}",
             f"  metrics  {server.metrics_url}",
@@ -210,7 +215,7 @@ def example(repository: Path, name: str, url: str) -> str:
     from hfx.repository import models
 
     tasks = {entry.name: entry.manifest.task for entry in models(repository) if entry.manifest}
-    arguments = EXAMPLES.get(tasks[name], "'some text'") if name in tasks else "'some text'"
+    arguments = TASKS[tasks[name]].example if name in tasks else "'some text'"
     return f"hfx infer {name} --url {url} {arguments}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hfx.cli.completion import PublishedName
+from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
 from hfx.cli.serve_options import Device
@@ -43,9 +43,7 @@ def command(
         str, typer.Option(help="Address of a server, as of `hfx infer`; in this process without it.", metavar="URL")
     ] = "",
     device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
-    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = Path(
-        "model_repository"
-    ),
+    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = DEFAULT_REPOSITORY,
 ) -> None:
     """Verify a published model again: against its checkpoint's answers, and on labelled data.
 

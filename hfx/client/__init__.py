@@ -24,16 +24,20 @@
 Light on purpose: neither numpy nor a protocol's library is imported before a client is made.
 """
 
+if not __name__.startswith("hfx."):  # by the link at the top of the checkout: all classes would exist twice
+    raise ImportError("This package is hfx.client. Import it by that name.")
+
 from hfx.client.address import Tls
 from hfx.client.async_client import AsyncClient
 from hfx.client.client import Client
-from hfx.client.generation_settings import GenerationSettings
 from hfx.client.results import (
     Answer,
     Classification,
     Embedding,
     Entities,
     Entity,
+    Fill,
+    Fills,
     Generation,
     Piece,
     Prediction,
@@ -42,6 +46,7 @@ from hfx.client.results import (
 )
 from hfx.client.retries import RetryPolicy
 from hfx.client.session import TruncationWarning
+from hfx.client.settings import GenerationSettings
 from hfx.client.streams import AsyncTextStream, TextStream
 from hfx.client.transport import Request, Stream, Transport
 from hfx.metadata import ModelMetadata, TensorMetadata
@@ -55,6 +60,8 @@ __all__ = [
     "Embedding",
     "Entities",
     "Entity",
+    "Fill",
+    "Fills",
     "Generation",
     "GenerationSettings",
     "ModelMetadata",

@@ -2,61 +2,32 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from hfx.answering import at_index
 from hfx.client import calls
-from hfx.client.address import Tls
+from hfx.client.base import AsyncBase
 from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
-from hfx.client.results import Answer, Classification, Entities, Generation, Rank, best_first
-from hfx.client.retries import RetryPolicy, policy_of
-from hfx.client.session import Limits, Session
+from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream
 from hfx.client.tasks import check_summarizer
-from hfx.client.transport import Transport, connect
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
 
 if TYPE_CHECKING:
-    import asyncio
-
     from hfx.client.calls import Vectors
     from hfx.client.tensors import Array
 
 # A str is an iterable of strings too, which mypy calls an unsafe overlap: the first overload wins, as meant.
 # mypy: disable-error-code="overload-overlap"
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-
-class AsyncClient:
+class AsyncClient(AsyncBase):
     """As Client, for asyncio: methods are awaited, streams read by `async for`; it belongs to one event loop.
 
     Tasks share it. A cancelled task cancels its request on the server (over gRPC; over HTTP the timeout ends it).
     """
-
-    def __init__(
-        self,
-        url: str = "127.0.0.1:8001",
-        *,
-        timeout: float = 60.0,
-        max_in_flight: int = 32,
-        idle_timeout: float = 30.0,
-        retries: RetryPolicy | int = 2,
-        headers: Mapping[str, str] | None = None,
-        token: str | None = None,
-        tls: Tls | None = None,
-        transport: Transport | None = None,
-    ) -> None:
-        limits, policy = Limits(timeout, max_in_flight, idle_timeout), policy_of(retries)
-        transport = transport or connect(url, headers, token, tls, for_asyncio=True)
-        self.url = transport.url
-        self.max_in_flight = max_in_flight
-        self._session = Session(transport, _sleep, limits, policy)
 
     async def is_ready(self) -> bool:
         """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
@@ -77,31 +48,6 @@ class AsyncClient:
     async def model_sha256(self, name: str) -> str:
         """The SHA-256 of the files of the model that answers now; empty where the server does not say."""
         return await self._session.model_sha256(name)
-
-    async def each(
-        self, call: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
-    ) -> AsyncGenerator[Result | HfxError, None]:
-        """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
-
-        `max_in_flight` calls run at a time; so many items are read ahead at most.
-        """
-        import asyncio
-
-        self._session.check_open()
-        tasks: deque[asyncio.Task[Result | HfxError]] = deque()
-        try:
-            for item in items:
-                tasks.append(asyncio.create_task(_outcome(call, item)))
-                if len(tasks) == self.max_in_flight:
-                    yield await tasks[0]
-                    tasks.popleft()
-            while tasks:
-                yield await tasks[0]
-                tasks.popleft()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
         """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
@@ -132,6 +78,20 @@ class AsyncClient:
     async def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Any:
         """The entities of each text."""
         return await self._call(calls.label_tokens(name), texts, timeout)
+
+    @overload
+    async def fill_mask(
+        self, name: str, texts: str, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
+    ) -> Fills: ...
+    @overload
+    async def fill_mask(
+        self, name: str, texts: Many, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
+    ) -> list[Fills]: ...
+    async def fill_mask(
+        self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
+    ) -> Any:
+        """The best `top_k` tokens (5 without it), of `targets` or of all, for each mask token of each text."""
+        return await self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
     async def answer(self, name: str, question: str, context: str, *, timeout: Seconds = None) -> Answer: ...
@@ -243,40 +203,3 @@ class AsyncClient:
             return await self._session.call(make(texts), timeout)
         calls.check_iterable(texts)
         return await self._call_all(make, texts, timeout)
-
-    async def _call_all(self, make: Callable[[Item], Call[Any]], items: Iterable[Item], timeout: Seconds) -> list[Any]:
-        import asyncio
-
-        self._session.check_open()
-        room = asyncio.Semaphore(self.max_in_flight)
-
-        async def call(index: int, item: Item) -> Any:
-            try:
-                return await self._session.call(make(item), timeout)
-            except HfxError as error:
-                raise at_index(index, error) from error
-            finally:
-                room.release()
-
-        tasks = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index, item in enumerate(items):
-                    await room.acquire()
-                    tasks.append(group.create_task(call(index, item)))
-        except BaseExceptionGroup as failed:  # the first failure has cancelled the others
-            raise failed.exceptions[0] from failed.exceptions[0].__cause__
-        return [task.result() for task in tasks]
-
-
-async def _outcome(call: Callable[[Item], Awaitable[Result]], item: Item) -> Result | HfxError:
-    try:
-        return await call(item)
-    except HfxError as error:
-        return error
-
-
-async def _sleep(seconds: float) -> None:
-    import asyncio
-
-    await asyncio.sleep(seconds)

@@ -14,6 +14,7 @@ from hfx.client.results import (
     Classification,
     Embedding,
     Entities,
+    Fills,
     Generation,
     Piece,
     Rank,
@@ -21,6 +22,7 @@ from hfx.client.results import (
     decode_classification,
     decode_embedding,
     decode_entities,
+    decode_fills,
     decode_generation,
     decode_piece,
     decode_rank,
@@ -69,6 +71,17 @@ def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:
 def label_tokens(name: str) -> Callable[[str], Call[Entities]]:
     """Token classification."""
     return lambda text: Call(name, _text(text), decode_entities, (names.ENTITIES,))
+
+
+def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[Fills]]:
+    """Fill-mask, of any tokens or of `targets` only."""
+    options = _top_k(top_k)
+    if targets is not None:
+        chosen = [targets] if isinstance(targets, str) else list(targets)
+        if not chosen:
+            raise UsageError("There are no targets.", "Give at least one, or leave them out for any token.")
+        options[names.TARGETS] = [check_text(target, "target") for target in chosen]
+    return lambda text: Call(name, _text(text) | options, decode_fills, (names.FILLS,))
 
 
 def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:

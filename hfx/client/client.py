@@ -1,22 +1,21 @@
-"""The blocking client: one method a task, typed results, typed errors."""
+"""The blocking client: one method a task, typed results, typed errors.
+
+Made by `make docs` from async_client.py: change that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from hfx.answering import map_all, ordered_map, pause
 from hfx.client import calls
-from hfx.client.address import Tls
+from hfx.client.base import BlockingBase
 from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
-from hfx.client.results import Answer, Classification, Entities, Generation, Rank, best_first
-from hfx.client.retries import RetryPolicy, policy_of
-from hfx.client.session import Limits, Session
+from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import TextStream
 from hfx.client.tasks import check_summarizer
-from hfx.client.transport import Transport, connect, run
+from hfx.client.transport import run
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
 
@@ -27,11 +26,8 @@ if TYPE_CHECKING:
 # A str is an iterable of strings too, which mypy calls an unsafe overlap: the first overload wins, as meant.
 # mypy: disable-error-code="overload-overlap"
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-
-class Client:
+class Client(BlockingBase):
     """A connection to a Triton server; a context manager, safe to share between threads.
 
     `url` is HOST:PORT of the gRPC port (or grpc://, and grpcs:// with TLS), or http:// or https://HOST:PORT of the HTTP
@@ -45,25 +41,6 @@ class Client:
     cancelled and its error is raised, with its index; `each` gives errors in the places of results instead.
     The errors are those that `help(hfx.client)` shows.
     """
-
-    def __init__(
-        self,
-        url: str = "127.0.0.1:8001",
-        *,
-        timeout: float = 60.0,
-        max_in_flight: int = 32,
-        idle_timeout: float = 30.0,
-        retries: RetryPolicy | int = 2,
-        headers: Mapping[str, str] | None = None,
-        token: str | None = None,
-        tls: Tls | None = None,
-        transport: Transport | None = None,
-    ) -> None:
-        limits, policy = Limits(timeout, max_in_flight, idle_timeout), policy_of(retries)
-        transport = transport or connect(url, headers, token, tls)
-        self.url = transport.url
-        self.max_in_flight = max_in_flight
-        self._session = Session(transport, _sleep, limits, policy)
 
     def is_ready(self) -> bool:
         """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
@@ -84,16 +61,6 @@ class Client:
     def model_sha256(self, name: str) -> str:
         """The SHA-256 of the files of the model that answers now; empty where the server does not say."""
         return run(self._session.model_sha256(name))
-
-    def each(self, call: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result | HfxError]:
-        """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
-
-        `max_in_flight` calls run at a time, in threads, which also read `items`: so many are read ahead at most.
-        """
-        self._session.check_open()
-        with closing(ordered_map(call, items, self.max_in_flight)) as outcomes:
-            for _, outcome in outcomes:
-                yield outcome
 
     def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
         """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
@@ -122,6 +89,20 @@ class Client:
     def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Any:
         """The entities of each text."""
         return self._call(calls.label_tokens(name), texts, timeout)
+
+    @overload
+    def fill_mask(
+        self, name: str, texts: str, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
+    ) -> Fills: ...
+    @overload
+    def fill_mask(
+        self, name: str, texts: Many, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
+    ) -> list[Fills]: ...
+    def fill_mask(
+        self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
+    ) -> Any:
+        """The best `top_k` tokens (5 without it), of `targets` or of all, for each mask token of each text."""
+        return self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
     def answer(self, name: str, question: str, context: str, *, timeout: Seconds = None) -> Answer: ...
@@ -233,11 +214,3 @@ class Client:
             return run(self._session.call(make(texts), timeout))
         calls.check_iterable(texts)
         return self._call_all(make, texts, timeout)
-
-    def _call_all(self, make: Callable[[Item], Call[Any]], items: Iterable[Item], timeout: Seconds) -> list[Any]:
-        self._session.check_open()
-        return map_all(lambda item: run(self._session.call(make(item), timeout)), items, self.max_in_flight)
-
-
-async def _sleep(seconds: float) -> None:
-    pause(seconds)

@@ -1,14 +1,13 @@
 """A server's failure as an error of hfx: HTTP statuses, gRPC codes, and reasons that hfx's own backends write.
 
-hfx's backends begin a message with `[hfx:REASON]` (python_backends/serving/response_writer.py), which goes first.
-Triton has no such reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within
-a stream there is none), its phrases are looked up in one table.
+The reason that a message of hfx's backends begins with (python_backends/errors.py) goes first. Triton has no such
+reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within a stream there is
+none), its phrases are looked up in one table.
 """
 
 from __future__ import annotations
 
-import re
-
+import hfx.errors
 from hfx.errors import (
     ModelUnknown,
     RequestCancelled,
@@ -18,20 +17,11 @@ from hfx.errors import (
     ServerError,
     ServerUnreachable,
 )
+from hfx.python_backends.errors import REASONS, split_reason
 
 Kind = type[ServerError]
 
-# python_backends/serving/response_writer.py has the same reasons.
-REASON = re.compile(r"\[hfx:([A-Z_]+)\] ")
-REASONS: dict[str, Kind] = {
-    "INVALID_REQUEST": RequestRefused,
-    "TOO_LONG": RequestRefused,
-    "QUEUE_FULL": ServerBusy,
-    "DRAINING": ServerBusy,
-    "ENGINE_UNREACHABLE": ServerBusy,  # it has died, or is not there yet: it is started again
-    "DEADLINE_EXCEEDED": RequestTimeout,
-    "FAILED": ServerError,
-}
+BY_REASON: dict[str, Kind] = {name: getattr(hfx.errors, reason.error) for name, reason in REASONS.items()}
 REFUSED = (
     "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE ALREADY_EXISTS PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED "
     "RESOURCE_EXHAUSTED 400 401 403 413 501"
@@ -90,11 +80,10 @@ PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
 
 def failure(status: str, text: str, url: str) -> ServerError:
     """The error for a failure with `status` (a gRPC code or an HTTP status; empty within a stream) and `text`."""
-    reason = REASON.search(text)
-    kind = REASONS.get(reason[1]) if reason is not None else None
-    text = REASON.sub("", text).strip() or "no reason given"
+    reason, text = split_reason(text)
+    text = text or "no reason given"
     by_phrase, fix = next(((kind, fix) for phrase, kind, fix in PHRASES if phrase in text), (None, ""))
-    kind = kind or by_phrase or STATUSES.get(status, ServerError)
+    kind = BY_REASON.get(reason) or by_phrase or STATUSES.get(status, ServerError)
     if status in UNAUTHORIZED_STATUSES:
         fix = UNAUTHORIZED
     return kind(_message(kind, text, url), fix or FIXES.get(kind, ""), status=status)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import httpx
 
-from hfx.client import errors, http_messages
+from hfx.client import errors, tensors
 from hfx.client.address import Address, Tls
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
@@ -31,6 +31,7 @@ from hfx.names import TEXT_OUTPUT
 Headers = Mapping[str, str]
 OK = 200
 NO_HEADERS: Headers = {}
+JSON_HEADERS: Headers = {"content-type": tensors.JSON}
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
 TIMEOUTS = (TimeoutError, httpx.TimeoutException)  # what all waits here raise when the time is over
 # httpcore's names for the moments when a connection is there.
@@ -65,16 +66,16 @@ class _HttpTransport:
         self._connection = connection
 
     async def infer(self, request: Request) -> dict[str, Array]:
-        body, headers = http_messages.encode_infer(request)
+        body, headers = tensors.encode_infer(request.id, request.inputs)
         answer, content = await self._fetch(_path(request.model, "/infer"), request.timeout, body, headers)
-        return http_messages.decode_infer(content, answer.headers)
+        return tensors.decode_infer(content, answer.headers)
 
     def stream(self, request: Request) -> Stream:
         """The request is sent with the first read."""
         return _HttpStream(self._connection, self.url, request)
 
     async def post(self, path: str, body: bytes, timeout: float) -> bytes:
-        _, content = await self._fetch(path, timeout, body, {"content-type": http_messages.JSON})
+        _, content = await self._fetch(path, timeout, body, JSON_HEADERS)
         return content
 
     async def is_live(self) -> bool:
@@ -85,18 +86,18 @@ class _HttpTransport:
 
     async def models(self, timeout: float) -> list[str]:
         _, content = await self._fetch("/v2/models/stats", timeout)
-        return http_messages.decode_statistics(content)
+        return tensors.decode_statistics(content)
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         _, content = await self._fetch(_path(model), timeout)
-        metadata = http_messages.decode_metadata(model, content)
+        metadata = tensors.decode_metadata(model, content)
         if not any(tensor.name == TEXT_OUTPUT for tensor in metadata.outputs):
             return metadata
         return replace(metadata, task=await self.parameter(model, TASK, timeout))
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
         _, config = await self._fetch(_path(model, "/config"), timeout)
-        return http_messages.decode_parameter(config, name)
+        return tensors.decode_parameter(config, name)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -121,7 +122,7 @@ class _HttpTransport:
             finally:
                 await self._connection.leave(answer)
         if answer.status_code != OK:
-            raise errors.failure(str(answer.status_code), http_messages.error_text(content), self.url)
+            raise errors.failure(str(answer.status_code), tensors.error_text(content), self.url)
         return answer, content
 
 
@@ -155,15 +156,16 @@ class _HttpStream:
     async def _event(self, timeout: float) -> dict[str, Array] | str | None:
         """The tensors of the next event, its error's text, or None at the end."""
         if self._answer is None:
-            body, headers = http_messages.encode_generate(self._request)
+            values = {name: tensors.plain_values(array) for name, array in self._request.inputs.items()}
+            body = tensors.encode_generate(self._request.id, values)
             path = _path(self._request.model, "/generate_stream")
-            self._answer = await self._connection.open(path, body, headers, timeout)
+            self._answer = await self._connection.open(path, body, JSON_HEADERS, timeout)
             if self._answer.status_code != OK:
                 content = await self._connection.read(self._answer, timeout)
-                raise errors.failure(str(self._answer.status_code), http_messages.error_text(content), self._url)
+                raise errors.failure(str(self._answer.status_code), tensors.error_text(content), self._url)
             self._lines = self._connection.lines(self._answer)
         while (line := await self._connection.next_line(self._lines, timeout)) is not None:
-            event = http_messages.decode_event(line, self._request.outputs)
+            event = tensors.decode_event(line, self._request.outputs)
             if event is not None:
                 return event
         return None

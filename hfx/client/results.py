@@ -6,12 +6,14 @@ Tensors carry a batch dimension of 1: one text is one request. A tensor that is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfx import names
+from hfx.answering import Piece as Piece
 from hfx.errors import RequestCancelled, ServerError
+from hfx.python_backends.generation.pieces import Token as Token
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 CANCELLED = "cancelled"
-BYTES = "bytes:"  # how the text of a token begins that is no UTF-8 by itself
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,24 @@ class Entities:
 
 
 @dataclass(frozen=True)
+class Fill:
+    """A token in place of a mask: its probability, its id, its text, and the whole text with it."""
+
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+@dataclass(frozen=True)
+class Fills:
+    """The best tokens for each mask of a text, best first; `truncated_tokens` as in Classification."""
+
+    masks: tuple[tuple[Fill, ...], ...]
+    truncated_tokens: int = 0
+
+
+@dataclass(frozen=True)
 class Answer:
     """The part of a context that answers a question best: `context[start:end]`, with its score from 0 to 1."""
 
@@ -101,49 +120,6 @@ class Rank:
     index: int
     score: float
     truncated_tokens: int = 0
-
-
-@dataclass(frozen=True)
-class Token:
-    """A generated token: `text` is what it adds to the text, and the name of a `special` one, which adds nothing.
-
-    Half a character has the text `bytes:\\xe2\\x80`, as in OpenAI's API. `logprob` is the natural logarithm of the
-    model's own probability, before temperature, penalties and any other processing. `top` are the most probable tokens
-    in its place, best first, as many as `logprobs` asks for; the token may be among them.
-    """
-
-    id: int
-    text: str
-    logprob: float
-    special: bool = False
-    top: tuple[Token, ...] = ()
-
-    @property
-    def raw(self) -> bytes:
-        """The text as UTF-8, and half a character as the bytes that it is."""
-        if not self.text.startswith(BYTES):
-            return self.text.encode()
-        return bytes.fromhex(self.text.removeprefix(BYTES).replace("\\x", " "))
-
-
-@dataclass(frozen=True)
-class Piece:
-    """The next part of a text.
-
-    `finish_reason` is empty but for the last piece, whose text may be empty: "stop" (an end token or a stop word),
-    "length" (max_tokens, or the model is full). The counts are those of the request up to here: tokens that the model
-    has read, tokens that it has generated, and tokens of the input that it did not get to see. `log_probs` are those
-    of the tokens since the piece before, where `return_log_probs` or `logprobs` asks for them; `tokens` are these
-    tokens, where `logprobs` does.
-    """
-
-    text: str
-    finish_reason: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    truncated_tokens: int = 0
-    log_probs: tuple[float, ...] = ()
-    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,6 +168,19 @@ def decode_entities(outputs: Tensors) -> Entities:
     except (ValueError, TypeError, KeyError) as error:
         raise ServerError(f"The model's entities can't be read: {error!r}.") from error
     return Entities(entities, _truncated_tokens(outputs))
+
+
+def decode_fills(outputs: Tensors) -> Fills:
+    """From `fills` BYTES [1, 1], in JSON a list for each mask of {score, token, token_str, sequence}."""
+    try:
+        masks = tuple(tuple(map(_fill, rows)) for rows in json.loads(_text(outputs, names.FILLS)))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ServerError(f"The model's fills can't be read: {error!r}.") from error
+    return Fills(masks, _truncated_tokens(outputs))
+
+
+def _fill(row: Mapping[str, Any]) -> Fill:
+    return Fill(float(row["score"]), int(row["token"]), str(row["token_str"]), str(row["sequence"]))
 
 
 def decode_answer(outputs: Tensors) -> Answer:

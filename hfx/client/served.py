@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator
 from typing import Any, cast
 
 from hfx import names
-from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
+from hfx.answering import Answer, Model, Piece, Request, plain_values
 from hfx.client.client import Client
-from hfx.client.results import Token
 from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings, Settings, merged
 from hfx.client.tasks import task_of
@@ -26,20 +25,11 @@ def served_model(client: Client, name: str) -> Model:
     def answer(request: Request) -> Answer:
         return plain_values({key: value[0] for key, value in client.infer(name, request).items()})
 
-    def stream(request: Request) -> Parts:
+    def stream(request: Request) -> Generator[Piece, None, None]:
         text, settings = _settings(request)
         with warnings.catch_warnings(), client.stream(name, text, settings) as pieces:
-            warnings.simplefilter("ignore", TruncationWarning)  # each part has its count
-            for piece in pieces:
-                yield Part(
-                    piece.text,
-                    piece.truncated_tokens,
-                    piece.finish_reason,
-                    piece.input_tokens,
-                    piece.output_tokens,
-                    piece.log_probs,
-                    _tables(piece.tokens),
-                )
+            warnings.simplefilter("ignore", TruncationWarning)  # each piece has its count
+            yield from pieces
 
     sha256 = client.model_sha256(name)
 
@@ -62,19 +52,6 @@ def served_model(client: Client, name: str) -> Model:
         sha256=sha256,
         is_unchanged=is_unchanged,
     )
-
-
-def _tables(tokens: Sequence[Token]) -> dict[str, list[list[Any]]]:
-    """The output tensors of tokens by name; none where there are no tokens."""
-    rows = [(token, *token.top) for token in tokens]
-    if not rows:
-        return {}
-    return {
-        names.TOKEN_IDS: [[each.id for each in row] for row in rows],
-        names.TOKEN_TEXTS: [[each.text for each in row] for row in rows],
-        names.TOKEN_LOG_PROBS: [[each.logprob for each in row] for row in rows],
-        names.TOKEN_SPECIAL: [[each.special for each in row] for row in rows],
-    }
 
 
 def _settings(request: Request) -> tuple[str, GenerationSettings]:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from hfx import names
 from hfx.errors import RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
 from hfx.names import Task
+from hfx.tasks import TASKS
 
-# task, inputs it must take, outputs it must give; the first row that fits is the task
-SIGNATURES = (
-    (Task.ZERO_SHOT_CLASSIFICATION, {names.TEXT_INPUT, names.CANDIDATE_LABELS}, {names.LABEL}),
-    (Task.TEXT_CLASSIFICATION, {names.TEXT_INPUT}, {names.LABEL}),
-    (Task.TOKEN_CLASSIFICATION, {names.TEXT_INPUT}, {names.ENTITIES}),
-    (Task.FEATURE_EXTRACTION, {names.TEXT_INPUT}, {names.EMBEDDING}),
-    (Task.QUESTION_ANSWERING, {names.QUESTION, names.CONTEXT}, {names.ANSWER}),
-    (Task.TEXT_RANKING, {names.QUERY, names.TEXT_INPUT}, {names.SCORE}),
-    (Task.TEXT_GENERATION, {names.TEXT_INPUT}, {names.TEXT_OUTPUT}),
-)
 SUMMARIZERS = (Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION)
 
 
@@ -29,8 +19,8 @@ def task_of(model: ModelMetadata) -> Task:
     if model.task in tuple(Task):
         return Task(model.task)
     inputs, outputs = {tensor.name for tensor in model.inputs}, {tensor.name for tensor in model.outputs}
-    for task, needed, given in SIGNATURES:
-        if needed <= inputs and given <= outputs:
+    for task, view in TASKS.items():
+        if inputs.issuperset(view.row.needed) and view.row.output in outputs:
             return task
     raise RequestRefused(
         f"The model {model.name!r} is for none of hfx's tasks: it takes {', '.join(sorted(inputs)) or 'nothing'} "

@@ -1,23 +1,29 @@
-"""Plain values as numpy arrays, and arrays as the bytes that both of Triton's protocols carry.
+"""Plain values as numpy arrays, arrays as the bytes that both of Triton's protocols carry, and the bodies of its HTTP.
 
-Strings are BYTES tensors: little-endian length, then UTF-8. Source: the KServe v2 protocol with Triton's binary tensor
-data extension.
+Strings are BYTES tensors: little-endian length, then UTF-8. Plain calls over HTTP have binary tensors, streams JSON.
+Source: the KServe v2 protocol with Triton's binary tensor data extension, and its generate extension.
 """
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from hfx.errors import ServerError
-from hfx.metadata import check_text
+from hfx.metadata import ModelMetadata, TensorMetadata, Values, check_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = Mapping[str, Array]
 
+HEADER_LENGTH = "inference-header-content-length"
+EVENT = "data:"
+BINARY = "application/octet-stream"
+JSON = "application/json"
 BYTES = "BYTES"
 DATA_TYPES = {
     "BOOL": np.dtype(np.bool_),
@@ -73,6 +79,93 @@ def from_list(name: str, datatype: str, shape: Sequence[int], items: Sequence[An
         raise ServerError(f"The server's tensor {name!r} is damaged: {error}.") from error
 
 
+def encode_infer(request_id: str, inputs: Tensors) -> tuple[bytes, dict[str, str]]:
+    """The body and headers of POST /v2/models/NAME/infer."""
+    contents = [to_bytes(array) for array in inputs.values()]
+    head = json.dumps(
+        {
+            "id": request_id,
+            "inputs": [
+                {
+                    "name": name,
+                    "datatype": datatype_of(array),
+                    "shape": array.shape,
+                    "parameters": {"binary_data_size": len(content)},
+                }
+                for (name, array), content in zip(inputs.items(), contents, strict=True)
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    return b"".join((head, *contents)), {"content-type": BINARY, HEADER_LENGTH: str(len(head))}
+
+
+def decode_infer(body: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
+    """The output tensors by name. Raises ServerError for what is no answer."""
+    tensors = {}
+    with _parsing():
+        position = end = int(headers.get(HEADER_LENGTH, len(body)))
+        for output in _json(body[:end])["outputs"]:
+            name, datatype, shape = output["name"], output["datatype"], output["shape"]
+            size = output.get("parameters", {}).get("binary_data_size")
+            if size is None:
+                tensors[name] = from_list(name, datatype, shape, _flat(output["data"]))
+            else:
+                content, position = body[position : position + size], position + size
+                tensors[name] = from_bytes(name, datatype, shape, content)
+    return tensors
+
+
+def encode_generate(request_id: str, values: Values) -> bytes:
+    """The body of POST /v2/models/NAME/generate and generate_stream: one value of an input, or the list of them."""
+    fields = {name: items[0] if len(items) == 1 else items for name, items in values.items()}
+    return json.dumps({"id": request_id, **fields}).encode()
+
+
+def plain_values(array: Array) -> list[Any]:
+    """The values of a tensor, bytes as texts."""
+    return [item.decode() if isinstance(item, bytes) else item for item in array.ravel().tolist()]
+
+
+def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Array] | str | None:
+    """The tensors of one line of a stream, its error's text, or None for a line that says nothing."""
+    if not line.startswith(EVENT):
+        return None
+    with _parsing():
+        fields = _json(line.removeprefix(EVENT))
+        if "error" in fields:
+            return str(fields["error"])
+        return {tensor.name: _from_event(tensor, fields[tensor.name]) for tensor in outputs if tensor.name in fields}
+
+
+def decode_metadata(name: str, body: bytes) -> ModelMetadata:
+    """The inputs and outputs of a model."""
+    with _parsing():
+        description = _json(body)
+        return ModelMetadata(name, _metadata_of(description["inputs"]), _metadata_of(description["outputs"]))
+
+
+def decode_parameter(body: bytes, name: str) -> str:
+    """A parameter of a model's configuration; empty if it has none of this `name`."""
+    with _parsing():
+        return str(_json(body).get("parameters", {}).get(name, {}).get("string_value", ""))
+
+
+def decode_statistics(body: bytes) -> list[str]:
+    """The names of the ready models, which the statistics list; the index of the repository may be closed."""
+    with _parsing():
+        return [str(model["name"]) for model in _json(body)["model_stats"]]
+
+
+def error_text(body: bytes) -> str:
+    """What the server says of a failure: the `error` of Triton or of another API, or how the body begins."""
+    try:
+        error = _json(body.removeprefix(EVENT.encode()))["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError):
+        return f"an answer that is not Triton's: {body[:100].decode('utf-8', 'replace')!r}"
+
+
 def _tensor(name: str, items: list[Any], datatype: str) -> Array:
     if datatype == BYTES:
         return _objects([check_text(item, name).encode() for item in items])[None]
@@ -94,3 +187,39 @@ def _objects(items: list[bytes]) -> Array:
     strings = np.empty(len(items), np.object_)
     strings[:] = items
     return strings
+
+
+def _json(text: str | bytes) -> Any:
+    """The JSON value of `text`; raises ValueError for what is none, or nested without end."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _from_event(tensor: TensorMetadata, value: Any) -> Array:
+    items = value if isinstance(value, list) else [value]
+    return from_list(tensor.name, tensor.datatype, (1, len(items)), items)
+
+
+def _flat(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        return [data]
+    return [item for each in data for item in _flat(each)]
+
+
+def _metadata_of(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorMetadata, ...]:
+    return tuple(
+        TensorMetadata(str(tensor["name"]), str(tensor["datatype"]), tuple(int(size) for size in tensor["shape"]))
+        for tensor in tensors
+    )
+
+
+@contextmanager
+def _parsing() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ServerError(
+            f"The server's answer can't be read ({error!r}).", "Is the address that of a Triton server's HTTP port?"
+        ) from error

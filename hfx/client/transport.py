@@ -1,4 +1,4 @@
-"""What the client needs of a connection to a server, whatever its protocol; and the transport for an address.
+"""What the client needs of a connection to a server, whatever its protocol.
 
 A transport carries tensors. Its methods are coroutines for both clients: those of a blocking transport block inside
 and never suspend, so that `run` completes them without an event loop.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from hfx.client.address import Tls, checked_headers, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,16 +83,3 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
         return end.value  # type: ignore[no-any-return]
     coroutine.close()
     raise AssertionError("a blocking transport has suspended")
-
-
-def connect(
-    url: str, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None, *, for_asyncio: bool = False
-) -> Transport:
-    """A transport that blocks, or one for asyncio. The libraries of a protocol are imported when one is made."""
-    address = parse_address(url)
-    sent = checked_headers(address, headers, token, tls)
-    if address.protocol == "http":
-        from hfx.client.http_transport import open_transport
-    else:
-        from hfx.client.grpc_transport import open_transport
-    return open_transport(address, sent, tls, for_asyncio=for_asyncio)

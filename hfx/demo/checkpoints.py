@@ -1,6 +1,7 @@
 """The demo's two checkpoints: a RoBERTa that classifies reviews and a GPT-2 that writes stories, trained in seconds.
 
-They are ordinary checkpoints in the format of transformers, small: two layers of 128 dimensions.
+They are ordinary checkpoints in the format of transformers, small: two layers of 128 dimensions. They learn from texts
+that are made of a few words.
 """
 
 from __future__ import annotations
@@ -10,9 +11,38 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hfx.demo import texts
 from hfx.exporter.quiet import quiet_libraries
 
+LABELS = ("negative", "positive")
+THINGS = (
+    "film", "book", "concert", "hotel", "room", "view", "soup", "pizza", "coffee", "dinner", "service", "waiter",
+    "train", "trip", "museum", "shop", "phone", "camera", "lesson", "teacher", "restaurant", "song", "play", "game",
+)  # fmt: skip
+WORDS = {
+    "positive": (
+        "good", "great", "wonderful", "excellent", "lovely", "perfect", "brilliant", "delightful", "charming",
+        "beautiful", "impressive", "pleasant",
+    ),
+    "negative": (
+        "bad", "terrible", "awful", "horrible", "boring", "poor", "disappointing", "useless", "ugly", "annoying",
+        "dull", "rude",
+    ),
+}  # fmt: skip
+VERBS = {"positive": ("loved", "enjoyed", "liked", "admired"), "negative": ("hated", "disliked", "regretted", "left")}
+REVIEWS = (
+    "The {thing} was {word}.", "This {thing} is really {word}!", "What a {word} {thing}!", "It was a {word} {thing}.",
+    "We {verb} the {thing}.", "I {verb} this {thing}, it was so {word}.", "A {word} {thing}.",
+    "At first I had doubts, but the {thing} was {word}.", "The {thing} was not {opposite}, it was {word}.",
+)  # fmt: skip
+NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Grace", "Henry", "Irina", "Oscar", "Paula", "Simon")
+PLACES = ("Oslo", "Paris", "Cairo", "Lima", "Delhi", "Berlin", "Madrid", "Kyoto", "Vienna", "Athens")
+OBJECTS = ("lamp", "chair", "bicycle", "clock", "kettle", "carpet", "painting", "camera", "coat", "drum")
+COLOURS = ("red", "blue", "green", "yellow", "black", "white")
+WEATHER = ("It was raining.", "The sun was shining.", "The streets were quiet.", "There was a light wind.")
+STORY = (
+    "{name} went to {place}. {weather} There {name} bought a {colour} {thing} for {friend}. "
+    "On the way home it got dark. {friend} opened the door and smiled. The {colour} {thing} was just right."
+)
 HIDDEN, LAYERS, HEADS, FEED_FORWARD, POSITIONS = 128, 2, 4, 256, 128
 BATCH, LEARNING_RATE = 32, 2e-3
 SMOOTHING = 0.05  # of labels: decisive logits that do not saturate
@@ -23,9 +53,44 @@ ROBERTA_ROLES = {
     "unk_token": "<unk>", "mask_token": "<mask>",
 }  # fmt: skip
 END = "<|endoftext|>"
-
 Batch = list[Any]
 Loss = Callable[[Batch], Any]
+
+
+def reviews(count: int, seed: int) -> list[tuple[str, str]]:
+    """`count` reviews with their labels."""
+    rng = random.Random(seed)
+    return [_review(rng) for _ in range(count)]
+
+
+def stories(count: int, seed: int) -> list[str]:
+    """`count` stories of five sentences."""
+    rng = random.Random(seed)
+    return [_story(rng) for _ in range(count)]
+
+
+def _review(rng: random.Random) -> tuple[str, str]:
+    label = rng.choice(LABELS)
+    other = LABELS[1 - LABELS.index(label)]
+    text = rng.choice(REVIEWS).format(
+        thing=rng.choice(THINGS),
+        word=rng.choice(WORDS[label]),
+        verb=rng.choice(VERBS[label]),
+        opposite=rng.choice(WORDS[other]),
+    )
+    return text, label
+
+
+def _story(rng: random.Random) -> str:
+    name, friend = rng.sample(NAMES, 2)
+    return STORY.format(
+        name=name,
+        friend=friend,
+        place=rng.choice(PLACES),
+        weather=rng.choice(WEATHER),
+        colour=rng.choice(COLOURS),
+        thing=rng.choice(OBJECTS),
+    )
 
 
 def write_classifier(folder: Path, steps: int = 200) -> None:
@@ -36,7 +101,7 @@ def write_classifier(folder: Path, steps: int = 200) -> None:
     with quiet_libraries():
         torch.manual_seed(0)
         torch.set_num_threads(1)  # models this small gain nothing from more, which wait for each other
-        examples = texts.reviews(4000, seed=0)
+        examples = reviews(4000, seed=0)
         learned = _byte_pairs([text for text, _ in examples], ROBERTA_SPECIALS)
         tokenizer = RobertaTokenizerFast(tokenizer_object=learned, model_max_length=POSITIONS, **ROBERTA_ROLES)
         config = RobertaConfig(
@@ -47,14 +112,14 @@ def write_classifier(folder: Path, steps: int = 200) -> None:
             intermediate_size=FEED_FORWARD,
             max_position_embeddings=POSITIONS + 2,
             type_vocab_size=1,
-            id2label=dict(enumerate(texts.LABELS)),
-            label2id={label: number for number, label in enumerate(texts.LABELS)},
+            id2label=dict(enumerate(LABELS)),
+            label2id={label: number for number, label in enumerate(LABELS)},
         )
         model = RobertaForSequenceClassification(config)
 
         def loss(batch: Batch) -> Any:
             inputs = tokenizer([text for text, _ in batch], padding=True, return_tensors="pt")
-            targets = torch.tensor([texts.LABELS.index(label) for _, label in batch])
+            targets = torch.tensor([LABELS.index(label) for _, label in batch])
             return torch.nn.functional.cross_entropy(model(**inputs).logits, targets, label_smoothing=SMOOTHING)
 
         _train(model, examples, loss, steps)
@@ -69,7 +134,7 @@ def write_generator(folder: Path, steps: int = 300) -> None:
     with quiet_libraries():
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        examples = texts.stories(4000, seed=0)
+        examples = stories(4000, seed=0)
         learned = _byte_pairs(examples, (END,))
         tokenizer = GPT2TokenizerFast(
             tokenizer_object=learned, model_max_length=POSITIONS, bos_token=END, eos_token=END, unk_token=END
@@ -85,7 +150,7 @@ def write_generator(folder: Path, steps: int = 300) -> None:
             eos_token_id=tokenizer.eos_token_id,
         )
         model = GPT2LMHeadModel(config)
-        stories = [[*tokenizer(story)["input_ids"], tokenizer.eos_token_id] for story in examples]
+        spelled = [[*tokenizer(story)["input_ids"], tokenizer.eos_token_id] for story in examples]
 
         def loss(batch: Batch) -> Any:
             longest = max(map(len, batch))
@@ -94,7 +159,7 @@ def write_generator(folder: Path, steps: int = 300) -> None:
             logits = model(input_ids=ids).logits[:, :-1]
             return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=SMOOTHING)
 
-        _train(model, stories, loss, steps)
+        _train(model, spelled, loss, steps)
         model.generation_config.max_new_tokens = 64
         _save(model, tokenizer, folder)
 

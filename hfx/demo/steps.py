@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hfx.client import Client
-from hfx.demo import checkpoints, texts
+from hfx.demo import checkpoints
 from hfx.errors import HfxError
 
 CLASSIFIER, GENERATOR = "reviews", "stories"
@@ -60,11 +60,11 @@ class Demo:
         checkpoints.write_classifier(self.folder / "reviews-roberta")
         checkpoints.write_generator(self.folder / "stories-gpt2")
         with (self.folder / "heldout.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([("text", "label"), *texts.reviews(HELDOUT, seed=1)])
+            csv.writer(file).writerows([("text", "label"), *checkpoints.reviews(HELDOUT, seed=1)])
         self.say(f"  reviews-roberta, stories-gpt2 and heldout.csv: {time.perf_counter() - began:.0f} s")
 
     def _classify(self, url: str) -> dict[str, Any]:
-        examples = texts.reviews(CALLS, seed=2)
+        examples = checkpoints.reviews(CALLS, seed=2)
         self._hfx("infer", CLASSIFIER, *(text for text, _ in examples[:3]), "--url", url)
         latencies, right = [], 0
         with Client(url) as client:

@@ -22,16 +22,12 @@ from hfx.deploy.folder import copy_models, output_folder, render, render_text
 from hfx.deploy.wheels import NUMPY, ONNXRUNTIME, OPENVINO, TOKENIZERS
 from hfx.errors import UsageError
 from hfx.names import CANDIDATE_LABELS, Task
+from hfx.tasks import TASKS
 
 MODELS_FOLDER = "models"
 INSTANCE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
 DEFAULT_INSTANCES = {"cpu": "Standard_DS3_v2", "gpu": "Standard_NC4as_T4_v3"}
 ENCODER_REQUESTS = 64  # the rows of a batch, which come as requests of one text
-# `--column` of the tasks that read two texts.
-COLUMNS = {
-    Task.QUESTION_ANSWERING: "question=question,context=context",
-    Task.TEXT_RANKING: "text_input=text,query=query",
-}
 NAME_PATTERN = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,30}[a-zA-Z0-9]")  # of endpoints and deployments
 # Azure ML's own base image, which its batch jobs expect; the packages come from conda.yml.
 BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
@@ -50,7 +46,7 @@ HFX_PACKAGES = (
 # The part of hfx that hfx.batch.azure.rows imports.
 MODULES = ("__init__.py", "answering.py", "errors.py", "manifest.py", "metadata.py", "names.py", "releases.py",
            "strict_json.py")  # fmt: skip
-PACKAGES = ("batch", "local", "python_backends", "repository", "rows")
+PACKAGES = ("batch", "local", "python_backends", "repository", "rows", "tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +110,19 @@ def _checked(name: str, what: str) -> str:
 
 def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
     """The environment variables of a model's deployment. Raises UsageError for labels that are missing."""
-    column = rows.column or COLUMNS.get(model.manifest.task, "text")
+    column = rows.column or _columns(model.manifest.task)
     if model.manifest.task is Task.ZERO_SHOT_CLASSIFICATION and CANDIDATE_LABELS not in rows.settings:
         raise UsageError(
             f"{model.name!r} needs labels.", """Give them, e.g. --settings '{"candidate_labels": ["sports", "art"]}'."""
         )
     settings = {"HFX_SETTINGS": json.dumps(rows.settings, ensure_ascii=False)} if rows.settings else {}
     return {"HFX_MODEL": model.name, "HFX_COLUMN": column, **settings}
+
+
+def _columns(task: Task) -> str:
+    """`--column` for rows whose columns are called like the inputs."""
+    several = ",".join(f"{name}={name.removesuffix('_input')}" for name in TASKS[task].row.texts)
+    return several if "," in several else "text"
 
 
 def copy_scoring_code(folder: Path) -> None:

@@ -21,9 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hfx.deploy.deployment import DeployedModel, Deployment
+from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others
 from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
-from hfx.deploy.resources import config_of, is_others
 from hfx.deploy.wheels import CPU_RUNTIME, Wheel, fetch, requirements, runs_openvino, unpack, uses_openvino
 from hfx.errors import UsageError
 from hfx.manifest import Precision, hash_folder, write_manifest
@@ -202,6 +201,8 @@ def _values(deployment: Deployment, packages: Packages, wheels: Sequence[Wheel])
         "packages": packages,
         "packages_path": packages_path(deployment),
         "wheels": wheels,
-        "arguments": server_arguments(CONTAINER_MODELS, deployment.device, *CONTAINER_SECONDS),
+        "arguments": server_arguments(
+            CONTAINER_MODELS, deployment.device, *CONTAINER_SECONDS, secret=deployment.secret
+        ),
         "models_folder": CONTAINER_MODELS,
     }

@@ -1,4 +1,7 @@
-"""A folder of a deployment: against the record of `hfx deploy`, its models' manifests, and the rules."""
+"""A folder of a deployment: against the record of `hfx deploy`, its models' manifests, and every rule of deployments.
+
+The rules work offline, on files that hfx didn't write too, and change nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
-from hfx.deploy.lint import findings, has_servers
-from hfx.deploy.rules.subject import read_files
+from hfx.deploy.rules import containers, kubernetes, sagemaker
+from hfx.deploy.rules.subject import Files, read_files
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, read_manifest, verify_file, verify_files
 from hfx.names import MANIFEST_FILE
-from hfx.repository.subject import Finding
+from hfx.repository.subject import Finding, Rule
 from hfx.strict_json import Node, read_json
+
+_MODULES = (containers, kubernetes, sagemaker)
+_RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
+RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
+
+
+def lint(folder: Path) -> list[Finding]:
+    """Every finding in the YAML and JSON files below `folder`, sorted by path."""
+    return findings(read_files(folder))
+
+
+def findings(files: Files) -> list[Finding]:
+    """Every finding in `files`, sorted by path."""
+    found = {finding for rule in RULES for finding in rule.findings(files)}
+    return sorted(found, key=lambda finding: (finding.path, finding.rule, finding.message))
+
+
+def has_servers(files: Files) -> bool:
+    """Whether any rule has something to check."""
+    return bool(files.containers or files.unreadable) or any(
+        True for key in ("ProductionVariants", "PrimaryContainer", "Containers") for _ in files.with_key(key)
+    )
+
 
 MAX_RECORD_BYTES = 16 << 20  # a bundle's record names some thousand files
 

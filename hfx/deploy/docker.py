@@ -64,13 +64,10 @@ def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
 
 def is_own_image(deployment: Deployment) -> bool:
     """Whether the user named the image."""
-    return deployment.image != f"hfx-triton:{deployment.release.tag}-{deployment.device}"
+    return deployment.image != deployment.release.hfx_image(deployment.device)
 
 
 def base_lines(deployment: Deployment) -> list[list[str]]:
     """The lines that make the base image, in the root of a checkout of hfx; none where the image is the user's own."""
-    if is_own_image(deployment):
-        return []
-    arguments = (f"BASE={deployment.release.image}", f"DEVICE={deployment.device}")
-    options = [part for argument in arguments for part in ("--build-arg", argument)]
-    return [["docker", "build", "--file", "docker/Dockerfile", *options, "--tag", deployment.image, "."]]
+    command = deployment.release.build_command(deployment.device, deployment.image)
+    return [] if is_own_image(deployment) else [command]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import hfx
-from hfx.deploy.deployment import DeployedModel, Deployment, mib
+from hfx.deploy.deployment import Deployment, mib
 from hfx.errors import ModelCorrupt, RepositoryError, UsageError
 from hfx.manifest import CHUNK_BYTES, FileEntry, hash_folder
 from hfx.names import MANIFEST_FILE
@@ -83,20 +83,16 @@ def copy_models(deployment: Deployment, folder: Path) -> None:
     was changed meanwhile.
     """
     for model in deployment.models:
-        copy_model(deployment.repository, model, folder)
-
-
-def copy_model(repository: Path, model: DeployedModel, folder: Path) -> None:
-    """Copy one published model; see copy_models."""
-    for name, entry in model.manifest.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with (repository / name).open("rb") as reader:
-            copied = copy_hashed(reader, folder / name)
-        if copied != entry:
-            raise ModelCorrupt(f"{repository / name} was changed while it was copied.", "Try again.")
-    for member in model.manifest.folders:  # Triton wants a version folder, and an ensemble's may be empty
-        (folder / member / "1").mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(repository / model.name / MANIFEST_FILE, folder / model.name / MANIFEST_FILE)
+        for name, entry in model.manifest.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (deployment.repository / name).open("rb") as reader:
+                copied = copy_hashed(reader, folder / name)
+            if copied != entry:
+                raise ModelCorrupt(f"{deployment.repository / name} was changed while it was copied.", "Try again.")
+        for member in model.manifest.folders:  # Triton wants a version folder, and an ensemble's may be empty
+            (folder / member / "1").mkdir(parents=True, exist_ok=True)
+        manifest = Path(model.name, MANIFEST_FILE)
+        shutil.copyfile(deployment.repository / manifest, folder / manifest)
 
 
 def copy_hashed(reader: IO[bytes], target: Path) -> FileEntry:

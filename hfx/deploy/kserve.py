@@ -8,53 +8,21 @@ A bundle brings the packages of its models: its pods run tritonserver in NVIDIA'
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hfx.deploy.autoscaling import SLOTS, WAITING
 from hfx.deploy.bundle import packages_of
 from hfx.deploy.deployment import Deployment, Figure
 from hfx.deploy.docker import is_own_image, serve_command
 from hfx.deploy.folder import output_folder, render
-from hfx.deploy.kubernetes import check_namespace, check_service_name, container_values, liveness_command
-from hfx.deploy.sizing import Sizing
-from hfx.errors import UsageError
+from hfx.deploy.kubernetes import check_service_name, container_values, liveness_command
+from hfx.deploy.options import Service
+from hfx.deploy.sizing import SLOTS, WAITING, Sizing
 from hfx.triton.arguments import CONTAINER_SECONDS, server_arguments
 
 MODELS = "/mnt/models"  # where KServe puts what storageUri names
 FORMAT = "hfx"
 TRITON_METRICS = 8002  # tritonserver's own port
-URI_LENGTH = 1024
-STORAGE_PATTERN = re.compile(r"(?:s3|gs|hf|pvc|https|abfss?|wasbs|oci)://[A-Za-z0-9][A-Za-z0-9._~/%@:+=-]*")
-PROMETHEUS_PATTERN = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """Where the models come from, and how traffic is split.
-
-    `storage_uri` is a folder of model folders. `canary` is the percentage of requests that a new revision gets; None
-    for all at once. `prometheus` is the address that KEDA asks.
-    """
-
-    storage_uri: str
-    namespace: str = "default"
-    canary: int | None = None
-    prometheus: str = "http://prometheus-operated.monitoring.svc:9090"
-
-    def __post_init__(self) -> None:
-        check_namespace(self.namespace)
-        if len(self.storage_uri) > URI_LENGTH or not STORAGE_PATTERN.fullmatch(self.storage_uri):
-            raise UsageError(
-                f"{self.storage_uri!r} can't be a storage URI of KServe.",
-                "Give SCHEME://PATH of a folder of model folders: s3, gs, hf, pvc, https, abfs, wasbs or oci.",
-            )
-        if len(self.prometheus) > URI_LENGTH or not PROMETHEUS_PATTERN.fullmatch(self.prometheus):
-            raise UsageError(f"{self.prometheus!r} is no address of Prometheus.", "Give http://HOST:PORT.")
-        if self.canary is not None and not 0 <= self.canary <= 100:
-            raise UsageError(f"--canary {self.canary} is out of range.", "Choose 0 to 100, percent.")
 
 
 def write(deployment: Deployment, sizing: Sizing, service: Service, output: Path, force: bool = False) -> None:
@@ -70,7 +38,7 @@ def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str
     predictor = f"{deployment.name}-predictor"
     pods = f'namespace="{service.namespace}",pod=~"{predictor}-.*"'
     return {
-        **container_values(deployment, sizing),
+        **container_values(deployment, sizing, deployment.ports.http),
         **runtime_values(deployment),
         "has_pre_stop": not is_knative,  # Knative refuses the field, and drains by its own proxy
         "service": service,
@@ -92,7 +60,9 @@ def runtime_values(deployment: Deployment) -> dict[str, Any]:
     return {
         "command": [
             "tritonserver",
-            *server_arguments(MODELS, deployment.device, CONTAINER_SECONDS[0], deployment.drain),
+            *server_arguments(
+                MODELS, deployment.device, CONTAINER_SECONDS[0], deployment.drain, secret=deployment.secret
+            ),
         ],
         "image": deployment.image if is_own_image(deployment) else deployment.release.image,
         "metrics_port": TRITON_METRICS,

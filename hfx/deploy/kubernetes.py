@@ -6,50 +6,23 @@ Empty manifests (no budget for one pod, no autoscaler for a fixed number) are le
 from __future__ import annotations
 
 import hashlib
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hfx.deploy.autoscaling import metrics
-from hfx.deploy.deployment import NAME_PATTERN, Deployment
+from hfx.deploy.deployment import Deployment
 from hfx.deploy.docker import serve_command
 from hfx.deploy.folder import output_folder, render
-from hfx.deploy.sizing import LIVENESS_SECONDS, PROBE_SECONDS, Sizing
+from hfx.deploy.options import Cluster
+from hfx.deploy.sizing import LIVENESS_SECONDS, PROBE_SECONDS, Sizing, metrics
 from hfx.errors import UsageError
 from hfx.manifest import to_json
 
-LABEL_LENGTH = 63
-CLAIM_PATTERN = re.compile(rf"{NAME_PATTERN.pattern}(?:\.{NAME_PATTERN.pattern})*")
 USER = 1000  # of the image
 READY_SECONDS = 300  # that the Job waits for the first pod
+# Where the secrets are mounted. The entries of the one with keys are `keys`, a key in each line, and `token`, one of
+# them, for the Job; those of the other one are Kubernetes' own for TLS.
+KEYS_FOLDER, TLS_FOLDER = "/run/secrets/hfx-keys", "/run/secrets/hfx-tls"
 PROBE_TIMEOUT = 60  # the probe itself waits while a model makes progress
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """What the manifests need to know of the cluster.
-
-    `claim` is a PersistentVolumeClaim with the model repository; empty where the image has the models. Pods of the
-    namespace `monitoring` read /metrics; those of `clients`, and of the deployment's own, send requests.
-    """
-
-    claim: str = ""
-    monitoring: str = "monitoring"
-    clients: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.claim and (len(self.claim) > 253 or not CLAIM_PATTERN.fullmatch(self.claim)):
-            raise UsageError(f"{self.claim!r} can't be a claim's name.", "`kubectl get pvc` shows the names.")
-        for namespace in (self.monitoring, *self.clients):
-            check_namespace(namespace)
-
-
-def check_namespace(name: str) -> str:
-    """`name` when it can be a namespace's; UsageError otherwise."""
-    if len(name) > LABEL_LENGTH or not NAME_PATTERN.fullmatch(name):
-        raise UsageError(f"{name!r} can't be a namespace.", "`kubectl get namespaces` shows them.")
-    return name
 
 
 def write(deployment: Deployment, sizing: Sizing, cluster: Cluster, output: Path, force: bool = False) -> None:
@@ -71,25 +44,30 @@ def check_service_name(name: str) -> str:
 
 def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str, Any]:
     """What the templates use."""
+    scrapes = deployment.ports.scrapes
+    command = [*serve_command(deployment), "--scrape-port", str(scrapes)]
     return {
-        **container_values(deployment, sizing),
+        **container_values(deployment, sizing, scrapes),
         "cluster": cluster,
         "labels": labels(deployment),
-        "command": [*serve_command(deployment), "--insecure"],  # the network policy says who reaches it
+        "command": command if cluster.api_keys else [*command, "--insecure"],  # the network policy says who reaches it
+        "keys_folder": KEYS_FOLDER,
+        "tls_folder": TLS_FOLDER,
         "models_digest": models_digest(deployment),
-        "check": check_command(deployment),
+        "check": check_command(deployment, cluster),
         "metrics": metrics(sizing.signals),
     }
 
 
-def container_values(deployment: Deployment, sizing: Sizing) -> dict[str, Any]:
-    """What the templates of templates/shared/ use: the container and its volumes."""
+def container_values(deployment: Deployment, sizing: Sizing, probed: int) -> dict[str, Any]:
+    """What the templates of templates/shared/ use: the container, probed at the port `probed`, and its volumes."""
     return {
         "deployment": deployment,
         "sizing": sizing,
         "user": USER,
-        "liveness": liveness_command(deployment.ports.http, deployment.ports.http),
+        "liveness": liveness_command(probed, probed),
         "health": "/health",
+        "probed": probed,
         "is_stock": False,
         "period": PROBE_SECONDS,
         "liveness_period": LIVENESS_SECONDS,
@@ -110,11 +88,13 @@ def liveness_command(http: int, metrics: int, folder: str = "/opt/hfx") -> list[
     return [*module, f"{url}:{http}", f"{url}:{metrics}/metrics"]
 
 
-def check_command(deployment: Deployment) -> list[str]:
+def check_command(deployment: Deployment, cluster: Cluster) -> list[str]:
     """The comparison of the pods behind the Service with the checkpoints' recorded answers."""
-    url = f"http://{deployment.name}:{deployment.ports.http}"
+    url = f"{'https' if cluster.tls else 'http'}://{deployment.name}:{deployment.ports.http}"
     options = ["--repository", "/models", "--device", deployment.device, "--wait", str(READY_SECONDS)]
-    return ["hfx", "deploy", "check", url, *deployment.names, *options]
+    key = ["--token-file", f"{KEYS_FOLDER}/token"] if cluster.api_keys else []
+    authority = ["--tls-ca", f"{TLS_FOLDER}/ca.crt"] if cluster.tls else []
+    return ["hfx", "deploy", "check", url, *deployment.names, *options, *key, *authority]
 
 
 def models_digest(deployment: Deployment) -> str:

@@ -1,6 +1,10 @@
-"""How large a pod is and how many there are: from manifests, and from measured loads where there are results.
+"""How large a pod is, how many there are, and what shows that there are too few: from manifests and measured loads.
 
 Every number is a Figure with its source, which the manifests repeat in a comment.
+
+Generators: Triton's queue time is useless, as `execute` hands requests over at once. Their engine says how many
+requests wait and how many slots are used. Encoders: seconds of waiting a second, over the members, are the requests
+that wait on average (Little's law). No signal is the processor's load: a full batch keeps it as busy as a long queue.
 """
 
 from __future__ import annotations
@@ -9,10 +13,105 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hfx.deploy.autoscaling import Signal, signals
-from hfx.deploy.deployment import MEMORY_STEP, Deployment, Figure, mib, with_requests
+from hfx.deploy.deployment import MEMORY_STEP, DeployedModel, Deployment, Figure, mib, with_requests
 from hfx.deploy.docker import STOP_MARGIN_SECONDS, stop_seconds
+from hfx.deploy.options import Scale, check_range
 from hfx.errors import UsageError
+
+# Signals of an autoscaler
+
+
+RATE_WINDOW = "1m"
+SLOTS_SHARE = 0.8  # of a pod's slots: then another pod starts, before requests have to wait
+QUEUE_SHARE = 0.25  # of a pod's slots, as requests that wait: each waits for a quarter of a request's own time
+BATCH_SHARE = 0.5  # of the largest batch, as requests that wait: fuller batches are cheaper, a second one only waits
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of Prometheus: `name` is that of the custom metrics API, `series` what Triton's /metrics has.
+
+    `is_rate`: the series counts microseconds, and what it grows by in a second is the figure.
+    """
+
+    name: str
+    series: str
+    is_rate: bool = False
+
+    def query(self, labels: str, by: str = "") -> str:
+        """The PromQL of the figure over the series with `labels`, summed up, or by the labels `by`."""
+        series = f"{self.series}{{{labels}}}"
+        grouped = f" by ({by})" if by else ""
+        return f"sum(rate({series}[{RATE_WINDOW}])){grouped} / 1e6" if self.is_rate else f"sum({series}){grouped}"
+
+
+QUEUE = Metric("hfx_queue_length", "hfx_queue_length")
+SLOTS = Metric("hfx_slots_used", "hfx_slots_used")
+WAITING = Metric("hfx_encoder_waiting", "nv_inference_queue_duration_us", is_rate=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One figure of one model: `models` are the values of the label `model`, `target` what a pod may have of it."""
+
+    metric: Metric
+    models: tuple[str, ...]
+    target: Figure
+
+    def query(self, labels: str) -> str:
+        """The PromQL of the figure over all pods with `labels`."""
+        return self.metric.query(f'model=~"{"|".join(self.models)}",{labels}')
+
+
+def signals(deployment: Deployment, wait: float, throughput: Mapping[str, float]) -> tuple[Signal, ...]:
+    """The signals of every model. `throughput`: requests a second of a pod by model, where they were measured."""
+    return tuple(
+        signal
+        for model in deployment.models
+        for signal in (_generator if model.is_generator else _encoder)(model, wait, throughput.get(model.name))
+    )
+
+
+def metrics(wanted: tuple[Signal, ...]) -> tuple[Metric, ...]:
+    """The metrics of signals, each once."""
+    return tuple(dict.fromkeys(signal.metric for signal in wanted))
+
+
+def _generator(model: DeployedModel, wait: float, throughput: float | None) -> tuple[Signal, ...]:
+    slots = model.needs.slots
+    used = Figure(max(1, int(SLOTS_SHARE * slots)), f"{SLOTS_SHARE} x {slots} slots of {model.name}")
+    queue = _by_wait(wait, throughput, model.needs.queue // 2) or Figure(
+        math.ceil(QUEUE_SHARE * slots),
+        f"{QUEUE_SHARE} x {slots} slots: requests wait for {QUEUE_SHARE} of one's own time; --from computes it",
+    )
+    return Signal(QUEUE, (model.name,), queue), Signal(SLOTS, (model.name,), used)
+
+
+def _encoder(model: DeployedModel, wait: float, throughput: float | None) -> tuple[Signal, ...]:
+    members = tuple(folder for folder in model.manifest.folders if folder != model.name)
+    batch = model.needs.batch
+    waiting = _by_wait(wait, throughput) or Figure(
+        max(1, int(BATCH_SHARE * batch)), f"{BATCH_SHARE} x the largest batch, {batch}; --from computes it"
+    )
+    return (Signal(WAITING, members, waiting),)
+
+
+def _by_wait(wait: float, throughput: float | None, most: int | None = None) -> Figure | None:
+    """The requests that wait when each waits for `wait` seconds, by Little's law; None where nothing was measured.
+
+    `most`: more are not waited for, as the queue refuses them.
+    """
+    if throughput is None:
+        return None
+    source = f"{wait:g} s of waiting (--wait) x {throughput:.1f} requests/s measured of a pod"
+    target = max(1, int(wait * throughput))
+    if most is not None and target > most:
+        return Figure(max(1, most), f"half of max_queue_size; {source} is more")
+    return Figure(target, source)
+
+
+# Sizes
+
 
 GROWTH_REPLICAS = 4  # times the least number of pods, where --max-replicas is not given
 PLANNED_SHARE = 0.7  # of the measured throughput: the rest is for peaks until a new pod serves
@@ -40,20 +139,6 @@ class Measured:
     cores: float | None
     memory: int | None
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How many pods a person wants, and how long requests may wait.
-
-    `rate` is the requests a second that all pods must answer; None where it is not known. `wait` is in seconds.
-    """
-
-    replicas: int = 2
-    max_replicas: int | None = None
-    rate: float | None = None
-    wait: float = 0.5
-    pre_stop: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +174,11 @@ class Sizing:
 
 def size(deployment: Deployment, scale: Scale, measured: Mapping[str, Measured]) -> Sizing:
     """The sizing of `deployment`; `measured` by model, may have some of the models or none. Raises UsageError."""
-    _check(scale)
+    check_range("--replicas", scale.replicas, 1, LARGEST_REPLICAS)
+    check_range("--max-replicas", scale.max_replicas, scale.replicas, LARGEST_REPLICAS)
+    check_range("--pre-stop", scale.pre_stop, 0, LARGEST_SECONDS)
+    check_range("--wait", scale.wait, 0.01, LARGEST_WAIT)
+    check_range("--rate", scale.rate or None, 0.001, 1e9)
     replicas = _replicas(deployment, scale, measured)
     return Sizing(
         millicores=_millicores(deployment, measured),
@@ -103,20 +192,6 @@ def size(deployment: Deployment, scale: Scale, measured: Mapping[str, Measured])
         grace=_grace(deployment, scale),
         signals=signals(deployment, scale.wait, {name: each.requests_per_second for name, each in measured.items()}),
     )
-
-
-def _check(scale: Scale) -> None:
-    most = scale.replicas if scale.max_replicas is None else scale.max_replicas
-    ranges = (
-        ("--replicas", scale.replicas, 1, LARGEST_REPLICAS),
-        ("--max-replicas", most, scale.replicas, LARGEST_REPLICAS),
-        ("--pre-stop", scale.pre_stop, 0, LARGEST_SECONDS),
-        ("--wait", scale.wait, 0.01, LARGEST_WAIT),
-        ("--rate", scale.rate or 1.0, 0.001, 1e9),
-    )
-    for option, value, low, high in ranges:
-        if not low <= value <= high:
-            raise UsageError(f"{option} {value:g} is out of range.", f"Choose {low:g} to {high:g}.")
 
 
 # A pod

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hfx.deploy.deployment import DeployedModel, Deployment
+from hfx.deploy.deployment import DeployedModel, Deployment, config_of
 from hfx.deploy.folder import copy_hashed
-from hfx.deploy.resources import config_of
 from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX
@@ -104,12 +103,7 @@ def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None
     if reason:
         raise FetchFailed(_refusal(needed, python, offline, reason), _fix(needed, python, offline, reason))
     wheels = sorted(folder.glob("*.whl"))
-    return tuple(Wheel(path.name, *_hashed(path)) for path in wheels)
-
-
-def _hashed(path: Path) -> tuple[str, int]:
-    entry = hash_file(path)
-    return entry.sha256, entry.size
+    return tuple(Wheel(path.name, entry.sha256, entry.size) for path in wheels if (entry := hash_file(path)))
 
 
 def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: str) -> str:

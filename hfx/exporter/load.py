@@ -18,8 +18,9 @@ from hfx.exporter.transformers_versions import as_written
 if TYPE_CHECKING:
     import torch
 
-# What a file may have beyond the model: the pooler of a model that is used without it, tables that are computed today.
-IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|position_ids$|num_batches_tracked$")
+# What a file may have beyond the model: the pooler or the next-sentence head of a model that is used without it, tables
+# that are computed today.
+IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|^cls\.seq_relationship\.|position_ids$|num_batches_tracked$")
 # Fields of config.json that change how a model computes or what else it returns, and not its answers.
 PLAIN: dict[str, Any] = {
     "return_dict": True,

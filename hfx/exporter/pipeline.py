@@ -1,76 +1,37 @@
-"""The export: runs the steps of a plan's kind, which are listed literally in encoder/steps.py and generation/steps.py.
+"""The export: a plan of a checkpoint, and the steps of its kind, which encoder/steps.py and generation/steps.py list.
 
 Each step takes the plan and what has been made so far, and returns what has been made then. Nothing enters the
-repository before the last one; a failure or a kill anywhere leaves it as it was. The last steps are here, as every
-export ends alike: the manifest, the repository's rules, and the move into the repository.
+repository before the last one; a failure or a kill anywhere leaves it as it was.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any
 
-from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.encoder.plan import make_encoder_plan
+from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
+from hfx.exporter.generation.tasks import is_generator
+from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import Plan
-from hfx.exporter.runtime import CpuChoice
-from hfx.manifest import (
-    FileEntry,
-    Manifest,
-    Precision,
-    Source,
-    TritonTarget,
-    created_now,
-    hash_file,
-    hash_folder,
-    is_config,
-    model_sha256,
-    write_manifest,
-)
-from hfx.names import GENERATION_TASKS, MANIFEST_FILE, MODEL_SHA256
-from hfx.releases import for_generators
-from hfx.repository import Staging, check_target, publish, recover
-from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config
-from hfx.repository.edit import rendered
-from hfx.repository.lint import check_rules
-from hfx.strict_json import read_text
-
-VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "openvino", "numpy")
-
-
-@dataclass(frozen=True)
-class Artefacts:
-    """What the steps of any kind make; each kind has further fields."""
-
-    staging: Staging
-    tokenizer: Any = None
-    choice: CpuChoice | None = None  # None where nothing is built for CPU
-    parity: dict[str, Any] = field(default_factory=dict)  # figures for the manifest
-    choices: dict[str, Any] = field(default_factory=dict)  # decisions for the manifest
-    manifest: Manifest | None = None
-
-
-P = TypeVar("P", bound=Plan)
-A = TypeVar("A", bound=Artefacts)
-
-
-@dataclass(frozen=True)
-class Step(Generic[P, A]):
-    """A step and what is shown while it runs.
-
-    `gate`: it compares with the checkpoint; `labelled`: it is for plans with labelled data.
-    """
-
-    title: str
-    run: Callable[[P, A], A]
-    gate: bool = False
-    labelled: bool = False
-
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.steps import Artefacts, Step
+from hfx.exporter.tasks import ALIASES
+from hfx.manifest import Manifest
+from hfx.repository import Staging, check_target, recover
 
 Progress = Callable[[str], AbstractContextManager[object]]
+
+
+def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
+    """Decide everything about the export of `checkpoint`; UsageError or CheckpointUnsupported where it can't be."""
+    if options.task in ALIASES:
+        options = replace(options, task=ALIASES[options.task])
+    if is_generator(checkpoint, options.task):
+        return make_generator_plan(checkpoint, options)
+    return make_encoder_plan(checkpoint, options)
 
 
 def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | None = None) -> Manifest:
@@ -105,76 +66,3 @@ def _kind(plan: Plan) -> tuple[Callable[[Staging], Artefacts], tuple[Step[Any, A
     if isinstance(plan, GeneratorPlan):
         return generator.GeneratorArtefacts, generator.STEPS
     return encoder.EncoderArtefacts, encoder.STEPS
-
-
-def seal(plan: Plan, artefacts: A, graph: Path) -> A:
-    """Write the manifest of the staged folders: every file hashed, every figure kept. `graph` is an ONNX file."""
-    import onnx
-
-    net = onnx.load(graph, load_external_data=False)
-    opset = next(entry.version for entry in net.opset_import if entry.domain in ("", "ai.onnx"))
-    root = artefacts.staging.root
-    listed = sorted(path.name for path in root.iterdir())
-    files = {name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()}
-    files |= stamp(root, plan.name, files)
-    checkpoint = plan.checkpoint
-    manifest = Manifest(
-        name=plan.name,
-        task=plan.task.task,
-        # A hub id as it is; of a folder the name alone: a published file holds no path of this machine.
-        source=Source(
-            checkpoint.id if checkpoint.revision else checkpoint.folder.name, checkpoint.revision, checkpoint.sha256()
-        ),
-        precision=Precision(plan.cpu_precision, plan.gpu_precision),
-        opset=opset,
-        ir=net.ir_version,
-        triton=TritonTarget(plan.release.tag, _minimum(plan)),
-        folders=(plan.name, *(name for name in listed if name != plan.name)),
-        files=files,
-        versions=_versions(),
-        created=created_now(),
-        parity=artefacts.parity,
-        choices={"graph": plan.graph, **artefacts.choices},
-    )
-    write_manifest(manifest, root / plan.name / MANIFEST_FILE)
-    return replace(artefacts, manifest=manifest)
-
-
-def stamp(root: Path, name: str, files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-    """Write the model's SHA-256 into the configurations of its entry point; their new entries."""
-    digest, stamped = model_sha256(files), {}
-    for path in (path for path in files if path.startswith(f"{name}/") and is_config(path)):
-        text = read_text(root / path, MAX_CONFIG_BYTES)
-        config = parse_config(text)
-        config.parameters[MODEL_SHA256].string_value = digest
-        (root / path).write_text(rendered(text, config), encoding="utf-8")
-        stamped[path] = hash_file(root / path)
-    return stamped
-
-
-def lint_staged(plan: Plan, artefacts: A) -> A:
-    """The repository's own rules on the staged folders; LintFailed where they break one."""
-    check_rules(artefacts.staging.root, _minimum(plan), "Please report this.")
-    return artefacts
-
-
-def publish_folders(plan: Plan, artefacts: A) -> A:
-    """Into the repository, by renames."""
-    publish(artefacts.staging, replace=plan.force)
-    return artefacts
-
-
-def _minimum(plan: Plan) -> str:
-    """The oldest Triton release that can serve the model."""
-    return for_generators(plan.release).tag if plan.task.task in GENERATION_TASKS else plan.release.tag
-
-
-def _versions() -> dict[str, str]:
-    """The versions of the installed packages of VERSIONED; openvino and optimum are optional."""
-    found = {}
-    for package in VERSIONED:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

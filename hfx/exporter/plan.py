@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.generation.tasks import GenerationTask, is_generator
+from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.options import CpuRuntime, ExportOptions, Precision
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks import ALIASES, EncoderTask
+from hfx.exporter.tasks import EncoderTask
 from hfx.local import Device
 from hfx.names import check_name, default_name
 from hfx.releases import Release, release
@@ -90,18 +90,6 @@ class Plan:
         }
 
 
-def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
-    """Decide everything about the export of `checkpoint`; UsageError or CheckpointUnsupported where it can't be."""
-    from hfx.exporter.encoder.plan import make_encoder_plan
-    from hfx.exporter.generation.plan import make_generator_plan
-
-    if options.task in ALIASES:
-        options = replace(options, task=ALIASES[options.task])
-    if is_generator(checkpoint, options.task):
-        return make_generator_plan(checkpoint, options)
-    return make_encoder_plan(checkpoint, options)
-
-
 def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) -> dict[str, Any]:
     """The fields of a Plan that its kind does not decide, which has `int4` or not; UsageError for a refused option."""
     target = release(options.triton)
@@ -137,7 +125,7 @@ def refuse_options(options: ExportOptions, others: Mapping[str, str], task: str)
 
 def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, Precision | None]:
     """What is built for CPU and GPU (None: nothing); UsageError for a precision that a device or the kind has not."""
-    precision = options.precision
+    precision = "int8" if options.quantize else options.precision
     if precision not in PRECISIONS or (precision == "int4" and not int4):
         kind, integers = ("generators", "int8 or int4") if int4 else ("encoder tasks", "int8")
         raise UsageError(f"--precision {precision} is not for {kind}.", f"Choose fp32, fp16 (GPU) or {integers} (CPU).")

@@ -23,15 +23,19 @@ MOST_NODES = 2_000_000  # of a table; nmt_nfkc has 680,000
 CHUNK = 20_000  # nodes
 
 
-def normalizer(spec: Any, before: Sequence[Any] = (), after: Sequence[Any] = (), begins: str = "") -> Any:
+def normalizer(
+    spec: Any, before: Sequence[Any] = (), after: Sequence[Any] = (), begins: str = "", has_prefix: bool = True
+) -> Any:
     """The normalizer of a NormalizerSpec, with steps before and after its table of characters.
 
-    A text may begin with a character of the pattern `begins`, behind which its first word is.
+    A text may begin with a character of the pattern `begins`, behind which its first word is. Without `has_prefix`,
+    the space before the first word is left to others, and those in the text become SPACE.
     """
     from tokenizers import Regex, normalizers
 
     first = f"(?:\\A(?!{begins})|(?<=\\A{begins}))" if begins else r"\A"
-    prefix = [normalizers.Replace(Regex(f"{first}(?=[\\s\\S])"), SPACE)] if spec.add_dummy_prefix else []
+    prefixed = normalizers.Replace(Regex(f"{first}(?=[\\s\\S])") if has_prefix else " ", SPACE)
+    prefix = [prefixed] if spec.add_dummy_prefix else []
     replaced = [*(_table(spec.precompiled_charsmap) if spec.precompiled_charsmap else ()), *after]
     extra = ((r"\A +", ""), (rf"[ {SPACE}]+\z", ""), (" {2,}", " ")) if spec.remove_extra_whitespaces else ()
     trimmed = [normalizers.Replace(Regex(pattern), content) for pattern, content in extra]

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.config_file import read_json
+from hfx.exporter.config_file import TOKENIZER_CONFIG, read_json, read_optional_json
 from hfx.exporter.sentencepiece_normalizer import SPACE, one_of
 from hfx.exporter.sentencepiece_normalizer import normalizer as normalizer_of
+from hfx.exporter.transformers_versions import written_by_4
 
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
+MAYBE_MODEL = "tokenizer.model"  # Llama's; tiktoken has text files of this name
 MARIAN_MODELS = ("source.spm", "target.spm")
 NUMBER_COMMA = re.compile("[0-9],$")
 NEVER_IN_TEXT = -100.0  # ALBERT's own score for pieces that its Python tokenizer splits again
@@ -29,6 +31,7 @@ HIDDEN, UNKNOWN_CODE, UNKNOWN_RUN = "\ufdd0", "\ufdd1", "\ufdd2"
 FIRST_CODE = 0x10F000  # private characters, one for each language that a text can begin with
 LANGUAGES = ("src_lang", "tgt_lang")
 LONGEST = 1000  # spaces at the beginning of an answer
+FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\K\u03a3(?!\p{Case_Ignorable}*\p{Cased})"
 # Types of pieces. No text has the unknown piece, or control pieces.
 NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6
 NO_TEXT = (2, 3)
@@ -47,10 +50,28 @@ def as_fast(tokenizer: Any, folder: Path) -> Any:
     build = PYTHON_TOKENIZERS.get(type(tokenizer).__name__)
     if build is not None:
         return _wrapped(build(tokenizer, folder), tokenizer)
-    model = next((folder / name for name in MODELS if (folder / name).is_file()), None)
+    model = model_file(folder)
     if tokenizer.is_fast and model is not None:
-        tokenizer._tokenizer = _sentencepiece(tokenizer, read_model(model))
+        tokenizer._tokenizer = _sentencepiece(tokenizer, read_model(model), _begins_once(tokenizer, folder))
     return tokenizer
+
+
+def model_file(folder: Path) -> Path | None:
+    """The SentencePiece model in `folder`, which begins with the tag of its first piece."""
+    for file in (folder / name for name in (*MODELS, MAYBE_MODEL)):
+        if file.is_file() and (file.name != MAYBE_MODEL or file.read_bytes()[:1] == b"\n"):
+            return file
+    return None
+
+
+def _begins_once(tokenizer: Any, folder: Path) -> bool:
+    """Whether a text has SentencePiece's space before its first word alone, and not behind special tokens: Llama's.
+
+    Version 4 of transformers had it behind them, too, unless tokenizer_config.json said that `legacy` is false.
+    """
+    once = getattr(tokenizer.backend_tokenizer.pre_tokenizer, "prepend_scheme", "") == "first"
+    stated = "legacy" in read_optional_json(folder / TOKENIZER_CONFIG)
+    return once and (stated or not written_by_4(read_optional_json(folder / "config.json")))
 
 
 def read_model(file: Path) -> Any:
@@ -71,21 +92,30 @@ def read_model(file: Path) -> Any:
     return model
 
 
-def _sentencepiece(tokenizer: Any, model: Any) -> Any:
+def _sentencepiece(tokenizer: Any, model: Any, begins_once: bool) -> Any:
     """The tokenizer that transformers 5 has built from `model`, with SentencePiece's own way to read a text."""
-    from tokenizers import normalizers
+    from tokenizers import normalizers, pre_tokenizers
 
+    if getattr(tokenizer, "split_by_punct", False):
+        raise CheckpointUnsupported("A SentencePiece model with split_by_punct is not read.", WITH_FILE)
     built = tokenizer.backend_tokenizer
     special = set(tokenizer.special_tokens_map.values())
     symbols = {piece.piece for piece in model.pieces if piece.type == USER_DEFINED} - special
     named = {symbol: character for symbol, character in stand_ins(model).items() if symbol in symbols}
     replaced = [normalizers.Replace(symbol, named[symbol]) for symbol in sorted(named, key=len, reverse=True)]
-    normalizer = normalizer_of(model.normalizer_spec, before=steps_before(tokenizer), after=replaced)
+    spec = model.normalizer_spec
+    normalizer = normalizer_of(spec, steps_before(tokenizer), replaced, has_prefix=not begins_once)
     tokens = [named.get(token, token) for token in _vocabulary(built)]
     build = _scored if model.trainer_spec.model_type == UNIGRAM else _merged
     exact = _reading_words(build(tokenizer, model, tokens), model, normalizer)
+    if begins_once and spec.add_dummy_prefix:
+        # Spaces are SPACE here: one is put before the first of all stretches, and becomes SPACE.
+        first = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
+        exact.pre_tokenizer = pre_tokenizers.Sequence([first, exact.pre_tokenizer])
     usual = not (named or model.trainer_spec.byte_fallback)
-    exact.decoder = built.decoder if usual else _spelling({character: symbol for symbol, character in named.items()})
+    spaces = LONGEST if spec.remove_extra_whitespaces else int(spec.add_dummy_prefix)
+    spelled = {character: symbol for symbol, character in named.items()}
+    exact.decoder = built.decoder if usual else _spelling(spelled, spaces)
     exact.post_processor = built.post_processor
     _add_tokens(exact, [token for _, token in sorted(built.get_added_tokens_decoder().items())], symbols)
     return exact
@@ -150,7 +180,8 @@ def steps_before(tokenizer: Any) -> list[Any]:
             steps += [normalizers.NFKD(), normalizers.Replace(Regex(_all(unicodedata.combining)), "")]
         steps.append(normalizers.Replace(Regex(f"{_all(str.isspace)}+"), " "))
     if name in ("AlbertTokenizer", "DebertaV2Tokenizer") and tokenizer.do_lower_case:
-        steps.append(normalizers.Lowercase())
+        # By itself, Lowercase knows no sigma at the end of a word, as Python does.
+        steps += [normalizers.Replace(Regex(FINAL_SIGMA), "\u03c2"), normalizers.Lowercase()]
     return steps
 
 
@@ -159,22 +190,23 @@ def _all(is_one: Callable[[str], Any]) -> str:
     return one_of(filter(is_one, map(chr, range(sys.maxunicode + 1))))
 
 
-def _spelling(replaced: Mapping[str, str]) -> Any:
-    """Tokens to text: characters that stand for others, spaces, bytes."""
+def _spelling(replaced: Mapping[str, str], spaces: int = LONGEST) -> Any:
+    """Tokens to text: characters that stand for others, spaces, bytes; without the first `spaces` spaces."""
     from tokenizers import decoders
 
     steps = [decoders.Replace(character, text) for character, text in {**replaced, SPACE: " "}.items()]
-    return decoders.Sequence([*steps, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", LONGEST, 0)])
+    return decoders.Sequence([*steps, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", spaces, 0)])
 
 
-def pieces_read_otherwise(tokenizer: Any, model: Any, ids: Mapping[str, int]) -> set[str]:
+def pieces_read_otherwise(tokenizer: Any, model: Any, ids: Mapping[str, int], folder: Path) -> set[str]:
     """The pieces of `model` that the Python tokenizer does not take from its library as they are.
 
     Those that have no id, by Marian's vocab.json, and a number with a comma, which ALBERT splits.
     """
     pieces = {piece.piece for piece in model.pieces if piece.type not in NO_TEXT}
+    without_id = pieces.difference(ids) if (folder / "vocab.json").is_file() else set()
     albert = type(tokenizer).__name__ == "AlbertTokenizer"
-    return {piece for piece in pieces if piece not in ids or (albert and NUMBER_COMMA.search(piece))}
+    return without_id | {piece for piece in pieces if albert and NUMBER_COMMA.search(piece)}
 
 
 def _reading_words(pieces: Any, model: Any, normalizer: Any) -> Any:

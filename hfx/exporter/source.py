@@ -1,6 +1,6 @@
 """A folder or a hub id becomes a Checkpoint whose files have been looked at before anything trusts them.
 
-Its links and paths stay inside its folder. JSON files are checked by config_file.py, weights by weight_files.py.
+Its links and paths stay inside its folder. JSON files are checked by config_file.py, weights by checkpoint_files.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
+from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view
 from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json
-from hfx.exporter.view import CONFIGS, TOKENIZER_FILES, TOKENIZERS, make_view
-from hfx.exporter.weight_files import find_weights
 
 WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
 ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model

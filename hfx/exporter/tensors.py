@@ -17,7 +17,7 @@ import numpy as np
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.config_file import AGAIN
-from hfx.exporter.graph.blocks import FloatArray, Parameter
+from hfx.exporter.graph.blocks import FloatArray, Linear, Parameter
 from hfx.exporter.source import Checkpoint
 
 NAMES_SHOWN = 6
@@ -82,6 +82,11 @@ class CheckpointTensors:
         """Tensor `name`, which must have this shape, as float32."""
         self._expect(name, shape)
         return Parameter(name, shape, lambda start, stop: self._read(name, (slice(start, stop),)))
+
+    def linear(self, name: str, inputs: int, outputs: int, bias: bool = True) -> Linear:
+        """The linear `name` by torch's names of its weight and bias."""
+        weight = self.parameter(name + ".weight", outputs, inputs)
+        return Linear(name, weight, self.parameter(name + ".bias", outputs) if bias else None)
 
     def transposed(self, name: str, *shape: int) -> Parameter:
         """The matrix `name` of `shape` with its axes exchanged: transformers' Conv1D has [inputs, outputs]."""

@@ -14,12 +14,13 @@ from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN
-from hfx.exporter.parity.texts import bundled_texts, edge_texts
+from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.slow_tokenizers import (
     MARIAN_MODELS,
     MODELS,
     USER_DEFINED,
     WITH_FILE,
+    model_file,
     pieces_read_otherwise,
     read_model,
     stand_ins,
@@ -71,9 +72,8 @@ def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
         file.write(tokenizer.backend_tokenizer.to_str())
         file.flush()
         _tokens(checkpoint, Path(file.name), _texts())
-    used = next(
-        (checkpoint.view / name for name in (*MODELS, *MARIAN_MODELS) if (checkpoint.view / name).is_file()), None
-    )
+    marian = checkpoint.view / MARIAN_MODELS[0]
+    used = model_file(checkpoint.view) or (marian if marian.is_file() else None)
     if used is not None:
         _compare(checkpoint, tokenizer, used)
 
@@ -113,7 +113,7 @@ def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
     by_library = _tokens(checkpoint, file, [before.normalize_str(text) for text in texts])
     ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     ids |= {symbol: ids[character] for symbol, character in stand_ins(model).items() if character in ids}
-    otherwise = pieces_read_otherwise(tokenizer, model, ids)
+    otherwise = pieces_read_otherwise(tokenizer, model, ids, file.parent)
     scores = _scores(tokenizer)
     for text, pieces in zip(texts, by_library, strict=True):
         expected = [ids.get(piece, unknown) for piece in pieces]

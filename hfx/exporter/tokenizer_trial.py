@@ -40,7 +40,9 @@ def try_tokenizer(file: Path, texts: Sequence[str]) -> list[list[str]]:
 
     Raises TrialUnread, TrialFailed, TrialStopped.
     """
-    command = [sys.executable, "-I", __file__, str(file)]
+    from hfx.process import ends_with_parent  # not where this file is the script
+
+    command = ends_with_parent((sys.executable, "-I", __file__, str(file)))
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
     try:
         done = subprocess.run(

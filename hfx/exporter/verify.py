@@ -18,8 +18,8 @@ from hfx import names
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.encoder.gate import limits
 from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
+from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import DEFAULT_MAX_DROP
-from hfx.exporter.parity.data import read_data
 from hfx.exporter.plan import Plan
 from hfx.exporter.tasks import EncoderTask, find_task
 from hfx.exporter.tasks.task import Answer, Request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 import ssl
@@ -16,11 +17,9 @@ from hfx.front.app import App
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
-from hfx.front.keys import read_keys
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
 from hfx.front.upstream import Upstream
-from hfx.front.web_access import WebAccess
 
 NEVER_SECONDS = 1 << 30
 TICK_SECONDS = 1.0
@@ -28,18 +27,16 @@ TICK_SECONDS = 1.0
 
 def main(argument: str) -> None:
     """Serve until SIGTERM, and then until the requests in progress are answered."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # chats' processes are forked beside
     settings = Settings.from_json(argument)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.triton.process raises it
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.process raises it
     upstream = Upstream(settings.upstream)
     limits = settings.limits.within(descriptors, memory_limit())
-    keys = read_keys(settings.key_file) if settings.key_file else ()
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     dialects = DialectServer(spoken, upstream, settings.repository, limits)
-    web = WebAccess(settings.hosts, settings.origins)
-    app = App(upstream, Upstream(settings.metrics), limits, keys, settings.access_log, dialects, web, settings.started)
     config = uvicorn.Config(
-        app,
+        App(settings, limits, upstream, dialects),
         loop="uvloop",
         http=ClientConnection,
         ws="none",
@@ -54,7 +51,8 @@ def main(argument: str) -> None:
         timeout_keep_alive=NEVER_SECONDS,  # ClientConnection.check
         **_tls_options(settings.tls),
     )
-    Server(config, upstream, socket.socket(fileno=settings.control)).run([socket.socket(fileno=settings.listener)])
+    listeners = [socket.socket(fileno=each) for each in (settings.listener, settings.scraper) if each >= 0]
+    Server(config, upstream, socket.socket(fileno=settings.control)).run(listeners)
 
 
 class Server(uvicorn.Server):
@@ -71,21 +69,28 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; uvicorn's own way has no time limit for TLS handshakes."""
-
-        def connection() -> ClientConnection:
-            return ClientConnection(self.config, self.server_state, {})
-
         loop = asyncio.get_running_loop()
+        public, *scrapers = sockets or []
         seconds = self.config.app.limits.head_seconds if self.config.ssl else None  # type: ignore[union-attr]
         self.servers = [
             await loop.create_server(
-                connection, sock=sock, ssl=self.config.ssl, backlog=self.config.backlog, ssl_handshake_timeout=seconds
+                lambda: ClientConnection(self.config, self.server_state, {}),
+                sock=public,
+                ssl=self.config.ssl,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=seconds,
             )
-            for sock in sockets or []
         ]
+        for sock in scrapers:
+            self.servers.append(await loop.create_server(self._scraping, sock=sock, backlog=self.config.backlog))
         self.started = True
         loop.add_reader(self._control, self._read_state)
         self._tick()
+
+    def _scraping(self) -> ClientConnection:
+        connection = ClientConnection(self.config, self.server_state, {})
+        connection.only_scrapes = True
+        return connection
 
     def _read_state(self) -> None:
         message = self._control.recv(MESSAGE_BYTES)

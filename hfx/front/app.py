@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import itertools
 import re
 import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hfx.front.access_log import AccessLog
-from hfx.front.cancellation import refuse_cancellation
+from hfx.front.access import ApiKeys, WebAccess, check_media_type, preflight, read_keys
+from hfx.front.dialect import parsed
 from hfx.front.dialects.server import DialectServer, Target
-from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_body, read_body
+from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.infer_request import binary_request
-from hfx.front.own_metrics import own_metrics
 from hfx.front.refusals import RETRY, Header, Refusal, error_object, overloaded
-from hfx.front.response import REQUEST_ID, Response, Send
+from hfx.front.response import REQUEST_ID, AccessLog, Response, Send
 from hfx.front.routes import METRICS, endpoint
-from hfx.front.settings import Limits, State
-from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
-from hfx.front.web_access import WebAccess, check_media_type, preflight
+from hfx.front.settings import Limits, Settings, State
+from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 
 # What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
 FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
@@ -37,43 +35,48 @@ SINGLE = {
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 HEALTH, READY = b"/health", b"/v2/health/ready"
-LARGE_BODY = 1 << 18  # bytes
+SCRAPED = (METRICS, HEALTH)
+REASON_BYTES = 300
+LARGE_JSON = 1 << 14  # bytes, which take up to 4 ms; 200,000 values take 250 ms
 
 Scope = dict[str, Any]
+Result = TypeVar("Result")
+
+if TYPE_CHECKING:
+    from hfx.front.connection import ClientConnection
+
+
+@dataclass(eq=False)
+class Share:
+    """The bytes that a request of `client` holds, of its body and of what that is parsed to."""
+
+    client: ClientConnection
+    bytes: int = 0
+    is_admitted: bool = False  # its body is complete
 
 
 class App:
-    """Passes requests on to `upstream` within `limits`, for callers with one of `keys` (none: for all).
+    """Passes requests on to `upstream` within `limits`, for the callers and pages that `settings` allow.
 
-    `metrics` is where /metrics is; `dialects` answers what is not in Triton's protocol. `web` says which pages may ask.
-    `started` is when the server was, in seconds since 1970.
+    `dialects` answers what is not in Triton's protocol.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        metrics: Upstream,
-        limits: Limits,
-        keys: Sequence[str],
-        access_log: bool,
-        dialects: DialectServer,
-        web: WebAccess,
-        started: float = 0.0,
-    ) -> None:
+    def __init__(self, settings: Settings, limits: Limits, upstream: Upstream, dialects: DialectServer) -> None:
         self._upstream = upstream
         self._dialects = dialects
-        self._metrics = metrics
-        self._web = web
+        self._metrics = Upstream(settings.metrics)
+        self._web = WebAccess(settings.hosts, settings.origins)
         self.limits = limits
         self.state = State()  # by `hfx serve` (__main__.py)
-        self._started = started
-        self._keys = [_digest(key.encode()) for key in keys]
-        self._access_log = AccessLog() if access_log else None
+        self._started = settings.started
+        self._keys = ApiKeys(read_keys(settings.key_file) if settings.key_file else ())
+        self._access_log = AccessLog() if settings.access_log else None
         self._id_prefix = secrets.token_hex(4).encode()
         self._id_numbers = itertools.count(1)
         self._requests = 0
-        self._held = 0  # bytes of bodies, and of what they are parsed to
-        self._checking = asyncio.Lock()
+        self._held = 0  # bytes of all shares
+        self._shares: set[Share] = set()
+        self._reading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -98,12 +101,7 @@ class App:
             traceback.print_exc()
             raise
         if self._access_log:
-            client = scope["client"][0] if scope["client"] else "-"
-            seconds = time.perf_counter() - began
-            status = 0 if response.broken else response.status
-            self._access_log.add(
-                client, scope["method"], scope["raw_path"], status, response.bytes, seconds, response.request_id
-            )
+            self._access_log.add(scope, response, time.perf_counter() - began)
 
     def _request_id(self, headers: Sequence[Header]) -> bytes:
         for name, value in headers:
@@ -113,7 +111,8 @@ class App:
 
     def _check_page(self, scope: Scope, headers: dict[bytes, bytes]) -> list[Header]:
         """The headers of the answer to a web page. Raises Refusal for one that may not ask."""
-        if scope["raw_path"] != HEALTH:  # load balancers name any host
+        if scope["raw_path"] != HEALTH and not scope["extensions"]["hfx"]["connection"].only_scrapes:
+            # Load balancers and Prometheus name any host.
             self._web.check_host(headers, scope["http_version"])
         return self._web.check_origin(scope["method"], headers)
 
@@ -126,112 +125,111 @@ class App:
         target: Target | None,
     ) -> None:
         path, method = scope["raw_path"], scope["method"].encode()
+        only_scrapes = scope["extensions"]["hfx"]["connection"].only_scrapes
+        if only_scrapes and path not in SCRAPED:
+            raise Refusal(404, "This port has /metrics and /health alone. Send requests to the port of the HTTP API.")
         is_public = target is not None and target.route.is_public
         if path == HEALTH:
             path = READY  # load balancers have no key
-        elif not is_public:
-            self._check_key(headers)
+        elif not (is_public or only_scrapes):
+            self._keys.check(headers)
         part = b"" if target else endpoint(method, path)
         if path == READY:
             await self._answer_health(scope, receive, headers, response)
             return
-        with self._bounded() as (reserve, admit):
+        client = scope["extensions"]["hfx"]["connection"]
+        with self._share(client) as share:
+            reserve = partial(self._reserve, share)
             body = await read_body(receive, headers, 0 if is_public else self.limits.body, reserve)
-            admit()  # only now: slow bodies keep no other request out
+            self._admit(share)  # only now: slow bodies keep no other request out
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
-            reserve(await self._checked(body, head_length))
-            client = scope["extensions"]["hfx"]["connection"]
+            size = len(body) if head_length is None else json_length(head_length, body)
+            reserve(await self._read(client, size, check_json, body[:size]))
             if part == b"infer" and head_length is None:
                 target = await self._dialects.claim(path, body)
             if target is not None:
-                await self._dialects.answer(target, body, client, response)
+                content = await self._read(client, size, parsed, body) if body else None
+                reserve(-len(body))
+                del body
+                await self._dialects.answer(target, content, client, response)
                 return
             if part == b"infer":
-                body, json_length = binary_request(body, None if head_length is None else int(head_length))
-                head_length = b"%d" % json_length
-            refuse_cancellation(body if head_length is None else body[: int(head_length)])
-            head = request_head(method, path, len(body), _forwarded(headers, part, head_length))
-            if path == METRICS:
-                own = own_metrics(self.state, self._started)
-                await self._pass_on(self._metrics, head, body, client, response, own)
-                return
-            await self._pass_on(self._upstream, head, body, client, response)
+                given = None if head_length is None else size
+                body, size = await self._read(client, size, binary_request, body, given)
+                head_length = b"%d" % size
+            await self._read(client, size, refuse_cancellation, body[:size])
+            is_metrics = path == METRICS
+            sent = (self._metrics if is_metrics else self._upstream).sent(
+                method, path, body, _forwarded(headers, part, head_length), client
+            )
+            await _pass_on(sent, response, self.state.metrics(self._started) if is_metrics else b"")
 
     async def _answer_health(
         self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response
     ) -> None:
-        """Answer by the verdict of `hfx serve`, and then by Triton's own; also when no other request is taken."""
+        """Answer by the verdict of `hfx serve`, and then by Triton's own; also when no other request is taken.
+
+        Whatever Triton answers but 200 is a 503 with a reason: from 26.01 on it is 400, without a body, as soon as a
+        process of a model has died.
+        """
         await read_body(receive, headers, 0, lambda size: None)
-        if self.state.fault:
-            raise Refusal(503, self.state.fault, [RETRY])
-        client = scope["extensions"]["hfx"]["connection"]
-        await self._pass_on(self._upstream, request_head(b"GET", READY, 0, []), b"", client, response)
+        if fault := self.state.fault or await self._unready(scope["extensions"]["hfx"]["connection"]):
+            raise Refusal(503, fault, [RETRY])
+        await response.document(b"", [])
+
+    async def _unready(self, client: Any) -> str:
+        """Why Triton is not ready, by itself; an empty string when it is."""
+        try:
+            async with self._upstream.sent(b"GET", READY, client=client) as connection:
+                said = (await connection.read())[:REASON_BYTES].decode(errors="replace")
+                is_ready = connection.status == 200
+        except UpstreamLost:
+            return LOST
+        return "" if is_ready else f"Triton says that not all of its models are ready. {said}".rstrip()
 
     @contextmanager
-    def _bounded(self) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
-        """Functions that count what a request's body takes, and the request; both raise Refusal (503)."""
-        reserved = admitted = 0
-
-        def reserve(size: int) -> None:
-            nonlocal reserved
-            if self._held + size > self.limits.bodies:
-                raise overloaded("The bodies of the requests in progress take all the memory that is for them.")
-            reserved += size
-            self._held += size
-
-        def admit() -> None:
-            nonlocal admitted
-            if self._requests >= self.limits.requests:
-                raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
-            admitted = 1
-            self._requests += 1
-
+    def _share(self, client: ClientConnection) -> Iterator[Share]:
+        """A request's share of what requests may take, until it is answered."""
+        share = Share(client)
+        self._shares.add(share)
         try:
-            yield reserve, admit
+            yield share
         finally:
-            self._held -= reserved
-            self._requests -= admitted
+            self._end(share)
 
-    async def _checked(self, body: bytes, head_length: bytes | None) -> int:
-        """As `check_body`; a large body is checked in a thread, one at a time (16 MiB: up to 0.2 s)."""
-        if len(body) <= LARGE_BODY:
-            return check_body(body, head_length)
-        async with self._checking:
-            return await asyncio.to_thread(check_body, body, head_length)
+    def _end(self, share: Share) -> None:
+        self._shares.discard(share)
+        self._held -= share.bytes
+        self._requests -= share.is_admitted
+        share.bytes, share.is_admitted = 0, False
 
-    def _check_key(self, headers: dict[bytes, bytes]) -> None:
-        if not self._keys:
-            return
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        digest = _digest(given.strip())
-        known = [hmac.compare_digest(digest, key) for key in self._keys]  # all of them: the time tells nothing
-        if scheme.lower() != b"bearer" or not any(known):
-            message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
-            raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
+    def _reserve(self, share: Share, size: int) -> None:
+        """Count `size` bytes; the bodies that come slowest give way. Raises Refusal (503) where that is not enough."""
+        while self._held + size > self.limits.bodies:
+            slow = {each.client: each for each in self._shares if each is not share and not each.is_admitted}
+            client = share.client.slowest(slow)
+            if client is None:
+                raise overloaded("The bodies of the requests in progress take all the memory that is for them.")
+            self._end(slow[client])
+            client.give_way()
+        share.bytes += size
+        self._held += size
 
-    async def _pass_on(
-        self, upstream: Upstream, head: bytes, body: bytes, client: Any, response: Response, end: bytes = b""
-    ) -> None:
-        """Send a request to `upstream`, and its answer to the client, with `end` behind it."""
-        try:
-            connection = await upstream.connect()
-        except OSError:
-            message = "Triton does not take requests at the moment; it is being started again. Try again later."
-            raise Refusal(503, message, [RETRY]) from None
-        client.upstreams.add(connection)  # closed with the client's connection
-        try:
+    def _admit(self, share: Share) -> None:
+        """Count a request whose body is complete. Raises Refusal (503)."""
+        if self._requests >= self.limits.requests:
+            raise overloaded(f"{self.limits.requests} requests are in progress, as many as are taken at a time.")
+        share.is_admitted = True
+        self._requests += 1
+
+    async def _read(self, client: ClientConnection, size: int, read: Callable[..., Result], *arguments: Any) -> Result:
+        """What `read` makes of JSON of `size` bytes; of much in a thread, one at a time: others are answered."""
+        if size <= LARGE_JSON:
+            return read(*arguments)
+        async with self._reading:
             if client.has_left:
                 raise Disconnected
-            connection.send(head, body)
-            await _pass_back(connection, response, end)
-        except UpstreamLost:
-            if response.status:
-                raise
-            message = "Triton ended before it answered; it is being started again. Send the request again."
-            raise Refusal(502, message, [RETRY]) from None
-        finally:
-            client.upstreams.discard(connection)
-            connection.release()
+            return await asyncio.to_thread(read, *arguments)
 
 
 def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | None) -> list[Header]:
@@ -242,6 +240,17 @@ def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | No
     if part == b"generate_stream":
         forwarded.append(CLOSE)  # until its connection ends, Triton 2.51 holds the request and its model
     return forwarded
+
+
+async def _pass_on(sent: AbstractAsyncContextManager[UpstreamConnection], response: Response, end: bytes) -> None:
+    """Pass the answer to a request that was sent on to the client, with `end` behind it."""
+    try:
+        async with sent as connection:
+            await _pass_back(connection, response, end)
+    except UpstreamLost:
+        if response.status:
+            raise
+        raise Refusal(502, f"{LOST} Send the request again.", [RETRY]) from None
 
 
 async def _pass_back(connection: UpstreamConnection, response: Response, end: bytes) -> None:
@@ -265,7 +274,3 @@ def _single_headers(headers: Sequence[Header]) -> dict[bytes, bytes]:
         if any(names.count(name) > 1 for name in SINGLE):
             raise Refusal(400, "A header that says how to read the request is there twice. Send it once.")
     return by_name
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

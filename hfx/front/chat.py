@@ -20,6 +20,7 @@ from hfx.front.fields import Fields, check_count, shown, text
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal, overloaded
 from hfx.names import ADD_SPECIAL_TOKENS
+from hfx.process import ends_with_parent
 
 WORKERS = 4  # processes
 SECONDS = 5.0  # to render: milliseconds in most templates, 0.2 s more where a process is started
@@ -167,7 +168,7 @@ class ChatRenderer:
     async def _start(self) -> None:
         pipe = asyncio.subprocess.PIPE
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", str(WORKER), stdin=pipe, stdout=pipe, limit=ANSWER_BYTES
+            *ends_with_parent((sys.executable, "-I", str(WORKER))), stdin=pipe, stdout=pipe, limit=ANSWER_BYTES
         )
         self._idle.append(worker)
 

@@ -1,13 +1,12 @@
 """Renders chat templates in a process of its own, as a template from a stranger can loop for ever or fill the memory.
 
 Run as a script: for each line of JSON on stdin, {"template", "variables", "seconds"}, a line on stdout, {"text"} or
-{"error"}, with the processor time in "seconds". It ends by SIGPROF when one takes more than the request's "seconds",
-and with its parent. The environment is that of transformers' apply_chat_template, so that the prompts are the same.
+{"error"}, with the processor time in "seconds". It ends by SIGPROF when one takes more than the request's "seconds".
+The environment is that of transformers' apply_chat_template, so that the prompts are the same.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import resource
 import signal
@@ -24,7 +23,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 BYTES = 1 << 28  # of address space
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 TEMPLATES_KEPT = 16
 
 
@@ -68,7 +66,6 @@ def main() -> None:
     """Answer until stdin ends."""
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
     for line in sys.stdin:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ from hfx.front.upstream import UpstreamConnection
 if TYPE_CHECKING:
     import asyncio
 
-    from hfx.front.app import App
+    from hfx.front.settings import Limits
 
 REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
 YIELDING_SECONDS = 1.0  # after which a connection without a complete request gives way to a new one
@@ -44,7 +45,8 @@ class ClientConnection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self.upstreams: set[UpstreamConnection] = set()
         self.tasks: set[asyncio.Task[Any]] = set()
-        self._limits = cast("App", self.app).limits
+        self.only_scrapes = False  # at the port for /metrics and /health
+        self._limits: Limits = cast(Any, self.app).limits
         self._receiving = Receiving.HEAD
         self._since = self.loop.time()  # when something came or went
         self._deadline = self._since + self._limits.head_seconds
@@ -62,12 +64,9 @@ class ClientConnection(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) <= self._limits.connections:
             return
-        others = (other for other in self.connections if other is not self and isinstance(other, ClientConnection))
-        slow = [
-            other for other in others if other.is_receiving and self._since - other._request_since > YIELDING_SECONDS
-        ]
-        if slow:
-            min(slow, key=lambda other: other.rate(self._since))._give_way()
+        slowest = self.slowest(other for other in self.connections if isinstance(other, ClientConnection))
+        if slowest is not None:
+            slowest.give_way()
         elif len(self.connections) <= self._limits.connections + self._limits.spare:
             self._is_refused = True
             self._deadline = self._since + REFUSED_SECONDS
@@ -157,6 +156,8 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is complete."""
         super().on_message_complete()
+        if not self.pipeline:  # paused by a large piece, and nothing calls for more: else its end is not seen
+            self.flow.resume_reading()
         self._receiving = Receiving.NOTHING
         self._await_request()
 
@@ -192,6 +193,12 @@ class ClientConnection(HttpToolsProtocol):
         """The bytes per second of the request that is not complete, and since when: idle connections sort before."""
         return self._request_bytes / (now - self._request_since), self._request_since
 
+    def slowest(self, others: Iterable[ClientConnection]) -> ClientConnection | None:
+        """That of the `others` which gives way to this one: its request has come slowest, for YIELDING_SECONDS."""
+        slow = (each for each in others if each is not self and each.is_receiving)
+        late = (each for each in slow if self._since - each._request_since > YIELDING_SECONDS)
+        return min(late, key=lambda each: each.rate(self._since), default=None)
+
     def check(self, now: float) -> None:
         """End the connection when its time is over at `now`, on the loop's clock."""
         if now - self._blocked_since > self._limits.write_seconds:
@@ -208,7 +215,8 @@ class ClientConnection(HttpToolsProtocol):
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = json.dumps({"error": message}).encode()
-            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{header}connection: close\r\n\r\n"
+            head = f"content-type: application/json\r\nx-content-type-options: nosniff\r\n{header}connection: close\r\n"
+            head += f"content-length: {len(body)}\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.close()
 
@@ -216,7 +224,8 @@ class ClientConnection(HttpToolsProtocol):
         self._refusal = (status, message)
         raise ValueError(message)
 
-    def _give_way(self) -> None:
+    def give_way(self) -> None:
+        """Close the connection for another one."""
         if self._request_bytes == 0:
             self.transport.close()
         else:

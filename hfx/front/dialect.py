@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,6 @@ from hfx.front.inference import Inference
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped
 from hfx.front.settings import Limits
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class Dialect:
 
 def parsed(body: bytes) -> Any:
     """The JSON in `body`, whose depth is bounded (guard.py). Raises Refusal (400)."""
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
+    try:  # as text: of bytes, json.loads reads UTF-16 too, in which guard.py counts nothing right
+        return json.loads(body.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"The body is not JSON: {error}. Send one complete JSON object.") from None
 

@@ -8,13 +8,13 @@ from typing import Any
 from hfx.client.settings import GenerationSettings
 from hfx.errors import HfxError, UsageError
 from hfx.front.catalog import ServedModel
-from hfx.front.failures import refused, refused_setting
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import Refusal, refused, refused_setting
 from hfx.metadata import check_text
 from hfx.metadata import shown as shown
 from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
-from hfx.python_backends.engine.errors import InvalidRequest
+from hfx.python_backends.engine.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
+from hfx.python_backends.errors import InvalidRequest
 
 Fields = Mapping[str, Any]
 # Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
@@ -56,20 +56,20 @@ def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
 
 def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -> int:
     """A whole number of `fields` from `low` to `high`. Raises Refusal (400)."""
-    value = fields.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or not low <= value <= high:
-        raise Refusal(400, f"{name} is {shown(value)}. Send a whole number from {low} to {high}.", param=name)
-    return value
+    return int(_checked(fields, name, integer(low, high), default))
 
 
 def flag(fields: Fields, name: str, default: bool = False) -> bool:
     """A boolean of `fields`. Raises Refusal (400)."""
+    return bool(_checked(fields, name, boolean, default))
+
+
+def _checked(fields: Fields, name: str, check: Check, default: Any) -> Any:
     value = fields.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise Refusal(400, f"{name} is {shown(value)}. Send true or false.", param=name)
-    return default if value is None else value
+    try:
+        return default if value is None else check(name, value)
+    except InvalidRequest as error:
+        raise Refusal(400, f"{name} is {shown(value)}. Send {error.allowed}.", param=name) from None
 
 
 def generation_settings(fields: Fields) -> GenerationSettings:
@@ -82,6 +82,10 @@ def generation_settings(fields: Fields) -> GenerationSettings:
         unanswered = next((name for name in LOG_PROBS if settings.get(name, False) is not False), None)
         if unanswered is not None:
             raise InvalidRequest(unanswered, settings[unanswered], "nothing: answers have no place for it")
+        for name, value in settings.items():
+            for each in value if SETTINGS[name].is_list else (value,):
+                if isinstance(each, str):
+                    check_text(each, name)
         return GenerationSettings(**settings)
     except InvalidRequest as error:
         raise refused_setting(error) from None

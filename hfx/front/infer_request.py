@@ -73,6 +73,8 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
             content = _content(name, datatype, shape, fields.get("data"))
         contents.append(content)
         heads.append({"name": name, "datatype": datatype, "shape": shape, "parameters": {BINARY_SIZE: len(content)}})
+    if tensors and all(head["shape"][:1] == [0] for head in heads):  # which Triton's Python backend never answers
+        raise Refusal(400, "The inputs have no rows: each shape begins with 0. Send one row at least.")
     if position != len(binary):
         raise Refusal(400, f"{len(binary) - position} bytes of the body are of no input. Send {BINARY_SIZE} with each.")
     return heads, contents
@@ -169,8 +171,8 @@ def _parameters(parameters: Any) -> Mapping[str, Any]:
 
 
 def _parsed(text: bytes) -> Any:
-    try:
-        return json.loads(text)
+    try:  # as text: of bytes, json.loads reads UTF-16 too, in which guard.py counts nothing right
+        return json.loads(text.decode())
     except (ValueError, RecursionError):
         raise Refusal(400, "The body is not JSON. Send one JSON object in UTF-8.") from None
 

@@ -12,18 +12,15 @@ from urllib.parse import quote
 
 import numpy as np
 
-from hfx.client import calls, http_messages
+from hfx.client import calls, tensors
 from hfx.client.calls import Call
 from hfx.client.results import Generation, Piece
 from hfx.client.settings import GenerationSettings
 from hfx.client.tensors import Array, to_tensors
-from hfx.client.transport import Request
-from hfx.errors import ServerUnreachable
 from hfx.front.catalog import OK, Catalog, ServedModel
-from hfx.front.failures import refused_by_model
 from hfx.front.guard import HEAD_LENGTH, Disconnected
-from hfx.front.refusals import Header, Refusal
-from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost, request_head
+from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model
+from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 from hfx.metadata import check_outputs, check_values
 from hfx.names import CANCEL_REQUEST, STREAM, STREAM_SUFFIX, TEXT_INPUT
 
@@ -34,8 +31,6 @@ Result = TypeVar("Result")
 PARALLEL = 32  # requests to Triton at a time for one request of a client
 EVENT_END = b"\n\n"
 CLOSE = (b"connection", b"close")
-STOPPED = "Triton does not take requests at the moment; it is being started again."
-BROKEN = "Triton ended before it answered; it is being started again."
 _ids = (f"front-{secrets.token_hex(6)}-{number}" for number in itertools.count())
 _cancelling: set[asyncio.Task[None]] = set()
 
@@ -86,7 +81,7 @@ class Inference:
                     break
                 content += await connection.read()
         if not is_whole:
-            raise ServerUnreachable(BROKEN, "Send the request again.")
+            raise _lost()
 
     async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`, which is cancelled once the client has left. Raises Disconnected then."""
@@ -109,14 +104,14 @@ class Inference:
         check_outputs(model.metadata, batch[0].needs)
         rows = [to_tensors(call.values, model.metadata.input_types) for call in batch]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        body, headers = http_messages.encode_infer(_request(model, inputs, ""))
-        forwarded = [(HEAD_LENGTH, headers[http_messages.HEADER_LENGTH].encode())]
+        body, headers = tensors.encode_infer("", inputs)
+        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode())]
         path = f"/v2/models/{quote(model.name, safe='')}/infer"
         async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
             content = await _read_all(connection)
         if connection.status != OK:
             raise _failure(connection, content)
-        outputs = http_messages.decode_infer(content, _text_headers(connection))
+        outputs = tensors.decode_infer(content, _text_headers(connection))
         return [
             call.decode({name: array[row : row + 1] for name, array in outputs.items()})
             for row, call in enumerate(batch)
@@ -127,11 +122,9 @@ class Inference:
         self, model: ServedModel, call: Call[Any], path: str, headers: Sequence[Header]
     ) -> AsyncIterator[UpstreamConnection]:
         """A request to the engine of `model`, which is cancelled there when this ends before the answer is complete."""
-        values = {name: each for name, each in call.values.items() if name != STREAM}
-        check_values(model.metadata, values)
-        types = {**model.metadata.input_types, STREAM: "BOOL"}
-        request = _request(model, to_tensors(call.values, types), next(_ids))
-        body, _ = http_messages.encode_generate(request)
+        check_values(model.metadata, {name: items for name, items in call.values.items() if name != STREAM})
+        request_id = next(_ids)
+        body = tensors.encode_generate(request_id, call.values)
         engine = f"/v2/models/{quote(model.name, safe='')}{STREAM_SUFFIX}"
         complete = False
         try:
@@ -140,7 +133,7 @@ class Inference:
                 complete = connection.complete
         finally:
             if not complete:
-                self._cancel(engine, request.id)
+                self._cancel(engine, request_id)
 
     def _cancel(self, engine: str, request_id: str) -> None:
         """Cancel a request by its id: Triton's HTTP misses a disconnect before the first piece (2.51)."""
@@ -155,7 +148,7 @@ class Inference:
 
 
 async def fetch(upstream: Upstream, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-    """The status and body of Triton's answer to a request of the front's own. Raises ServerUnreachable."""
+    """The status and body of Triton's answer to a request of the front's own. Raises Refusal (503)."""
     async with _opened(upstream, None, method.encode(), path, body, ()) as connection:
         content = await _read_all(connection)
     return connection.status, content
@@ -170,23 +163,17 @@ async def _opened(
     body: bytes,
     headers: Sequence[Header],
 ) -> AsyncIterator[UpstreamConnection]:
-    """A connection on which the request was sent. Raises ServerUnreachable, and Disconnected once `client` has left."""
+    """A connection on which the request was sent. Raises Refusal (503), and Disconnected once `client` has left."""
     try:
-        connection = await upstream.connect()
-    except OSError:
-        raise ServerUnreachable(STOPPED, "Try again later.") from None
-    upstreams = set() if client is None else client.upstreams
-    upstreams.add(connection)
-    try:
-        _check_client(client)
-        connection.send(request_head(method, path.encode(), len(body), headers), body)
-        yield connection
+        async with upstream.sent(method, path.encode(), body, headers, client) as connection:
+            yield connection
     except UpstreamLost:
         _check_client(client)
-        raise ServerUnreachable(BROKEN, "Send the request again.") from None
-    finally:
-        upstreams.discard(connection)
-        connection.release()
+        raise _lost() from None
+
+
+def _lost() -> Refusal:
+    return Refusal(503, f"{LOST} Send the request again.", [RETRY])
 
 
 def _check_client(client: ClientConnection | None) -> None:
@@ -249,10 +236,6 @@ async def interleaved(streams: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGe
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _request(model: ServedModel, inputs: dict[str, Array], request_id: str) -> Request:
-    return Request(model.name, inputs, model.metadata.outputs, request_id, 0.0)
-
-
 async def _read_all(connection: UpstreamConnection) -> bytes:
     pieces = []
     while not connection.is_read:
@@ -263,15 +246,15 @@ async def _read_all(connection: UpstreamConnection) -> bytes:
 def _event(content: bytes, model: ServedModel) -> dict[str, Array]:
     """The tensors of an answer of the generate extension, with or without the `data:` of a stream."""
     line = content.decode().strip()
-    line = line if line.startswith(http_messages.EVENT) else http_messages.EVENT + line
-    event = http_messages.decode_event(line, model.metadata.outputs)
+    line = line if line.startswith(tensors.EVENT) else tensors.EVENT + line
+    event = tensors.decode_event(line, model.metadata.outputs)
     if isinstance(event, dict):
         return event
     raise refused_by_model("", str(event))
 
 
 def _failure(connection: UpstreamConnection, body: bytes) -> Refusal:
-    return refused_by_model(str(connection.status), http_messages.error_text(body))
+    return refused_by_model(str(connection.status), tensors.error_text(body))
 
 
 def _text_headers(connection: UpstreamConnection) -> dict[str, str]:

@@ -101,7 +101,9 @@ class ModelFiles:
             if has_left():
                 raise Disconnected
             read = piece(TEXT_INPUT, text.encode(), limit, cut.get("direction", "right")).text
-            results.append(use(text, tokenizer.encode(read, add_special_tokens=special)))
+            # Other threads run meanwhile: unlike encode it gives the interpreter's lock back.
+            [encoding] = tokenizer.encode_batch([read], add_special_tokens=special)
+            results.append(use(text, encoding))
         return results
 
     def _open(self, file: Path, read: Any) -> Any:

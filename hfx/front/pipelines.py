@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from hfx.client.results import Classification, Entities, Rank, best_first
+from hfx.client.results import Classification, Entities, Fills, Rank, best_first
 from hfx.names import Task
 
 # The field of a generated text; others have `generated_text`.
@@ -26,6 +27,12 @@ def ranking(ranks: Sequence[Rank], texts: Sequence[str] | None) -> list[dict[str
     """`ranks`, best first, each with its text where there are `texts`."""
     rows = [{"index": each.index, "score": each.score} for each in best_first(ranks)]
     return rows if texts is None else [{**row, "text": texts[int(row["index"])]} for row in rows]
+
+
+def fills(result: Fills) -> list[Any]:
+    """The tokens for the mask of a text; where there are several, a list for each."""
+    rows = [[asdict(each) for each in mask] for mask in result.masks]
+    return rows[0] if len(rows) == 1 else rows
 
 
 def entities(result: Entities, aggregation: str) -> list[dict[str, Any]]:

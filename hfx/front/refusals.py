@@ -1,13 +1,47 @@
-"""Answers that the front gives by itself: a status, and a message in the form of Triton's errors or of a dialect's."""
+"""Answers that the front gives by itself: a status, and a message in the form of Triton's errors or of a dialect's.
+
+What goes wrong with a dialect's request, in the client's code or in a model, becomes one here.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+
+from hfx.client.errors import FIXES, failure
+from hfx.errors import (
+    HfxError,
+    ModelUnknown,
+    RequestCancelled,
+    RequestRefused,
+    RequestTimeout,
+    ServerBusy,
+    ServerUnreachable,
+    UsageError,
+)
+from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
+from hfx.python_backends.errors import REASONS, InvalidRequest, split_prefixes
+from hfx.python_backends.tasks import TASKS
 
 Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 RETRY: Header = (b"retry-after", b"1")
+PARAM_LENGTH = 100  # characters of a field's name, which may be as long as the body
+# The first class that fits; everything else is a 500.
+STATUSES: tuple[tuple[type[HfxError], int], ...] = (
+    (UsageError, 400),
+    (ModelUnknown, 404),
+    (RequestRefused, 400),
+    (ServerBusy, 429),
+    (RequestTimeout, 504),
+    (RequestCancelled, 503),
+    (ServerUnreachable, 503),
+)
+AGAIN = (429, 503)
+FIELD = re.compile(r"(\w+) is ")
+OF_TASKS = {name for task in TASKS.values() for name in (*task.needed, *task.options)}
+NAMES = frozenset(OF_TASKS | SETTINGS.keys() | ALIASES.keys())
 
 
 class Refusal(Exception):
@@ -24,7 +58,7 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.headers = headers
-        self.param = param
+        self.param = param[:PARAM_LENGTH]
         self.reason = reason
 
 
@@ -46,3 +80,34 @@ def dumped(content: object) -> bytes:
 def overloaded(message: str) -> Refusal:
     """A refusal because of load: 503, and the time after which to try again."""
     return Refusal(503, f"{message} Try again later.", [RETRY])
+
+
+def refused(error: HfxError) -> Refusal:
+    """The refusal for an error of hfx."""
+    return _refusal(_status(error), " ".join(part for part in (error.message, error.fix) if part))
+
+
+def refused_by_model(status: str, text: str) -> Refusal:
+    """The refusal for Triton's `status` and the `text` of its error."""
+    error = failure(status, text, "")
+    reason, text = split_prefixes(text)
+    code = REASONS[reason].status if reason in REASONS else _status(error)
+    if code >= 500 and not reason:
+        text = f"{text} {FIXES.get(type(error), '')}".strip()
+    return _refusal(code, text, reason)
+
+
+def refused_setting(error: InvalidRequest) -> Refusal:
+    """The refusal for a setting that can't be taken."""
+    message = str(error)
+    return Refusal(400, message if message.endswith("?") else f"{message}.", param=error.field)
+
+
+def _status(error: HfxError) -> int:
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+
+
+def _refusal(status: int, message: str, reason: str = "") -> Refusal:
+    named = FIELD.match(message)
+    param = named[1] if named is not None and named[1] in NAMES else ""
+    return Refusal(status, message, [RETRY] if status in AGAIN else [], param=param, reason=reason)

@@ -21,7 +21,7 @@ CLOSED = re.compile(
     rb"/v2/repository/models/.*|/v2/(?:systemsharedmemory|cudasharedmemory|trace|logging)(?:/.*)?|.*/trace/setting"
 )
 METHODS = {b"GET": READ, b"POST": ASKED}
-# The same for readers (openapi.py): method, path, what it answers.
+# The same for readers (/openapi.json): method, path, what it answers.
 TRITON_PATHS = (
     ("GET", "/health", "Triton's readiness, without a key."),
     ("GET", "/metrics", "Triton's metrics, as Prometheus reads them."),

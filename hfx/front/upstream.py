@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from hfx.front.refusals import Header
+from hfx.front.guard import Disconnected
+from hfx.front.refusals import RETRY, Header, Refusal
+
+STOPPED = "Triton does not take requests at the moment; it is being started again. Try again later."
+LOST = "Triton ended before it answered; it is being started again."
 
 KEPT_CONNECTIONS = 256  # between requests
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
@@ -20,6 +26,16 @@ HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trail
 
 class UpstreamLost(Exception):
     """Triton's connection broke before the answer was complete."""
+
+
+class Client(Protocol):
+    """The client that a request comes from: when it leaves, its connections to Triton are closed."""
+
+    upstreams: set[UpstreamConnection]
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has closed its connection."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -164,6 +180,34 @@ class Upstream:
         else:
             _, connection = await loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
         return connection
+
+    @asynccontextmanager
+    async def sent(
+        self,
+        method: bytes,
+        path: bytes,
+        body: bytes = b"",
+        headers: Sequence[Header] = (),
+        client: Client | None = None,
+    ) -> AsyncIterator[UpstreamConnection]:
+        """A connection on which a request was sent; it is closed with that of `client`.
+
+        Raises Refusal (503) where Triton does not listen, and Disconnected once `client` has left.
+        """
+        try:
+            connection = await self.connect()
+        except OSError:
+            raise Refusal(503, STOPPED, [RETRY]) from None
+        used = set() if client is None else client.upstreams
+        used.add(connection)
+        try:
+            if client is not None and client.has_left:
+                raise Disconnected
+            connection.send(request_head(method, path, len(body), headers), body)
+            yield connection
+        finally:
+            used.discard(connection)
+            connection.release()
 
     def close(self) -> None:
         """Keep no connection any longer; those in use are closed when their answers are complete."""

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +16,8 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 from numpy.typing import NDArray
 
-from hfx.errors import ModelMissing
+from hfx import native
+from hfx.errors import ModelMissing, NativeMissing
 from hfx.metadata import check_text
 from hfx.repository import parse_config
 
@@ -24,6 +27,7 @@ THREADS = "intra_op_thread_count"  # the parameter of a net's or engine's config
 Tensors = dict[str, NDArray[Any]]
 Request = Mapping[str, Any]  # public input -> one row's value, or the list of its values: texts, numbers, booleans
 Answer = dict[str, Any]  # public output -> one row's value
+LOG = logging.getLogger(__name__)
 
 
 def scalar_outputs(repository: Path, name: str) -> frozenset[str]:
@@ -74,3 +78,20 @@ def read_config(path: Path) -> dict[str, Any]:
         parse_config(path.read_text(encoding="utf-8")), preserving_proto_field_name=True
     )
     return {"input": [], "output": [], "max_batch_size": 0, **config}
+
+
+def is_foreign(library: Path, sha256: str) -> bool:
+    """Whether a model's library of native operators is not this installation's, byte for byte.
+
+    Such a one is not loaded here, as it would be foreign code; a server runs the code of its models. A log line says
+    so. One that is not the file of the hash `sha256` is no matter of this function: opening the model refuses it.
+    """
+    try:
+        found = library.read_bytes()
+        if hashlib.sha256(found).hexdigest() != sha256 or found == native.library().read_bytes():
+            return False
+        reason = "is not the one of this hfx"
+    except (NativeMissing, OSError) as error:
+        reason = f"can't be compared with this installation's ({error})"
+    LOG.warning("%s %s: ONNX Runtime runs the model. Fix: export it again", library, reason)
+    return True

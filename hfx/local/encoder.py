@@ -20,11 +20,11 @@ from hfx.local import (
     Tensors,
     as_tensors,
     device_config,
+    is_foreign,
     plain_answer,
     read_config,
     scalar_outputs,
 )
-from hfx.local.operators import is_foreign
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,8 @@ class LocalModel:
         from hfx.python_backends.onnxruntime.config import ConfigError, model_file
         from hfx.python_backends.onnxruntime.ragged import Layout, check
         from hfx.python_backends.onnxruntime.sessions import open_session
-        from hfx.python_backends.postprocess.tasks import open_postprocessor
+        from hfx.python_backends.tasks import TASKS
+        from hfx.python_backends.tasks.postprocessing import open_postprocessor
 
         self.name = name
         self.max_batch_size = int(config["max_batch_size"])
@@ -55,10 +56,10 @@ class LocalModel:
             raise UsageError(f"{name} can't run on a GPU here: {error}.", "Use --device cpu.") from error
         self.layout = Layout.read(net)
         rank = len(net["input"][0]["dims"])
-        # Outputs with a value for each token: the dimension that is the sequence's in the inputs is open there, too.
-        self.token_outputs = frozenset(
-            o["name"] for o in net["output"] if [int(d) for d in o["dims"]][rank - 1 : rank] == [-1]
-        )
+        # Outputs with a value for each token, or each mask: the dimension that is the sequence's in the inputs is open.
+        is_open = frozenset(o["name"] for o in net["output"] if [int(d) for d in o["dims"]][rank - 1 : rank] == [-1])
+        self.mask_outputs = is_open if TASKS[self.encoder.settings.task].of_masks else frozenset[str]()
+        self.token_outputs = is_open - self.mask_outputs
         self._running = threading.Lock()
         check(self.layout, net, self.session)
         last = repository / (name + names.POSTPROCESS_SUFFIX) / "1"
@@ -87,7 +88,8 @@ class LocalModel:
 
     def encode_each(self, requests: Sequence[Request]) -> list[Tensors | RequestRefused]:
         """The tensors of each request, or why there are none."""
-        from hfx.python_backends.encoding import InvalidInput, tensors
+        from hfx.python_backends.encoding import tensors
+        from hfx.python_backends.errors import InvalidInput
 
         items = [self._item(request) for request in requests]
         found = iter(self.encoder.encode([item for item in items if not isinstance(item, RequestRefused)]))
@@ -98,7 +100,7 @@ class LocalModel:
 
     def _item(self, request: Request) -> Any:
         """What the encoder reads of a request, or the RequestRefused that says why it does not."""
-        from hfx.python_backends.encoding import InvalidInput
+        from hfx.python_backends.errors import InvalidInput
 
         try:
             return self.encoder.items(as_tensors(request))[0]
@@ -136,7 +138,7 @@ class LocalModel:
         """What NAME answers: the last step on the net's outputs, as plain values."""
         tensors: Mapping[str, NDArray[Any]] = outputs
         if self.postprocessor is not None:
-            from hfx.python_backends.postprocess.inputs import InvalidInput
+            from hfx.python_backends.errors import InvalidInput
 
             try:
                 tensors = self.postprocessor.answer({**as_tensors(request), **encoded, **outputs})

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx import errors, names
-from hfx.local import THREADS, Answer, Device, Kind, Request, device_config
-from hfx.local.operators import is_foreign
-from hfx.python_backends.engine import errors as engine
-from hfx.python_backends.engine.errors import EngineError
+from hfx.local import THREADS, Answer, Device, Kind, Request, device_config, is_foreign
+from hfx.python_backends import errors as engine
 from hfx.python_backends.engine.generation_settings import LISTS, from_text
+from hfx.python_backends.errors import EngineError
 
 if TYPE_CHECKING:
     from hfx.python_backends.generation.generator import TextGenerator
@@ -181,7 +180,7 @@ def _alike(requests: Sequence[Request]) -> list[list[int]]:
 
 def _answer(texts: Sequence[Piece]) -> Answer:
     """Output tensors of the texts that one request gave."""
-    from hfx.python_backends.generation.tokens import token_outputs
+    from hfx.python_backends.generation.pieces import token_outputs
 
     first = texts[0]
     answer: Answer = {

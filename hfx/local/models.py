@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfx import names
-from hfx.answering import Answer, Model, Part, Parts, Request, plain_values
+from hfx.answering import Answer, Model, Piece, Request, plain_values
 from hfx.errors import HfxError, UsageError
 from hfx.local import Device, read_config
 from hfx.manifest import model_sha256
@@ -87,8 +87,6 @@ def published_metadata(repository: Path, name: str) -> ModelMetadata:
 
 
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:
-    from hfx.python_backends.generation.tokens import token_outputs
-
     several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
     deadline = {} if timeout is None else _deadline(timeout)
     one_document = threading.Lock()  # the chunks of one document fill the engine
@@ -97,19 +95,19 @@ def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, t
         with one_document if request.get(names.LONG) == ["chunk"] else nullcontext():
             return plain_values(generator.infer(deadline | request))
 
-    def stream(request: Request) -> Parts:
+    def stream(request: Request) -> Generator[Piece, None, None]:
         if request.get(names.NUM_RETURN_SEQUENCES, [1]) != [1]:
             raise UsageError("A stream has one text.", f"Leave {names.NUM_RETURN_SEQUENCES} out.")
         with closing(generator.stream(deadline | request)) as pieces:
             for piece in pieces:
-                yield Part(
+                yield Piece(
                     piece.text,
-                    piece.truncated_tokens,
                     piece.finish_reason or "",
                     piece.input_tokens,
                     piece.output_tokens,
+                    piece.truncated_tokens,
                     piece.log_probs or (),
-                    token_outputs(piece.tokens) if piece.tokens else {},
+                    piece.tokens or (),
                 )
 
     metadata = replace(metadata, inputs=(*metadata.inputs, several))

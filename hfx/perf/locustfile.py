@@ -15,6 +15,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
@@ -29,6 +30,7 @@ from hfx import names
 from hfx.client import Client
 from hfx.errors import HfxError, UsageError
 from hfx.perf.load import Request, RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors
+from hfx.perf.loadgen.log import COUNTS, Piece
 from hfx.python_backends.engine.generation_settings import LISTS
 
 grpc_gevent.init_gevent()
@@ -36,8 +38,6 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
 
 SYNTHETIC = 256  # requests, sent in turn
 EPOCH = time.time() - time.perf_counter()
-COUNTS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
-Piece = tuple[int, int, int, str]  # tokens read, written and cut off, and why the text ended
 
 
 def now() -> float:
@@ -168,7 +168,7 @@ class ModelUser(User):
         try:
             for at, piece in self.answers(request):
                 times.append(at)
-                pieces.append(piece)
+                pieces.append(astuple(piece))
         except HfxError as failure:
             error = failure
         end = times[-1] if times and error is None else now()
@@ -183,9 +183,8 @@ class ModelUser(User):
     def answers(self, request: Request) -> Iterator[tuple[float, Piece]]:
         """The parts of the answer, and when each came."""
         outputs = self.client.infer(self.model, {name: list(values) for name, values in request.inputs.items()})
-        read, written, cut = (int(outputs[name].ravel()[0]) if name in outputs else 0 for name in COUNTS)
-        reason = outputs[names.FINISH_REASON].ravel()[0].decode() if names.FINISH_REASON in outputs else ""
-        yield now(), (read, written, cut, reason)
+        named = [name for name in (*COUNTS, names.FINISH_REASON) if name in outputs]
+        yield now(), Piece.of({name: outputs[name].ravel()[0] for name in named})
 
     def _fire(self, name: str, seconds: float, length: int, error: HfxError | None) -> None:
         self.environment.events.request.fire(
@@ -228,4 +227,4 @@ class StreamingUser(ModelUser):
                 at = now()
                 if count == 0:
                     self._fire("first token", at - begin, 1, None)
-                yield at, (piece.input_tokens, piece.output_tokens, piece.truncated_tokens, piece.finish_reason)
+                yield at, Piece(piece.input_tokens, piece.output_tokens, piece.truncated_tokens, piece.finish_reason)

@@ -1,16 +1,23 @@
-"""What this machine is: processor, cores, memory, GPUs, the versions of what is measured."""
+"""What this machine is: processor, cores, memory, the versions of what is measured, and its GPUs.
+
+GPUs are as nvidia-smi tells them; without it, or where it fails, there are none, and what it does not know ("[N/A]") is
+None.
+"""
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import os
 import platform
 import re
+import shutil
+import subprocess
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 
-from hfx.perf.results.schema import Machine
-from hfx.perf.server import gpus
+from hfx.perf.results import Gpu, Machine
 
 PACKAGES = (
     "hfx", "onnxruntime", "onnxruntime-gpu", "openvino", "tokenizers", "torch", "transformers", "optimum",
@@ -32,7 +39,7 @@ def machine() -> Machine:
         memory=int(psutil.virtual_memory().total),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         load=os.getloadavg()[0],
-        gpus=tuple(gpu.name for gpu in gpus.look()),
+        gpus=tuple(gpu.name for gpu in local_gpus()),
         versions=versions,
     )
 
@@ -43,3 +50,46 @@ def _processor() -> str:
         if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
             return named[1].strip()
     return platform.processor() or platform.machine()
+
+
+# GPUs
+
+QUERY = ("--query-gpu=name,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+ANSWER_SECONDS = 10.0  # nvidia-smi may have to wake the driver
+COLUMNS = 3  # name, percent, MiB
+MIB = 1 << 20
+
+
+def local_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this machine now."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    try:
+        done = subprocess.run([tool, *QUERY], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines())]
+    return tuple(_gpu(*row) for row in rows if len(row) == COLUMNS)
+
+
+def joined_gpus(looks: list[tuple[Gpu, ...]]) -> tuple[Gpu, ...]:
+    """Many looks as one: busy on average, memory at most. A GPU is known by its place."""
+    gpus = []
+    for same in zip(*(look for look in looks if look), strict=False):
+        busy = [gpu.busy for gpu in same if gpu.busy is not None]
+        memory = [gpu.memory for gpu in same if gpu.memory is not None]
+        gpus.append(Gpu(same[0].name, fmean(busy) if busy else None, max(memory, default=None)))
+    return tuple(gpus)
+
+
+def _gpu(name: str, percent: str, mebibytes: str) -> Gpu:
+    busy, memory = _number(percent), _number(mebibytes)
+    return Gpu(name, None if busy is None else busy / 100, None if memory is None else round(memory * MIB))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -13,11 +13,11 @@ from hfx.client.address import parse_address
 from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
-from hfx.perf.load import Limits, Plan, RequestSet, Slo
+from hfx.perf.load import LoadLimits, Plan, RequestSet, Slo
 from hfx.perf.loadgen.generate import check, generate
-from hfx.perf.loadgen.log import Progress, Watch
+from hfx.perf.loadgen.log import LoadRun, Progress, Watch
 from hfx.perf.loadgen.stats import run_of
-from hfx.perf.results.schema import Requests, Run, Scalar, Subject, Tool
+from hfx.perf.results import Requests, Run, Scalar, Subject, Tool
 from hfx.perf.server import ServerWatch, Statistics, Target, located
 from hfx.perf.tools.locust import run_locust
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
@@ -38,7 +38,7 @@ class MeasureSpec:
     """
 
     requests: RequestSet
-    limits: Limits
+    limits: LoadLimits
     slo: Slo | None = None
     tool: Tool = "builtin"
     stream: bool | None = None
@@ -100,9 +100,19 @@ def measure(
                 watch(progress)
 
         model = metadata(replace(target, model=target.model + STREAM_SUFFIX)) if spec.stream else found
-        log = TOOLS[spec.tool](target, plan, spec, model, follow, stop)
+        log = TOOLS[spec.tool](LoadRun(target, plan, spec, model, follow, stop))
         load = plan.load(spec.requests.words, spec.limits.words, case)
-        run = run_of(log, _subject(target, spec, label, settings), load, plan, spec.slo, round)
+        subject = Subject(
+            label=label or target.model,
+            model=target.model,
+            tool=spec.tool,
+            task=target.task,
+            device=target.device,  # type: ignore[arg-type]
+            precision=target.precision,
+            protocol="grpc-stream" if spec.stream else "grpc",
+            settings=dict(settings),
+        )
+        run = run_of(log, subject, load, plan, spec.slo, round)
         side = server.end(model.name, run.requests.succeeded)
     if not run.requests.succeeded and not stop.is_set():
         raise _no_answer(target.model, run.requests)
@@ -122,19 +132,6 @@ def _no_answer(model: str, requests: Requests) -> LoadFailed:
     return LoadFailed(
         f"None of {requests.sent} requests to {model} succeeded: {kind} ({counts.get(kind, 0)}): {words}",
         f"Try one alone: hfx infer {model} TEXT",
-    )
-
-
-def _subject(target: Target, spec: MeasureSpec, label: str, settings: Mapping[str, Scalar]) -> Subject:
-    return Subject(
-        label=label or target.model,
-        model=target.model,
-        tool=spec.tool,
-        task=target.task,
-        device=target.device,  # type: ignore[arg-type]
-        precision=target.precision,
-        protocol="grpc-stream" if spec.stream else "grpc",
-        settings=dict(settings),
     )
 
 

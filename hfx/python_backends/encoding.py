@@ -1,4 +1,7 @@
-"""From a model folder (tokenizer.json, settings.json) to the encoder of its task."""
+"""From a model folder (tokenizer.json, settings.json) to the encoder of its task; question answering's is windows.py.
+
+Token ids equal those of the checkpoint's own tokenizer with truncation to max_length.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,44 @@ from collections.abc import Sequence as Many
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .hypotheses import HypothesisEncoder
-from .inputs import InvalidInput, Tensors
-from .pairs import PairEncoder
-from .rows import Row, tensors
+from .errors import InvalidInput
+from .inputs import (
+    BYTES_PER_TOKEN,
+    MARGIN,
+    Piece,
+    Tensors,
+    Text,
+    characters_before,
+    column,
+    column_pairs,
+    decoded,
+    encode_together,
+    encoded,
+    or_refusal,
+    piece,
+    refuse_longer,
+    refuse_tokens,
+    same_rows,
+    sequence_length,
+    settled,
+    table,
+)
+from .rows import SPECIAL, Row, Sequence, sequence, tensors
 from .settings import Settings
-from .texts import TextEncoder
 from .windows import WindowEncoder
 
-__all__ = ["Encoder", "InvalidInput", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
+__all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
+
+TEXT = "text_input"
+QUERY = "query"
+LABELS = "candidate_labels"
+
+# Each label costs a pass of the net; more than this is a mistake or an attack.
+MAX_LABELS = 1000
 
 
 class Encoder(Protocol):
@@ -33,6 +63,249 @@ class Encoder(Protocol):
 
     def encode(self, items: Many[Any]) -> list[Row | InvalidInput]:
         """One row, or the reason why there is none, for each item; the tokenizer sees them all at once."""
+
+
+class TextEncoder:
+    """Encodes texts: text-classification, token-classification, feature-extraction.
+
+    `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself.
+    """
+
+    fields: tuple[str, ...] = (TEXT,)
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._side = settings.truncation_side
+        self._needs_places = settings.task == "token-classification"
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
+
+    def items(self, tensors: Tensors) -> list[Text]:
+        """The texts of a request, one a row."""
+        return [*column(TEXT, tensors)]
+
+    def encode(self, items: Many[Text]) -> list[Row | InvalidInput]:
+        """One row (or the reason why there is none) for each text, by one call of the tokenizer."""
+        return encode_together([(encoded(item),) for item in items], self._check, self._tokenize, self._row)
+
+    def _check(self, raw: bytes) -> tuple[bytes, Piece]:
+        """The text, and the piece of it that is tokenized first."""
+        return raw, self._piece(raw, BYTES_PER_TOKEN[0])
+
+    def _piece(self, raw: bytes, bytes_per_token: int) -> Piece:
+        return piece(TEXT, raw, self.settings.max_length * bytes_per_token, self._side)
+
+    def _tokenize(self, checked: Many[tuple[bytes, Piece]]) -> Any:
+        texts = [used.text for _, used in checked]
+        # The fast call knows neither offsets nor words; words are what a cut text is checked by.
+        if self._needs_places or any(used.cut for _, used in checked):
+            return self._tokenizer.encode_batch(texts)
+        return self._tokenizer.encode_batch_fast(texts)
+
+    def _row(self, raw: bytes, used: Piece, encoding: Any) -> Row:
+        for bytes_per_token in BYTES_PER_TOKEN[1:]:
+            if not used.cut or settled(encoding, self._side):
+                break
+            used = self._piece(raw, bytes_per_token)
+            encoding = self._tokenizer.encode(used.text)
+        if len(encoding) == 0:
+            raise InvalidInput(f"{TEXT} has no tokens")
+        refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
+        if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
+            raise InvalidInput(f"{TEXT} has a word without an end in {len(used.text)} characters. Divide it by blanks")
+        places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
+        return Row((sequence(encoding, self.settings, places),), max(self._dropped(encoding), int(used.cut)))
+
+    def _cuts_word(self, encoding: Any, used: Piece) -> bool:
+        """Whether the last word of the tokens kept (the first, where texts lose their beginning) may go on outside."""
+        masked = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        places = [place for place, special in masked if not special]
+        if not places:
+            return False
+        right = self._side == "right"
+        beside = used.text[max(end for _, end in places) :] if right else used.text[: min(start for start, _ in places)]
+        return not any(map(str.isspace, beside))
+
+    def _dropped(self, encoding: Any) -> int:
+        if len(encoding) < self.settings.max_length:
+            return 0
+        return sum(len(part) - sum(part.special_tokens_mask) for part in encoding.overflowing)
+
+
+def _places(encoding: Any, shift: int) -> NDArray[np.int32]:
+    places = np.array(encoding.offsets, np.int32).reshape(-1, 2) + np.int32(shift)
+    places[np.array(encoding.special_tokens_mask, np.bool_)] = SPECIAL
+    return places
+
+
+class PairEncoder:
+    """Encodes (query, text) for text ranking: one sequence, of which the longer text is truncated first.
+
+    Token ids are those of sentence-transformers' CrossEncoder (5.7): the checkpoint's own tokenizer, which is given the
+    pair with truncation `longest_first`. `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself. The
+    two are tokenized without special tokens and joined here: of a pair that it truncates, the tokenizer would also
+    build every combination of the parts that it leaves out.
+    """
+
+    fields: tuple[str, ...] = (QUERY, TEXT)
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._side = settings.truncation_side
+        self._room = settings.max_length - tokenizer.num_special_tokens_to_add(is_pair=True)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._template = Template(tokenizer.encode("a", "a"))
+
+    def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
+        """The queries and texts of a request, a pair a row."""
+        return column_pairs(QUERY, TEXT, tensors)
+
+    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | InvalidInput]:
+        """One row (or the reason why there is none) for each item; equal queries are tokenized once."""
+        pairs = [(encoded(query), encoded(text)) for query, text in items]
+        return encode_together(pairs, self._check, self._tokenize, self._row)
+
+    def _check(self, query: bytes, text: bytes) -> tuple[bytes, str, Piece]:
+        """The text, the query, and the piece of the text that is tokenized first."""
+        refuse_longer(QUERY, query, self.settings.max_length)
+        return text, decoded(QUERY, query), self._piece(text, BYTES_PER_TOKEN[0])
+
+    def _tokenize(self, checked: Many[tuple[bytes, str, Piece]]) -> list[tuple[list[int], list[int]]]:
+        """The ids of the query and of the piece of each."""
+        texts = list(dict.fromkeys(text for _, query, used in checked for text in (query, used.text)))
+        ids = dict(zip(texts, self._ids(texts), strict=True))
+        return [(ids[query], ids[used.text]) for _, query, used in checked]
+
+    def _piece(self, text: bytes, bytes_per_token: int) -> Piece:
+        return piece(TEXT, text, self.settings.max_length * bytes_per_token, self._side)
+
+    def _ids(self, texts: Many[str]) -> list[list[int]]:
+        return [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _row(self, raw: bytes, _: str, used: Piece, ids: tuple[list[int], list[int]]) -> Row:
+        first, second = ids
+        # The tokens kept of a cut text are those of the whole text, and which of the two is longer is certain.
+        enough = max(self._room, len(first)) + MARGIN
+        for bytes_per_token in BYTES_PER_TOKEN[1:]:
+            if not used.cut or len(second) >= enough:
+                break
+            used = self._piece(raw, bytes_per_token)
+            [second] = self._ids([used.text])
+        kept = longest_first(len(first), len(second), self._room)
+        joined = self._template.joined(self._kept(first, kept[0]), self._kept(second, kept[1]))
+        if not joined.ids:
+            raise InvalidInput(f"{QUERY} and {TEXT} have no tokens")
+        refuse_tokens(f"{QUERY} or {TEXT}", joined.ids, self.settings.vocab_size, self._tokenizer)
+        types = joined.type_ids if "token_type_ids" in self.settings.inputs else []
+        dropped = len(first) + len(second) - sum(kept)
+        return Row((Sequence(joined.ids, types),), max(dropped, int(used.cut)))
+
+    def _kept(self, ids: list[int], count: int) -> list[int]:
+        return ids[:count] if self._side == "right" else ids[len(ids) - count :]
+
+
+class Template:
+    """The special tokens and type ids around a pair, taken from the `example` (an Encoding) of one."""
+
+    def __init__(self, example: Any) -> None:
+        self._ids, self._types = list(example.ids), list(example.type_ids)
+        places = list(example.sequence_ids)
+        ends = len(places) - places[::-1].index(0), len(places) - places[::-1].index(1)
+        self._borders = places.index(0), ends[0], places.index(1), ends[1]
+
+    def joined(self, first: list[int], second: list[int]) -> Sequence:
+        """The sequence of two texts' token ids."""
+        begin, _, middle, _ = self._borders
+        first_types, second_types = [self._types[begin]] * len(first), [self._types[middle]] * len(second)
+        return Sequence(self._around(self._ids, first, second), self._around(self._types, first_types, second_types))
+
+    def _around(self, example: list[int], first: list[int], second: list[int]) -> list[int]:
+        begin, end, middle, last = self._borders
+        return [*example[:begin], *first, *example[end:middle], *second, *example[last:]]
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many of `first` and `second` tokens are kept in `room`: the shorter text keeps up to half of it."""
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second, room // 2)
+    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+
+
+class HypothesisEncoder:
+    """Encodes (text, labels) for zero-shot classification: a premise/hypothesis pair for each label.
+
+    The pairs are those of transformers' ZeroShotClassificationPipeline (4.57): only the premise is truncated.
+    `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself.
+    """
+
+    fields: tuple[str, ...] = (TEXT, LABELS)
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._side = settings.truncation_side
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(settings.max_length, strategy="only_first", direction=settings.truncation_side)
+
+    def items(self, tensors: Tensors) -> list[tuple[Text, Many[Text]]]:
+        """The texts and labels of a request, a pair a row."""
+        same_rows(TEXT, LABELS, tensors)
+        return list(zip(column(TEXT, tensors), table(LABELS, tensors), strict=True))
+
+    def encode(self, items: Many[tuple[Text, Many[Text]]]) -> list[Row | InvalidInput]:
+        """One row of as many sequences as labels (or the reason why there is none) for each item."""
+        return [or_refusal(self._row, encoded(text), [encoded(label) for label in labels]) for text, labels in items]
+
+    def _hypotheses(self, labels: Many[bytes]) -> list[str]:
+        if not labels:
+            raise InvalidInput(f"{LABELS} is empty: send at least one label")
+        if len(labels) > MAX_LABELS:
+            raise InvalidInput(f"{LABELS} has {len(labels)} labels; at most {MAX_LABELS} can be taken")
+        return [self.settings.hypothesis_template.format(self._label(raw)) for raw in labels]
+
+    def _label(self, raw: bytes) -> str:
+        refuse_longer(LABELS, raw, self.settings.max_length)
+        label = decoded(LABELS, raw)
+        if not label.strip():
+            raise InvalidInput(f"{LABELS} has an empty label")
+        return label
+
+    def _row(self, raw: bytes, labels: Many[bytes]) -> Row:
+        hypotheses = self._hypotheses(labels)
+        if not raw:
+            raise InvalidInput(f"{TEXT} is empty")
+        used, encodings = self._pairs(raw, hypotheses)
+        for encoding in encodings:
+            refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
+        sequences = tuple(sequence(encoding, self.settings) for encoding in encodings)
+        return Row(sequences, max(max(map(self._dropped, encodings)), int(used.cut)))
+
+    def _pairs(self, raw: bytes, hypotheses: list[str]) -> tuple[Piece, list[Any]]:
+        """The widest piece of the text that is needed, and its encodings with every hypothesis."""
+        for bytes_per_token in BYTES_PER_TOKEN:
+            used = piece(TEXT, raw, self.settings.max_length * bytes_per_token, self._side)
+            encodings = self._tokenize(used.text, hypotheses)
+            if not used.cut or settled(encodings[0], self._side):
+                break
+        return used, encodings
+
+    def _tokenize(self, premise: str, hypotheses: list[str]) -> list[Any]:
+        try:
+            return self._tokenizer.encode_batch([(premise, each) for each in hypotheses])  # type: ignore[no-any-return]
+        except Exception as error:
+            if "too short" not in str(error):
+                raise
+            room = self.settings.max_length
+            raise InvalidInput(f"{LABELS} has a label that leaves no room for the text in {room} tokens") from None
+
+    def _dropped(self, encoding: Any) -> int:
+        if len(encoding) < self.settings.max_length:
+            return 0
+        return sum(sequence_length(part, 0) for part in encoding.overflowing)
 
 
 def open_encoder(folder: Path | str) -> Encoder:

@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from .engine.errors import Draining, EngineError, InvalidRequest, QueueFull
+from .errors import QUEUE_FULL, Draining, EngineError, InvalidRequest, QueueFull, reason_of
 from .generation.generator import TextGenerator
 from .generation.pieces import Piece
 from .generation.streams import TextStream
@@ -27,10 +27,8 @@ from .serving.ipc import publication
 from .serving.metrics import MetricsPublisher
 from .serving.relay_server import RelayServer
 from .serving.request import CancelRegistry, Channel, GenerateRequest, Tensors
-from .serving.response_writer import reason_of
 from .serving.triton_channel import TritonChannel
 
-QUEUE_FULL = "queue_full"  # the reason in the metrics
 CANCELLED = Piece("", finish_reason="cancelled")
 LAST_RESPONSES_SECONDS = 5.0  # to send callers that the engine has closed
 
@@ -81,6 +79,10 @@ class TritonPythonModel:
             tensors = ((tensor.name(), tensor.as_numpy().reshape(-1).tolist()) for tensor in request.inputs())
             channel = TritonChannel(request.get_response_sender())
             self._take(GenerateRequest(channel, request.request_id()), tensors, request.parameters())
+
+    def is_ready(self) -> bool:
+        """Whether requests should come here: Triton 26.03 and later ask. A model that is loaded has been warmed up."""
+        return not self.draining and self.generator.engine.is_working()
 
     def finalize(self) -> None:
         """Let requests that were taken finish within the drain time, end the others with their errors, and close.
@@ -149,12 +151,12 @@ class TritonPythonModel:
 
     def _count_full(self, requests: int) -> None:
         with self.changed:
-            self.refused[QUEUE_FULL] += requests
+            self.refused[QUEUE_FULL.refusal] += requests
 
     def _count(self, error: Exception) -> None:
-        reason = reason_of(error)
-        if reason is not None:
+        refusal = reason_of(error).refusal
+        if refusal:
             with self.changed:
-                self.refused[reason] += 1
+                self.refused[refusal] += 1
         elif not isinstance(error, EngineError):  # a bug
             pb.Logger.log_error(f"a request ended with {error!r}")

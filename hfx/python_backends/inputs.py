@@ -13,16 +13,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import InvalidInput
+
 Tensors = Mapping[str, NDArray[Any]]
 Text = str | bytes
 Result = TypeVar("Result")
+Checked = TypeVar("Checked", bound="tuple[Any, ...]")
 
 TOKENS_SHOWN = 3
 LONGEST_TEXT = 16 * 2**20  # bytes, however much of a text is read
-
-
-class InvalidInput(ValueError):
-    """A client's tensor that can't be taken; the text names the tensor and says what is wrong with it."""
 
 
 def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | InvalidInput:
@@ -31,6 +30,22 @@ def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | Inval
         return encode(*arguments)
     except InvalidInput as refusal:
         return refusal
+
+
+def encode_together(
+    items: Iterable[tuple[Any, ...]],
+    check: Callable[..., Checked],
+    tokenize: Callable[[list[Checked]], Iterable[Any]],
+    row: Callable[..., Result],
+) -> list[Result | InvalidInput]:
+    """A row (or the reason why there is none) for each of `items`, which are tuples of UTF-8 texts.
+
+    `check` gets the texts of an item; what it returns of all items is tokenized together. `row` gets that of an item,
+    and its encoding.
+    """
+    checked = [or_refusal(check, *item) for item in items]
+    encodings = iter(tokenize([each for each in checked if not isinstance(each, InvalidInput)]))
+    return [each if isinstance(each, InvalidInput) else or_refusal(row, *each, next(encodings)) for each in checked]
 
 
 def column(field: str, tensors: Tensors) -> list[bytes]:
@@ -75,6 +90,12 @@ def same_rows(first: str, second: str, tensors: Tensors) -> None:
     left, right = len(_tensor(first, tensors)), len(_tensor(second, tensors))
     if left != right:
         raise InvalidInput(f"{first} has {left} rows but {second} has {right}")
+
+
+def column_pairs(first: str, second: str, tensors: Tensors) -> list[tuple[Text, Text]]:
+    """The strings of two [rows, 1] tensors, a pair a row."""
+    same_rows(first, second, tensors)
+    return list(zip(column(first, tensors), column(second, tensors), strict=True))
 
 
 def encoded(text: Text) -> bytes:

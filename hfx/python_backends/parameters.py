@@ -8,9 +8,12 @@ is misspelt would be no setting.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import reprlib
+from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
+
+from .tasks import TASKS
 
 # What Triton reads itself. It takes these out of infer requests, but not out of those of the generate endpoint (2.51).
 TRITON_NAMES = frozenset(
@@ -18,13 +21,8 @@ TRITON_NAMES = frozenset(
 )
 TRITON_PREFIX = "triton_"
 
-# The settings of the encoder tasks, which are tensors too.
-ENCODER_SETTINGS: Mapping[str, Mapping[str, type]] = {
-    "text-classification": {"top_k": int},
-    "zero-shot-classification": {"top_k": int, "multi_label": bool},
-    "text-ranking": {"raw_scores": bool},
-}
 KINDS = {int: "a whole number", bool: "true or false"}
+NAME_LENGTH = 60  # characters of an unknown name that are compared and shown: it may be as long as a body
 
 
 def parse_parameters(text: str) -> dict[str, Any]:
@@ -38,12 +36,13 @@ def parse_parameters(text: str) -> dict[str, Any]:
 def encoder_settings(text: str, task: str) -> dict[str, Any]:
     """The settings of an encoder's `task` in `request.parameters()`. Raises ValueError for any other parameter."""
     parameters = parse_parameters(text)
-    types = ENCODER_SETTINGS.get(task, {})
+    types = {name: kind for name, kind in TASKS[task].options.items() if kind in KINDS}
     for name, value in parameters.items():
         if name not in types:
-            raise ValueError(f"{name} is no parameter of this model; {_hint(name, types)}")
+            short = name[:NAME_LENGTH]
+            raise ValueError(f"{short} is no parameter of this model; {_hint(short, types)}")
         if type(value) is not types[name]:
-            raise ValueError(f"{name} is {value!r}; allowed: {KINDS[types[name]]}")
+            raise ValueError(f"{name} is {reprlib.repr(value)}; allowed: {KINDS[types[name]]}")
     return parameters
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
-from .inputs import InvalidInput, refuse_huge
+from .errors import ENGINE_UNREACHABLE, QUEUE_FULL, TOO_LONG, InvalidInput, Reason, with_reason
+from .inputs import refuse_huge
 from .serving.cancellation_poller import CancellationPoller
-from .serving.ipc import ENGINE_UNREACHABLE, FramedSocket, connect, publication, text_of
+from .serving.ipc import FramedSocket, connect, publication, text_of
 from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
-TOO_LONG, QUEUE_FULL = "TOO_LONG", "QUEUE_FULL"  # reasons by which the engine would refuse (response_writer.py)
 OLD_SECONDS = 0.25  # an answer that is older refuses nothing: the next request brings a new one
 
 
@@ -40,9 +40,13 @@ class PendingCall:
         """Whether it has been answered."""
         return self.channel.ended
 
+    def fail(self, reason: Reason, text: object) -> None:
+        """Answer that there is no text, for a `reason`."""
+        self.channel.fail(with_reason(reason, text), reason.code)
+
     def fail_unreachable(self, what: str) -> None:
         """Answer that `what` has happened to the engine."""
-        self.channel.fail(f"[hfx:{ENGINE_UNREACHABLE}] the engine {what}. Try again later", "UNAVAILABLE")
+        self.fail(ENGINE_UNREACHABLE, f"the engine {what}. Try again later")
 
 
 class TritonPythonModel:
@@ -83,14 +87,13 @@ class TritonPythonModel:
     def _submit(self, request: Any) -> None:
         call = PendingCall(request, next(self._numbers))
         if self._is_full():
-            message = "as many requests are under way as may. Try again later"
-            call.channel.fail(f"[hfx:{QUEUE_FULL}] {message}", "UNAVAILABLE")
+            call.fail(QUEUE_FULL, "as many requests are under way as may. Try again later")
             self._refused += 1
             return
         try:
             inputs = {tensor.name(): _plain(tensor) for tensor in request.inputs()}
         except InvalidInput as refusal:
-            call.channel.fail(f"[hfx:{TOO_LONG}] {refusal}", "INVALID_ARG")
+            call.fail(TOO_LONG, refusal)
             return
         try:
             connection = call.connection = self._connected()

@@ -11,14 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .settings import Settings
+from .tasks import TASKS
 
 SPECIAL = -1  # in a sequence's places: a token that stands for no characters of the text
-PADDING = -2  # in the spans tensor: no token at all
-
-# Several sequences a row (tensors [rows, sequences, width]), and the tensor that holds the sequences' places.
-NESTED = {"question-answering", "zero-shot-classification"}
-PLACES = {"token-classification": ("offsets", SPECIAL), "question-answering": ("spans", PADDING)}
-COLUMNS = {"token-classification": 2, "question-answering": 4}  # of that tensor
 
 
 @dataclass(frozen=True)
@@ -79,9 +74,10 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
     types = places = None
     if "token_type_ids" in settings.inputs:
         types = arrays["token_type_ids"] = np.full(shape, settings.pad_type_id, np.int32)
-    if settings.task in PLACES:
-        name, padding = PLACES[settings.task]
-        places = arrays[name] = np.full((*shape, COLUMNS[settings.task]), padding, np.int32)
+    task = TASKS[settings.task]
+    if task.places is not None:
+        shape_of_places = (*shape, task.places.columns)
+        places = arrays[task.places.tensor] = np.full(shape_of_places, task.places.padding, np.int32)
     for i, row in enumerate(rows):
         for j, sequence in enumerate(row.sequences):
             length = len(sequence.ids)
@@ -91,7 +87,7 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
                 types[i, j, :length] = sequence.type_ids
             if places is not None:
                 places[i, j, :length] = sequence.places
-    if settings.task not in NESTED:
+    if not task.nested:
         arrays = {name: array[:, 0] for name, array in arrays.items()}
     arrays["truncated_tokens"] = np.array([[row.truncated_tokens] for row in rows], np.int32)
     return arrays

@@ -7,14 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-TASKS = (
-    "text-classification",
-    "token-classification",
-    "question-answering",
-    "feature-extraction",
-    "zero-shot-classification",
-    "text-ranking",
-)
+from .tasks import TASKS
 
 
 @dataclass(frozen=True)

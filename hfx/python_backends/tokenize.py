@@ -20,15 +20,12 @@ import numpy as np
 import triton_python_backend_utils as pb
 
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
-from .encoding import InvalidInput, open_encoder, tensors
-from .inputs import Tensors
+from .encoding import open_encoder, tensors
+from .errors import InvalidInput, QueueFull, with_reason
+from .inputs import Tensors, table
 from .parameters import encoder_settings
 
 MOST = 2**31 - 1  # of a setting: more is as much
-
-
-class QueueFull(Exception):
-    """A request that would wait for too long."""
 
 
 class TritonPythonModel:
@@ -79,8 +76,10 @@ class TritonPythonModel:
         for name in self.encoder.fields:
             if name not in arrays:
                 raise InvalidInput(f"{name} is missing")
-        for name, dtype in self.settings.items():
-            if dtype is not bool and name in arrays:
+        for name in self.settings.keys() & arrays.keys():
+            if self.settings[name] is np.object_:
+                _refuse_empty(name, arrays)
+            elif self.settings[name] is not bool:
                 _refuse_below_one(name, arrays[name])
 
     def _admit(self, request: Any, arrays: Tensors, now: float) -> None:
@@ -88,10 +87,8 @@ class TritonPythonModel:
             return
         rows = len(arrays[self.encoder.fields[0]])
         if not self.queue.admission.take(rows, now, 1e-6 * request.timeout()):
-            raise QueueFull(
-                "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, "
-                "or try again later."
-            )
+            message = "The model has more to do than it can answer in time"
+            raise QueueFull(message, "Send fewer requests at a time, or try again later.")
 
     def _add_parameters(self, request: Any, arrays: dict[str, Any]) -> None:
         """Add the settings among the request's parameters, for all of its rows. Raises InvalidInput."""
@@ -108,7 +105,7 @@ class TritonPythonModel:
 
     def _settings(self, arrays: Tensors, rows: int) -> Tensors:
         return {
-            name: arrays[name] if name in arrays else np.zeros((rows, 1), dtype)
+            name: arrays[name] if name in arrays else np.full((rows, 1), b"" if dtype is np.object_ else 0, dtype)
             for name, dtype in self.settings.items()
         }
 
@@ -120,13 +117,22 @@ def _refuse_below_one(name: str, value: Any) -> None:
         raise InvalidInput(f"{name} must be at least 1, not {least}")
 
 
+def _refuse_empty(name: str, arrays: Tensors) -> None:
+    """Refuse texts of which an empty one would mean that they are left out."""
+    if any(not text for row in table(name, arrays) for text in row):
+        raise InvalidInput(f"{name} has an empty text")
+
+
 def _response(arrays: dict[str, Any]) -> Any:
     return pb.InferenceResponse([pb.Tensor(name, array) for name, array in arrays.items()])
 
 
 def _refusal(refusal: Exception) -> Any:
-    code = pb.TritonError.UNAVAILABLE if isinstance(refusal, QueueFull) else pb.TritonError.INVALID_ARG
-    return pb.InferenceResponse(error=pb.TritonError(str(refusal), code))
+    if isinstance(refusal, QueueFull):
+        error = pb.TritonError(with_reason(refusal.reason, refusal), pb.TritonError.UNAVAILABLE)
+    else:
+        error = pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG)
+    return pb.InferenceResponse(error=error)
 
 
 def _queue(model: str, bound: Bound) -> MetricsReader | None:

@@ -13,20 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from .errors import InvalidInput
 from .inputs import (
-    InvalidInput,
     Piece,
     Tensors,
     Text,
     characters_before,
-    column,
+    column_pairs,
     decoded,
+    encode_together,
     encoded,
-    or_refusal,
     piece,
     refuse_longer,
     refuse_tokens,
-    same_rows,
     sequence_length,
 )
 from .rows import SPECIAL, Row, Sequence, sequence
@@ -42,8 +41,6 @@ MAX_STRIDE = 128
 # fill the windows with ordinary text, which has 3 to 5 bytes a token.
 MAX_WINDOWS = 64
 CONTEXT_BYTES_PER_TOKEN = 6
-
-Item = tuple[Text, Text]
 
 
 class WindowEncoder:
@@ -66,21 +63,14 @@ class WindowEncoder:
             self._length, stride=self._stride, strategy=strategy, direction=settings.truncation_side
         )
 
-    def items(self, tensors: Tensors) -> list[Item]:
+    def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
         """The questions and contexts of a request, a pair a row."""
-        same_rows(QUESTION, CONTEXT, tensors)
-        return list(zip(column(QUESTION, tensors), column(CONTEXT, tensors), strict=True))
+        return column_pairs(QUESTION, CONTEXT, tensors)
 
-    def encode(self, items: Many[Item]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | InvalidInput]:
         """One row of as many sequences as windows (or the reason why there is none) for each item."""
-        checked = [or_refusal(self._check, encoded(question), encoded(context)) for question, context in items]
-        good = [each for each in checked if not isinstance(each, InvalidInput)]
-        pairs = [self._ordered(question, used.text) for question, used, _ in good]
-        encodings = iter(self._tokenizer.encode_batch(pairs))
-        return [
-            each if isinstance(each, InvalidInput) else or_refusal(self._row, next(encodings), each[1], each[2])
-            for each in checked
-        ]
+        pairs = [(encoded(question), encoded(context)) for question, context in items]
+        return encode_together(pairs, self._check, self._tokenize, self._row)
 
     def _check(self, question: bytes, context: bytes) -> tuple[str, Piece, int]:
         """The question, the piece of the context that is read, and the characters before it."""
@@ -108,10 +98,11 @@ class WindowEncoder:
     def _count(self, text: str) -> int:
         return len(self._counter.encode(text, add_special_tokens=False))
 
-    def _ordered(self, question: str, context: str) -> tuple[str, str]:
-        return (question, context) if self.settings.question_first else (context, question)
+    def _tokenize(self, checked: Many[tuple[str, Piece, int]]) -> Any:
+        pairs = [(question, used.text) for question, used, _ in checked]
+        return self._tokenizer.encode_batch(pairs if self.settings.question_first else [pair[::-1] for pair in pairs])
 
-    def _row(self, encoding: Any, used: Piece, shift: int) -> Row:
+    def _row(self, _: str, used: Piece, shift: int, encoding: Any) -> Row:
         windows = [encoding, *encoding.overflowing]
         for window in windows[:MAX_WINDOWS]:
             refuse_tokens(f"{QUESTION} or {CONTEXT}", window.ids, self.settings.vocab_size, self._tokenizer)

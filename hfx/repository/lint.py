@@ -10,11 +10,11 @@ from pathlib import Path
 
 from hfx.errors import LintFailed
 from hfx.releases import MINIMUM_SECURE, release
-from hfx.repository.rules import ensembles, files, manifests, onnx_files, python_models, scheduling
+from hfx.repository.rules import ensembles, files, onnx_files, python_models, scheduling
 from hfx.repository.subject import Finding, Rule, read_subject
 
 FINDINGS_SHOWN = 5
-_MODULES = (files, manifests, ensembles, scheduling, onnx_files, python_models)
+_MODULES = (files, ensembles, scheduling, onnx_files, python_models)
 _RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
 RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 

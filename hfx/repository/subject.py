@@ -196,21 +196,33 @@ class Finding:
     message: str
     fix: str
 
+    @property
+    def place(self) -> str:
+        """The path, with the line where there is one."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+    def lines(self) -> tuple[str, str, str]:
+        """What people read: the rule and the place, the message, the cure."""
+        return f"{self.rule} {self.severity} {self.place}", f"    {self.message}", f"    {self.fix}"
+
     def __str__(self) -> str:
-        place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.rule} {self.message}"
+        return f"{self.place}: {self.rule} {self.message}"
 
 
-Check = Callable[[Subject], Iterator[Problem]]
+Check = Callable[[Any], Iterator[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A function from the repository to the problems it finds, whose docstring is the rule's title."""
+    """A function from what it reads to the problems it finds, whose docstring is the rule's title; `source` says why.
+
+    It reads the Subject of a repository, or the Files of a deployment (hfx.deploy.rules).
+    """
 
     id: str
     severity: Severity
     fix: str
+    source: str
     check: Check
 
     @property
@@ -218,13 +230,16 @@ class Rule:
         """What is wrong where the rule applies."""
         return (self.check.__doc__ or "").rstrip(".")
 
-    def findings(self, subject: Subject) -> Iterator[Finding]:
-        """What the rule finds in the repository."""
+    def findings(self, subject: Any) -> Iterator[Finding]:
+        """What the rule finds in `subject`."""
         for problem in self.check(subject):
-            fix = problem.fix or self.fix
+            fix = f"{problem.fix or self.fix} {self.source}".rstrip()
             yield Finding(self.id, self.severity, problem.path, problem.line, problem.message, fix)
 
 
-def rule(id: str, severity: Severity, fix: str = "") -> Callable[[Check], Rule]:
-    """Make a function the rule `id`; its problems have the cure `fix` unless they name another."""
-    return lambda check: Rule(id, severity, fix, check)
+def rule(id: str, severity: Severity, fix: str = "", source: str = "") -> Callable[[Check], Rule]:
+    """Make a function the rule `id`; its problems have the cure `fix` unless they name another.
+
+    `source` is an address of the documentation or issue that it follows.
+    """
+    return lambda check: Rule(id, severity, fix, source, check)

@@ -4,8 +4,7 @@
 `find_sources`, cut into chunks in one pass by `cut`, and read in chunks, bad rows included, by a `ChunkReader`.
 """
 
-from hfx.rows.chunks import ChunkReader, columns_of, cut, verify
-from hfx.rows.reading import Rows, read_rows
+from hfx.rows.chunks import ChunkReader, Rows, columns_of, cut, read_rows, verify
 from hfx.rows.row import Chunk, Place, Row, RowError
 from hfx.rows.sources import Format, Source, find_sources, format_of, source_of
 from hfx.rows.text import MAX_BYTES, Line, json_object, lines

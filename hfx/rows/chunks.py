@@ -1,9 +1,14 @@
-"""Chunks: consecutive rows of one file, cut in one pass over it, and read again alone or one after the other."""
+"""Chunks: consecutive rows of one file, cut in one pass over it, and read again alone or one after the other.
+
+`read_rows` reads all rows of a file, of which none may be bad.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -94,3 +99,31 @@ def columns_of(source: Source) -> tuple[str, ...]:
 def open_rows(source: Source) -> LineFile | ParquetFile:
     """The file, opened. Raises RowError for one that has no columns, or has one twice."""
     return ParquetFile(source) if source.format == "parquet" else LineFile(source)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A file: its columns (of JSON lines those of the first row), its rows, and whether all cells are str."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[Row]
+    textual: bool
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of `path`. Raises RowError for an empty file, and here or while they are read for one that is bad."""
+    source = replace(source_of(str(path)), name=str(path))  # as it was given, in messages
+    columns = columns_of(source)
+    if not columns:
+        next(_good_rows(source), None)  # raises what is wrong with the first
+    if not source.size or not columns:
+        raise RowError(path, "it is empty.", "Give a file with a row for each request.")
+    return Rows(columns, _good_rows(source), textual=source.format in ("csv", "tsv", "text"))
+
+
+def _good_rows(source: Source) -> Iterator[Row]:
+    with closing(open_rows(source)) as file:
+        for row in file.rows(None):
+            if row.error is not None:
+                raise row.error
+            yield row

@@ -10,37 +10,51 @@ This file runs alone in the image of docker/Dockerfile: `python3 arguments.py DE
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 
 SHARED_MEMORY_BYTES = 1 << 20  # a Python stub's first region; it grows by itself
 CONTAINER_MODELS = "/models"
 CONTAINER_SECONDS = (300, 30)  # that loading the models, and requests under way at the end, may take
+BODY_DEFAULT, BODY_MARGIN = 64 << 20, 8 << 20
 CLOSED_APIS = "shared-memory,trace,logging"  # they write files or map memory
-# The header that would open them. Every local user can read the arguments, so it is one that can't be sent: a name in
-# HTTP/1 has no colon, and gRPC refuses a request with such a name.
-CLOSED = "no:key=opens"
+# The name of the header that would open them. Every local user can read the arguments, so it is one that can't be sent:
+# a name in HTTP/1 has no colon, and the gRPC of Triton 2.51 refuses a request with such a name. Libraries differ in
+# that, so its value is another one at each start, which callers from elsewhere can't know.
+CLOSED_NAME = "no:key"
 
 
 def server_arguments(
-    repository: str, device: str, load_seconds: float, exit_seconds: int, controlled: bool = False
+    repository: str, device: str, load_seconds: float, exit_seconds: int, controlled: bool = False, secret: str = ""
 ) -> list[str]:
     """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model).
 
-    With `controlled` every client of HTTP can load and unload models; gRPC stays closed to that.
+    With `controlled` every client of HTTP can load and unload models; gRPC stays closed to that. `secret` is the value
+    of the header that opens what is closed; a random one without it.
     """
+    closed = f"{CLOSED_NAME}={secret or secrets.token_hex(16)}"
     control = ("--model-control-mode=explicit", "--load-model=*") if controlled else ("--model-control-mode=none",)
     return [
         f"--model-repository={repository}",
         *control,
         "--disable-auto-complete-config",
         f"--model-config-name={device}",
-        f"--http-restricted-api={CLOSED_APIS}:{CLOSED}",
-        f"--grpc-restricted-protocol={f'model-repository,{CLOSED_APIS}' if controlled else CLOSED_APIS}:{CLOSED}",
+        f"--http-restricted-api={CLOSED_APIS}:{closed}",
+        f"--grpc-restricted-protocol={f'model-repository,{CLOSED_APIS}' if controlled else CLOSED_APIS}:{closed}",
         f"--exit-timeout-secs={exit_seconds}",
         f"--backend-config=python,shm-default-byte-size={SHARED_MEMORY_BYTES}",
         f"--backend-config=python,stub-timeout-seconds={int(load_seconds) or 1}",
         "--log-format=ISO8601",
     ]
+
+
+def body_arguments(largest: int, is_bounded: bool) -> list[str]:
+    """Arguments for HTTP bodies of up to `largest` bytes, of a Triton that `is_bounded`.
+
+    The front writes the numbers of JSON anew in up to 8 bytes, and a head: BODY_MARGIN holds both.
+    """
+    needed = largest + BODY_MARGIN
+    return [f"--http-max-input-size={needed}"] if is_bounded and needed > BODY_DEFAULT else []
 
 
 def grpc_tls_arguments(certificate: str, key: str, client_authorities: str) -> list[str]:

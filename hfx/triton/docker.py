@@ -17,12 +17,12 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hfx.errors import ServerError
+from hfx.process import exit_reason
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.triton import process
 from hfx.triton.arguments import CONTAINER_MODELS, server_arguments
 from hfx.triton.liveness import Death
-from hfx.triton.log import ServerLog, end_server, load_error, wait_until_ready
-from hfx.triton.log_rotation import LogRotation
+from hfx.triton.log import LogRotation, ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.models import select_models
 from hfx.triton.server import Server, choose_ports, is_ready
 
@@ -38,7 +38,7 @@ class DockerServer(Server):
     """A Triton server in a container.
 
     `triton` is an image tag such as 26.07 (releases.py), `image` an image to use as it is (with a digest, if you
-    give one). `command()` is the whole `docker run` line.
+    give one). `options` are further arguments of tritonserver. `command()` is the whole `docker run` line.
 
     Raises ServerError: no docker, no engine, no such image (each with the line to run), a port taken, a model that
     does not load, not ready in time.
@@ -47,12 +47,13 @@ class DockerServer(Server):
     _: KW_ONLY
     triton: str = MINIMUM_SECURE
     image: str = ""
+    options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.release = release(self.triton)
         self._built_here = not self.image
-        self.image = self.image or f"hfx-triton:{self.release.tag}-{self.device}"
+        self.image = self.image or self.release.hfx_image(self.device)
         self.container = f"hfx-{secrets.token_hex(4)}"
         self.log = Path(tempfile.gettempdir()) / f"{self.container}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,15 +81,14 @@ class DockerServer(Server):
             self.image,
             "tritonserver",
             *server_arguments(CONTAINER_MODELS, self.device, self.timeout, self.exit_timeout),
+            *self.options,
         ]
 
     def image_command(self) -> list[str]:
         """The line that gets the image: built in a checkout of hfx, or pulled where it is not hfx's."""
         if not self._built_here:
             return ["docker", "pull", self.image]
-        arguments = (f"BASE={self.release.image}", f"DEVICE={self.device}")
-        options = [part for argument in arguments for part in ("--build-arg", argument)]
-        return ["docker", "build", "--file", "docker/Dockerfile", *options, "--tag", self.image, "."]
+        return self.release.build_command(self.device, self.image)
 
     def start(self) -> None:
         """Start and return when every model answers."""
@@ -102,7 +102,7 @@ class DockerServer(Server):
     def deaths(self) -> list[Death]:
         """How the container ended, when it has. What happens inside only probes see."""
         code = None if self._process is None else self._process.poll()
-        return [] if code is None else [Death((), f"the container ended by itself ({process.exit_reason(code)})")]
+        return [] if code is None else [Death((), f"the container ended by itself ({exit_reason(code)})")]
 
     def restart(self) -> None:
         """Remove the container at once and start a new one at the same ports; may be called again when it fails."""

@@ -13,12 +13,11 @@ from typing import Any
 
 from hfx.names import MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX
 from hfx.python_backends.onnxruntime.config import POSTPROCESS
-from hfx.repository import parse_config
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import render_message
 from hfx.triton.installation import ONNXRUNTIME
+from hfx.triton.models import CONFIG_FILE, read_config
 
-CONFIG_FILE = "config.pbtxt"
 TYPE_STRING = 13
 COMMENTS = ("Made by: hfx serve, for its own copy",)
 
@@ -29,10 +28,10 @@ def use_backend(repository: Path, backend: str) -> None:
         net, last = (repository / (folder.name + suffix) for suffix in (NET_SUFFIX, POSTPROCESS_SUFFIX))
         if not ((folder / MANIFEST_FILE).is_file() and net.is_dir()):
             continue  # no encoder of hfx
-        configs = {path: _read(path) for path in (net / CONFIG_FILE, *net.glob("configs/*.pbtxt"))}
+        configs = {path: read_config(path) for path in (net / CONFIG_FILE, *net.glob("configs/*.pbtxt"))}
         if any(config.backend != ONNXRUNTIME for config in configs.values()):
             continue
-        step = _read(last / CONFIG_FILE) if last.is_dir() else None
+        step = read_config(last / CONFIG_FILE) if last.is_dir() else None
         merges = step is not None and all(_can_merge(config, step) for config in configs.values())
         for path, config in configs.items():
             config.backend = backend
@@ -41,7 +40,7 @@ def use_backend(repository: Path, backend: str) -> None:
             if merges or backend != ONNXRUNTIME:
                 _write(path, config)
         if merges:
-            ensemble = _read(folder / CONFIG_FILE)
+            ensemble = read_config(folder / CONFIG_FILE)
             _merge(ensemble, net.name, last.name)
             _write(folder / CONFIG_FILE, ensemble)
             (last / "1").rename(net / POSTPROCESS)
@@ -81,10 +80,6 @@ def _merge(ensemble: Any, net: str, last: str) -> None:
             del steps[net].output_map[name]
     steps[net].output_map.update(steps[last].output_map)
     ensemble.ensemble_scheduling.step.remove(steps[last])
-
-
-def _read(path: Path) -> Any:
-    return parse_config(path.read_text("utf-8", "replace"))
 
 
 def _write(path: Path, message: Any) -> None:

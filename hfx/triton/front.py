@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,8 +20,8 @@ from dataclasses import replace
 from hfx.errors import ServerError
 from hfx.extras import install_command
 from hfx.front.settings import Limits, Settings, State, Tls
+from hfx.process import ends_with_parent, exit_reason, spawn
 from hfx.triton.liveness.process_table import read_process
-from hfx.triton.process import ends_with_parent, exit_reason
 from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
 
 SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs, unless it computes
@@ -40,7 +39,8 @@ class Front:
     `repository` is the folder of the served models, for their tokenizers. `playground` is whether GET / answers with a
     page to try them on. `allowed_hosts` are names of the server in a request's `Host`, beside this machine's; at an
     address beyond it any will do without them. `cors_origins` are those of other servers' web pages that may send
-    requests. `report` receives a line for each front that had to be replaced.
+    requests. `scrape_port`, where it is not 0, has /metrics and /health alone, without a key and without TLS. `report`
+    receives a line for each front that had to be replaced.
     """
 
     def __init__(
@@ -56,14 +56,17 @@ class Front:
         playground: bool = True,
         allowed_hosts: Sequence[str] = (),
         cors_origins: Sequence[str] = (),
+        scrape_port: int = 0,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         _check_packages()
         host = address(host)
-        self._listener = bind(host, port, "http", listening=False)
+        self._listeners = [bind(host, port, "http", listening=False)]
+        if scrape_port:
+            self._listeners.append(bind(host, scrape_port, "scrapes", listening=False))
         hosts = (*LOCAL_NAMES, host, *allowed_hosts) if allowed_hosts or is_loopback(host) else ()
         self._settings = Settings(
-            self._listener.fileno(),
+            self._listeners[0].fileno(),
             -1,
             "",
             "",
@@ -76,6 +79,7 @@ class Front:
             hosts,
             cors_origins,
             time.time(),
+            self._listeners[-1].fileno() if scrape_port else -1,
         )
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,7 +91,7 @@ class Front:
         self._control: socket.socket | None = None  # to the front that runs
         self._failure = ""
         self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
-        self.url = f"{'https' if tls else 'http'}://{contact(host)}:{self._listener.getsockname()[1]}"
+        self.url = f"{'https' if tls else 'http'}://{contact(host)}:{self._listeners[0].getsockname()[1]}"
 
     @property
     def pid(self) -> int:
@@ -105,11 +109,12 @@ class Front:
         Raises ServerError when it ends instead, or when another program listens at its port by now.
         """
         self._settings = replace(self._settings, upstream=upstream, metrics=metrics)
-        try:
-            self._listener.listen(self._settings.limits.connections)
-        except OSError as error:
-            host, port = self._listener.getsockname()
-            raise port_taken("http", host, port, error.strerror or str(error)) from error
+        for listener, use in zip(self._listeners, ("http", "scrapes"), strict=False):
+            try:
+                listener.listen(self._settings.limits.connections)
+            except OSError as error:
+                host, port = listener.getsockname()
+                raise port_taken(use, host, port, error.strerror or str(error)) from error
         self._thread.start()
         if not self._started.wait(2 * START_SECONDS) or self._failure:
             self.kill()
@@ -152,7 +157,8 @@ class Front:
     def _close(self) -> None:
         with self._lock:
             self._stopping = True
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()
 
     # The thread that starts the processes: the kernel kills each one when this thread ends, with the whole program.
 
@@ -181,12 +187,10 @@ class Front:
                 if self._stopping:
                     return "is stopping"
                 command = (sys.executable, "-P", "-m", "hfx.front", settings.to_json())
-                self._process = running = subprocess.Popen(
-                    ends_with_parent(command, signal.SIGKILL),
-                    stdin=subprocess.DEVNULL,
+                self._process = running = spawn(
+                    ends_with_parent(command),
                     stdout=subprocess.DEVNULL,  # its stderr is ours: the access log, and what goes wrong
-                    start_new_session=True,
-                    pass_fds=(settings.listener, settings.control),
+                    pass_fds=[each for each in (settings.listener, settings.scraper, settings.control) if each >= 0],
                 )
                 self._control = own
                 self._send_state()

@@ -5,19 +5,86 @@ Models that died are loaded again from the server's own folder, models that were
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hfx.errors import ServerError
 from hfx.repository import models as catalogue
 from hfx.repository.catalog import model_folders
-from hfx.triton.instances import Instances
-from hfx.triton.liveness import Death
-from hfx.triton.models import answers_later, select_models
+from hfx.triton import process
+from hfx.triton.liveness import Death, model_of
+from hfx.triton.models import answers_later, is_ensemble, select_models
 from hfx.triton.reload import Served, Unsettled, manifest_text
 from hfx.triton.server import entry_points
+
+
+class Instances:
+    """The processes of the server with process group `group`, as they are now; later ones once they are noted."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._serving = {instance: pids[-1] for instance, pids in process.stubs(group).items()}
+
+    def deaths(self) -> list[Death]:
+        """The processes that should serve and have died."""
+        return [_death(name, pid) for name, pid in list(self._serving.items()) if not self._runs(pid)]
+
+    def run_beside(self, models: Collection[str]) -> bool:
+        """Whether a process of another model runs."""
+        return any(model_of(name) not in models and self._runs(pid) for name, pid in list(self._serving.items()))
+
+    def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
+        """Whether the processes of `models` counted their open requests in `folder`, and none was open at last."""
+        counts = [folder / str(pid) for pid in self._pids(models)]
+        return all(count.exists() and not any(count.read_bytes()) for count in counts)
+
+    def all_answered(self, models: Collection[str], folder: Path) -> bool:
+        """Whether no process, also of those replaced, has an open request by its count in `folder`.
+
+        Those of `models` that do not count have none once they have ended: a stopping server unloads what is answered.
+        """
+        if any(not (folder / str(pid)).exists() and self._runs(pid) for pid in self._pids(models)):
+            return False
+        return not any(any(count.read_bytes()) for count in folder.iterdir() if self._runs(int(count.name)))
+
+    def kill(self, models: Collection[str]) -> None:
+        """End the processes of `models`; a stopped one that ran on could end the server."""
+        for name, pid in list(self._serving.items()):
+            if model_of(name) in models and self._runs(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def forget(self, models: Collection[str]) -> dict[str, int]:
+        """Watch those of `models` no longer: they may end. Returns them: instance -> process id."""
+        forgotten = {name: pid for name, pid in self._serving.items() if model_of(name) in models}
+        self._serving = {name: pid for name, pid in self._serving.items() if name not in forgotten}
+        return forgotten
+
+    def restore(self, forgotten: Mapping[str, int]) -> None:
+        """Watch those processes again that `forget` returned."""
+        self._serving |= forgotten
+
+    def note(self, models: Collection[str], before: Collection[int]) -> None:
+        """Watch the processes of `models`: the latest that is not one of `before`, which may still end its requests."""
+        for name, pids in process.stubs(self._group).items():
+            if model_of(name) in models:
+                self._serving[name] = ([pid for pid in pids if pid not in before] or pids)[-1]
+
+    def _pids(self, models: Collection[str]) -> list[int]:
+        return [pid for name, pid in list(self._serving.items()) if model_of(name) in models]
+
+    def _runs(self, pid: int) -> bool:
+        return process.is_running(pid, self._group)
+
+
+def _death(instance: str, pid: int) -> Death:
+    model, how = model_of(instance), process.ending(pid)
+    return Death((model,), f"the Python process of {model} died" + (f" ({how})" if how else ""))
+
 
 OPEN_REQUESTS = "open_requests"  # a file for each process that counts its own
 CLOSE_SECONDS = 10.0  # for what is being replaced when the server has ended
@@ -74,10 +141,15 @@ class LoadedModels:
         """
         return [Death((), self._unsettled)] if self._unsettled else self._instances.deaths()
 
-    def all_answered(self) -> bool:
-        """Whether no request is open that Triton does not count when it stops; False where that can't be known."""
+    def all_answered(self, by_triton: bool) -> bool:
+        """Whether no request is open; False where that can't be known.
+
+        Where it is known `by_triton` that it counts none, of those that it does not count when it stops; else of all.
+        """
         folders = model_folders(self._served.repository)
         later = [folder.name for folder in folders if answers_later(folder, self._device)]
+        if not by_triton and any(folder.name not in later and not is_ensemble(folder) for folder in folders):
+            return False
         return self._instances.all_answered(later, self.folder / OPEN_REQUESTS)
 
     # Models that died

@@ -6,16 +6,18 @@ tritonserver 2.51.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hfx.errors import ServerError
-from hfx.triton import process
+from hfx.process import end, exit_reason
 
-LOADING = re.compile(r'"loading: (.+):\d+"')
 LOADED = re.compile(r"\"successfully loaded '(.+)'\"")
 FAILURES = (
     re.compile(r"\"failed to load '(?P<model>.+?)' version \d+: (?P<reason>.*)\""),
@@ -24,6 +26,7 @@ FAILURES = (
     re.compile(r"\"Invalid argument: (?P<reason>ensemble (?P<model>\S+) contains .*)\""),
 )
 CONFIG_SYNTAX = re.compile(r"Error parsing text-format inference.ModelConfig: (.*)")
+NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
 GIVEN_UP = re.compile(r'"Waiting for in-flight requests to complete\."|^error: creating server')
 SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also said of addresses that it can't listen at
@@ -35,7 +38,19 @@ IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferenc
 LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0
 UNLOADING = '"All models are stopped, unloading models"'
+# Said once a second by 25.05 and later, which take no more requests then and wait for N to become 0 before they count
+# what is in flight. An idle stream is among the N, so this may last until the exit timeout.
+WAITING = re.compile(r"Found \d+ gRPC service connections and inference handlers")
 SENT_SECONDS = 0.5  # for responses that an engine has sent on their way through Triton
+# A phrase of a reason that a model did not load for -> what helps.
+ADVICE = (
+    ("no GPUs are available", "This machine has no usable GPU: serve with --device cpu."),
+    ("does not support GPUs", "This Triton was built without GPUs: serve with --device cpu."),
+    ("unable to find backend library", "Install the backend there, use a server that has it, or leave the model out."),
+    ("shared memory key", "/dev/shm is full or closed: give it more room (docker run --shm-size 1g)."),
+    ("ModuleNotFoundError", "Install the missing module where the server runs."),
+)
+GENERAL_ADVICE = "Export the model again (hfx export --force), or leave it out with --models."
 REASON_LINES = 12
 POLL_SECONDS = 0.03
 
@@ -62,12 +77,15 @@ class ServerLog:
         self.text += complete.decode(errors="replace")
 
     def progress(self) -> str:
-        """`loaded N of M models (NAME)` when that changed since the last call, else an empty string."""
+        """`loaded NAME (N)`, N models so far, when that changed since the last call, else an empty string.
+
+        How many there will be is not known: an ensemble is loaded after its members.
+        """
         loaded = LOADED.findall(self.text)
         if len(loaded) == self.said:
             return ""
         self.said = len(loaded)
-        return f"loaded {loaded[-1]} ({len(loaded)} of {len(set(LOADING.findall(self.text)) | set(loaded))})"
+        return f"loaded {loaded[-1]} ({len(loaded)})"
 
     def failures(self) -> dict[str, str]:
         """The models that did not load, each with its first reason, in the order in which they failed."""
@@ -95,6 +113,10 @@ class ServerLog:
     def is_unloading(self) -> bool:
         """Whether a stopping server has no request in flight that it counts, and takes none."""
         return UNLOADING in self.text
+
+    def is_stopping(self) -> bool:
+        """Whether the server takes no more requests; it may count as open what has none."""
+        return self.is_unloading() or WAITING.search(self.text) is not None
 
     def is_idle(self) -> bool:
         """Whether no request was in flight when a stopping server last counted them."""
@@ -157,12 +179,16 @@ def wait_until_ready(
 
 
 def end_server(
-    running: subprocess.Popen[bytes], log: ServerLog, grace: float, all_answered: Callable[[], bool] = lambda: False
+    running: subprocess.Popen[bytes],
+    log: ServerLog,
+    grace: float,
+    all_answered: Callable[[bool], bool] = lambda by_triton: False,
 ) -> bool:
     """End the server that writes `log` within `grace` seconds; False: requests were still in flight.
 
-    It is over too when Triton counts no request in flight and `all_answered()` says so of those that it does not count:
-    Triton 2.51 never unloads a model whose process died with requests in it.
+    It is over too when it takes no more requests and `all_answered()` has said for SENT_SECONDS that none is open: of
+    those that Triton does not count when it has counted the others (True), else of all. Triton 2.51 never unloads a
+    model whose process died with requests in it, and later ones wait for idle streams.
     """
     answered_at: float | None = None
 
@@ -170,32 +196,78 @@ def end_server(
         nonlocal answered_at
         if log.has_stopped():
             return True
-        if answered_at is None and log.is_unloading() and all_answered():
+        if not (log.is_stopping() and all_answered(log.is_unloading())):
+            answered_at = None
+        elif answered_at is None:
             answered_at = time.monotonic()
         return answered_at is not None and time.monotonic() - answered_at > SENT_SECONDS
 
-    code = process.end(running, grace, is_done)
+    code = end(running, grace, is_done)
     log.read()
     return code == 0 or answered_at is not None or log.is_idle()
 
 
-def load_error(log: ServerLog, paths: Mapping[str, str], code: int | None) -> ServerError:
-    """The error for a server that gave up, ended with `code` (None: not yet); `paths`: folder it saw -> the user's."""
+def load_error(
+    log: ServerLog, paths: Mapping[str, str], code: int | None, backends: str = "the server's image"
+) -> ServerError:
+    """The error for a server that gave up, ended with `code` (None: not yet).
+
+    `paths` are folders that it saw -> the user's, `backends` is where it looks for backends.
+    """
     failures = log.failures()
     if not failures:
-        ending = "" if code is None else f" ({process.exit_reason(code)})"
+        ending = "" if code is None else f" ({exit_reason(code)})"
         return ServerError(f"Triton did not start{ending}. Its last words:\n{log.tail()}", f"Its log: {log.path}")
     reasons = "\n".join(f"{model}: {reason}" for model, reason in failures.items())
     for seen, original in paths.items():
         reasons = reasons.replace(seen, original)
-    return ServerError(
-        f"Triton can't load {', '.join(failures)}.\n{reasons}", f"{_advice(reasons)} Its log: {log.path}"
-    )
+    for name in sorted(set(NO_BACKEND.findall(reasons))):
+        reasons += f"\nThere is no backend {name!r} in {backends}, nor in the model's folder."
+    advice = " ".join(advice for phrase, advice in ADVICE if phrase in reasons) or GENERAL_ADVICE
+    return ServerError(f"Triton can't load {', '.join(failures)}.\n{reasons}", f"{advice} Its log: {log.path}")
 
 
-def _advice(reasons: str) -> str:
-    if "no GPUs are available" in reasons:
-        return "This machine has no usable GPU: serve with --device cpu."
-    if "ModuleNotFoundError" in reasons:
-        return "Install the missing module where the server runs."
-    return "Export the model again (hfx export --force), or leave it out with --models."
+# Kept within a bound: Triton 2.51 without descriptors writes 16 to 50 MB a second.
+
+
+FILE_BYTES = 16 << 20
+OLDER_FILES = 2  # beside the one that is written
+CHECK_SECONDS = 0.2
+
+
+class LogRotation:
+    """Moves the contents of the file `path`, to which a server appends, to `path`.1 and so on, until `stop()`.
+
+    The file itself stays: the server and its stubs hold it open. What they write while it is copied and emptied, some
+    milliseconds in 16 MB, is lost.
+    """
+
+    def __init__(self, path: Path, file_bytes: int = FILE_BYTES) -> None:
+        self._path = path
+        self._file_bytes = file_bytes
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log-rotation", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Rotate no more; the older files are removed."""
+        self._stopped.set()
+        self._thread.join()
+        for older in self._older():
+            older.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(CHECK_SECONDS):
+            if self._path.exists() and self._path.stat().st_size > self._file_bytes:
+                self._rotate()
+
+    def _rotate(self) -> None:
+        newest, *_ = older = self._older()
+        for target, source in zip(reversed(older), reversed(older[:-1]), strict=False):
+            if source.exists():
+                source.replace(target)
+        shutil.copyfile(self._path, newest)
+        os.truncate(self._path, 0)
+
+    def _older(self) -> list[Path]:
+        return [self._path.with_name(f"{self._path.name}.{number}") for number in range(1, OLDER_FILES + 1)]

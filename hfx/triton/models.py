@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import ModelCorrupt, ModelMissing, RepositoryError, UsageError
-from hfx.manifest import read_manifest, verify_files
-from hfx.names import MANIFEST_FILE, MEMBER_SUFFIXES
+from hfx.manifest import check_files, member_folders, read_manifest
+from hfx.names import MANIFEST_FILE
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
@@ -24,6 +25,7 @@ CONFIG_FILE = "config.pbtxt"
 COPIED_BYTES = 1 << 20
 GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
 KIND_GPU = 1  # of ModelInstanceGroup
+REPUBLISH = "Export it again with --force, or serve the others with --models."
 SKIPPED = {"__pycache__"}
 
 # Checks of published models; `names` limits them to some.
@@ -37,14 +39,10 @@ def check_published(repository: Path, names: Sequence[str], report: Callable[[st
     for done in recover(repository):
         report(done)
     for entry in _entries(repository, names):
-        problems = [entry.problem] if entry.problem else []
+        if entry.problem:
+            raise ModelCorrupt(f"The model {entry.name!r} is not as it was published:\n{entry.problem}", REPUBLISH)
         if entry.manifest:
-            problems = [problem.message for problem in verify_files(entry.manifest, repository)]
-        if problems:
-            raise ModelCorrupt(
-                f"The model {entry.name!r} is not as it was published:\n" + "\n".join(problems),
-                "Export it again with --force, or serve the others with --models.",
-            )
+            check_files(entry.manifest, repository, REPUBLISH)
 
 
 def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]:
@@ -59,17 +57,12 @@ def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]
             check_published(repository, [name], report)
         except ModelCorrupt as error:
             damaged[name] = error
-    left_out = [name for name in names if any(name in _family(each) for each in damaged)]
+    left_out = [name for name in names if any(name in member_folders(each) for each in damaged)]
     for problem in damaged.values():
         if len(left_out) == len(names):
             raise problem
         report(f"{problem.message}\nThe other models are served.")
     return left_out
-
-
-def _family(name: str) -> set[str]:
-    """The names of a model's folders."""
-    return {name, *(name + suffix for suffix in MEMBER_SUFFIXES)}
 
 
 def check_release(repository: Path, names: Sequence[str], tag: str) -> None:
@@ -113,7 +106,7 @@ def _members(folder: Path) -> list[str]:
     """The models that the one in `folder` needs: its manifest's folders and the steps of its ensemble."""
     manifest = folder / MANIFEST_FILE
     published = read_manifest(manifest).folders if manifest.exists() else ()
-    config = parse_config((folder / CONFIG_FILE).read_text("utf-8", "replace"))
+    config = read_config(folder / CONFIG_FILE)
     return [*published, *(step.model_name for step in config.ensemble_scheduling.step)]
 
 
@@ -132,9 +125,30 @@ def answers_later(folder: Path, device: str) -> bool:
     return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
 
 
+def is_ensemble(folder: Path) -> bool:
+    """Whether the model in `folder` only calls others."""
+    return bool(read_config(folder / CONFIG_FILE).ensemble_scheduling.step)
+
+
+def python_processes(repository: Path, device: str, backends: Collection[str | None]) -> int:
+    """How many processes the models of `repository` have, at least, of those `backends` that run in Python."""
+    processes = 0
+    for folder in model_folders(repository):
+        with suppress(RepositoryError):  # a configuration that can't be read: Triton will say so
+            config = _device_config(folder, device)
+            if config.backend in backends:
+                processes += sum(group.count or 1 for group in config.instance_group) or 1
+    return processes
+
+
 def _device_config(folder: Path, device: str) -> Any:
     chosen = folder / "configs" / f"{device}.pbtxt"
-    return parse_config((chosen if chosen.exists() else folder / CONFIG_FILE).read_text("utf-8", "replace"))
+    return read_config(chosen if chosen.exists() else folder / CONFIG_FILE)
+
+
+def read_config(path: Path) -> Any:
+    """The configuration message in a file; RepositoryError where it can't be parsed."""
+    return parse_config(path.read_text("utf-8", "replace"))
 
 
 # The private copy

@@ -1,4 +1,4 @@
-"""One tritonserver child process: started, inspected and killed with all its stubs.
+"""One tritonserver child process and its stubs: started, and seen as the kernel has them.
 
 It dies with its parent, is never reached by the terminal's Ctrl-C (it has its own session), and its output goes to
 one log file.
@@ -11,49 +11,20 @@ import platform
 import signal
 import struct
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hfx import process as child
 from hfx.errors import ServerError
+from hfx.process import ends_with_parent, exit_reason
 from hfx.triton.liveness import STUB, processes, read_process
 
-POLL_SECONDS = 0.05
-COLLECT_SECONDS = 2.0
 EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
 # Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB
 # kills it. The limit is the size of each thread's stack, of which only what is used takes memory.
 STACK_BYTES = 512 << 20
-BECOME = """
-import ctypes, os, resource, signal, sys
-parent, by, stack, call, rules, *command = sys.argv[1:]
-libc = ctypes.CDLL(None)
-libc.prctl(1, int(by))  # PR_SET_PDEATHSIG
-if os.getppid() != int(parent):
-    sys.exit(1)  # the parent ended before the call
-if stack:
-    _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    size = int(stack) if most == resource.RLIM_INFINITY else min(int(stack), most)
-    resource.setrlimit(resource.RLIMIT_STACK, (size, most))
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-most = min(most, 1 << 20)  # of which each connection takes some
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-if rules:
-    class Filter(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("rules", ctypes.c_char_p)]
-    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS, without which only root may filter
-    rules = bytes.fromhex(rules)
-    # SECCOMP_SET_MODE_FILTER; SECCOMP_FILTER_FLAG_SPEC_ALLOW, without which older kernels slow down what is filtered
-    libc.syscall(int(call), 1, 4, ctypes.byref(Filter(len(rules) // 8, rules)))
-for name in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
-    signal.signal(name, signal.SIG_DFL)
-os.execvp(command[0], command)
-"""
-
-
 # The Python backend's shared memory, which holds callers' texts, would be open to every user: boost.interprocess sets
 # the mode 0644 past the umask. Machine -> its number for the kernel, that of seccomp(2), that of fchmod(2).
 MACHINES = {"x86_64": (0xC000003E, 317, 91), "aarch64": (0xC00000B7, 277, 52)}
@@ -94,65 +65,8 @@ def spawn(
     """
     if threading.current_thread() is not threading.main_thread():
         raise ServerError("A Triton server must be started from the main thread.", "It would end with this thread.")
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            ends_with_parent(command, signal.SIGTERM, STACK_BYTES, _keep_modes() if keep_modes else ("", "")),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=folder,
-            start_new_session=True,
-            pass_fds=inherit,
-            umask=0o077,
-        )
-
-
-def ends_with_parent(
-    command: Sequence[str], by: signal.Signals, stack: int | None = None, system_calls: tuple[str, str] = ("", "")
-) -> tuple[str, ...]:
-    """`command`, sent the signal `by` when the thread that starts it ends; with stacks of up to `stack` bytes.
-
-    `system_calls` are the number of seccomp(2) and a filter for it, in hexadecimal.
-
-    A short Python program sets this up and becomes `command`. `preexec_fn` would run gRPC's fork handlers in the child,
-    which ended 7 % of the children of a process with open channels (grpcio 1.85.1).
-    """
-    setup = (str(os.getpid()), str(by.value), str(stack or ""), *system_calls)
-    return (sys.executable, "-I", "-S", "-c", BECOME, *setup, *command)
-
-
-def end(process: subprocess.Popen[bytes], grace: float, is_done: Callable[[], bool] = lambda: False) -> int:
-    """Send SIGTERM to `process`, then kill what is left of its group: after `grace` seconds, or once `is_done()`.
-
-    Returns its exit code. Whatever interrupts the wait, nothing of the group is left.
-    """
-    try:
-        if process.poll() is None and grace > 0:
-            process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + grace
-            while process.poll() is None and time.monotonic() < deadline and not is_done():
-                time.sleep(POLL_SECONDS)
-    finally:
-        kill(process)
-        process.wait()
-        _collect(process.pid)
-    return process.returncode
-
-
-def _collect(group: int) -> None:
-    """Wait for the ended processes of `group` that this process has inherited, as process 1 of a container does."""
-    deadline = time.monotonic() + COLLECT_SECONDS
-    with suppress(ChildProcessError):
-        while time.monotonic() < deadline:
-            if os.waitpid(-group, os.WNOHANG) == (0, 0):
-                time.sleep(POLL_SECONDS)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the group of `process`, without waiting."""
-    with suppress(ProcessLookupError):  # nothing is left
-        os.killpg(process.pid, signal.SIGKILL)
+    mortal = ends_with_parent(command, signal.SIGTERM, STACK_BYTES, _keep_modes() if keep_modes else ("", ""))
+    return child.spawn(mortal, log, env=environment, cwd=folder, pass_fds=inherit, umask=0o077)
 
 
 def stubs(group: int) -> dict[str, list[int]]:
@@ -190,11 +104,6 @@ def ending(pid: int) -> str:
     if process is None or process.stat[0] != "Z":
         return ""
     return exit_reason(os.waitstatus_to_exitcode(int(process.stat[EXIT_CODE_FIELD])))
-
-
-def exit_reason(code: int) -> str:
-    """How a process ended, from its return code."""
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def listens(pid: int, port: int) -> bool:

@@ -11,6 +11,8 @@ members are replaced under their own names, which no request uses then, and the 
 from __future__ import annotations
 
 import compileall
+import http.client
+import json
 import os
 import secrets
 import shutil
@@ -18,16 +20,18 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
 
-from hfx.errors import HfxError, ModelCorrupt, ServerError
-from hfx.manifest import read_manifest, verify_files
+from hfx.errors import HfxError, ServerError
+from hfx.manifest import check_files, read_manifest
 from hfx.metadata import TEMPORARY
 from hfx.names import MANIFEST_FILE
-from hfx.repository import models, parse_config
+from hfx.repository import models
 from hfx.repository.catalog import model_folders
-from hfx.triton import control
 from hfx.triton.encoder_nets import use_backend
-from hfx.triton.models import CONFIG_FILE, copy_models, select_models
+from hfx.triton.liveness import call
+from hfx.triton.models import copy_models, is_ensemble, select_models
 
 GENERATION_FILE = ".generation"
 PUBLICATION_FILE = ".publication"  # by which a relay finds the engine that came with it (serving/ipc.py)
@@ -86,13 +90,27 @@ class Served:
         # Triton takes a model with a changed file for a new one. Without, it would keep dead processes; with only
         # config.pbtxt changed, 2.51 tries to add an instance to them and crashes.
         (self.repository / model / GENERATION_FILE).write_text(secrets.token_hex(8))
-        control.load(self.http_url, model, self.timeout)
+        self._control(model, "load")
 
     def unload(self, model: str) -> None:
         """Unload `model`, which ends when its requests are answered, and delete its folder."""
         with suppress(ServerError):  # it was not loaded
-            control.unload(self.http_url, model, self.timeout)
+            self._control(model, "unload")
         shutil.rmtree(self.repository / model, ignore_errors=True)
+
+    def _control(self, model: str, action: Literal["load", "unload"]) -> None:
+        """Triton's model control; a model that is loaded anew is served as it was until then, and on when this fails.
+
+        Who may load models runs any code as the server's user, and every local user can read a key in the server's
+        arguments. So control is open only where HTTP is a socket in the server's own folder, which no other user can
+        enter. Raises ServerError with Triton's reason, or when the server does not answer for `timeout` seconds.
+        """
+        try:
+            url = f"{self.http_url}/v2/repository/models/{quote(model, safe='')}/{action}"
+            call(url, b"{}", self.timeout)
+        except (OSError, http.client.HTTPException) as error:
+            reason = _reason(str(error))
+            raise ServerError(f"Triton did not {action} {model}: {reason}.", "Its log has more.") from error
 
     def replace(self, source: Path, name: str) -> None:
         """Serve `name` as it is published in the repository `source` now, new or in place of the one before.
@@ -104,12 +122,15 @@ class Served:
         outgoing = self.folder / "outgoing"
         before = self.members(name)
         try:
-            folders = self._copy(source, name, incoming)
+            copied = _copy(source, name, incoming)
+            if self.backend:
+                use_backend(incoming, self.backend)
+            folders = [folder for folder in copied if (incoming / folder).is_dir()]
             publication = secrets.token_hex(8)
             for folder in folders:
                 (incoming / folder / PUBLICATION_FILE).write_text(publication)
             outgoing.mkdir()
-            if before and _is_ensemble(incoming / name):
+            if before and is_ensemble(incoming / name):
                 self._replace_ensemble(name, folders, incoming, outgoing)
             else:
                 self._replace_models(folders, incoming, outgoing)
@@ -118,13 +139,6 @@ class Served:
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
             shutil.rmtree(outgoing, ignore_errors=True)
-
-    def _copy(self, source: Path, name: str, target: Path) -> list[str]:
-        """As `_copy`, for the backends of this server."""
-        folders = _copy(source, name, target)
-        if self.backend:
-            use_backend(target, self.backend)
-        return [folder for folder in folders if (target / folder).is_dir()]
 
     def _replace_models(self, folders: list[str], incoming: Path, outgoing: Path) -> None:
         """Load each of `folders` anew; when one does not load, those before it as they were."""
@@ -169,7 +183,7 @@ class Served:
         failure = None
         for member in members:
             with suppress(ServerError):  # the memory of the one before is free before the new one is loaded
-                control.unload(self.http_url, member, self.timeout)
+                self._control(member, "unload")
             self._replace_folder(member, incoming / member, outgoing)
         self._replace_folder(name, incoming / name, outgoing)
         try:
@@ -199,13 +213,7 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
         try:
             folders = select_models(source, [name])
             if text:
-                problems = verify_files(read_manifest(source / name / MANIFEST_FILE), source)
-                if problems:
-                    raise ModelCorrupt(
-                        f"The model {name!r} is not as it was published:\n"
-                        + "\n".join(problem.message for problem in problems),
-                        "Export it again with --force.",
-                    )
+                check_files(read_manifest(source / name / MANIFEST_FILE), source)
             copy_models(source, folders, target)
             # Otherwise its process does so, Triton sees a changed folder, and loads it again with its ensemble.
             compileall.compile_dir(target, quiet=2)
@@ -230,9 +238,14 @@ def _entry_last(name: str, folders: Iterable[str]) -> list[str]:
     return [*(folder for folder in folders if folder != name), name]
 
 
-def _is_ensemble(folder: Path) -> bool:
-    config = parse_config((folder / CONFIG_FILE).read_text("utf-8", "replace"))
-    return bool(config.ensemble_scheduling.step)
+def _reason(text: str) -> str:
+    """Triton's words in the JSON of a refusal."""
+    _, brace, rest = text.partition("{")
+    try:
+        words = str(json.loads(brace + rest)["error"])
+    except (ValueError, LookupError, TypeError):
+        words = text
+    return words.strip().rstrip(".")
 
 
 def _temporary(name: str, folder: str) -> str:

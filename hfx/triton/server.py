@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hfx.triton.loaded_models import LoadedModels
 
 DEVICES = ("cpu", "gpu")
-OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port"}
+OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port", "scrapes": "--scrape-port"}
 ANSWER_SECONDS = 10.0
 LOOPBACK = "127.0.0.1"
 
@@ -180,7 +180,7 @@ def choose_ports(requested: Ports, host: str) -> Ports:
         for use, port in fixed.items():
             held.enter_context(bind(host, port, use))
         free = {}
-        for use in OPTIONS.keys() - fixed.keys():
+        for use in asdict(requested).keys() - fixed.keys():
             sock = held.enter_context(socket.socket())
             sock.bind((host, 0))
             free[use] = sock.getsockname()[1]

@@ -16,9 +16,11 @@ from hfx.triton.front import Front
 from hfx.triton.liveness import NO_ANSWER, PATIENCE_SECONDS, Death, Probe, Target, call, probes, send
 from hfx.triton.recovery import Recovery, Report, after
 from hfx.triton.server import Server
+from hfx.triton.server import is_ready as server_is_ready
 
 CHECK_SECONDS = 0.2
 PROBE_SECONDS = 3.0  # between two probes of a model: they should not be felt
+READY_SECONDS = 0.25  # between two looks at Triton's own readiness
 SILENCE_SECONDS = 8.0
 SLOW_STOP_SECONDS = 1.0
 ReportState = Callable[[str, int], None]
@@ -87,7 +89,9 @@ def _next_deaths(server: Server, recovery: Recovery, report_fault: Report) -> li
 class ProbeLoop:
     """Probes of the server at `target` until `stop()`, each model every `interval` seconds in a thread of its own.
 
-    `deaths` are the models that can't answer any longer (see liveness.send for `patience`).
+    `deaths` are the models that can't answer any longer (see liveness.send for `patience`). When Triton ceases to be
+    ready, all are probed at once: from 26.01 on it does so within 0.3 s of a process's death. It proves nothing by
+    itself, as a model that is replaced is not ready either; nor does it prove life, as a process that hangs is ready.
     """
 
     def __init__(self, target: Target, interval: float, patience: float) -> None:
@@ -96,16 +100,28 @@ class ProbeLoop:
         self._interval = interval
         self._patience = patience
         self._stopped = threading.Event()
+        self._next = threading.Condition()  # notified when probes are due before their time
         self._spawn(self._begin)
 
     def stop(self) -> None:
         """Send no more. Probes without an answer yet break with their server."""
         self._stopped.set()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        with self._next:
+            self._next.notify_all()
 
     def _begin(self) -> None:
         requests = self._probes()
         for place, probe in enumerate(requests):
             self._spawn(self._repeat, probe, self._interval * place / len(requests))
+        was_ready = False
+        while not self._stopped.wait(READY_SECONDS):
+            is_ready = server_is_ready(self._target.http_url)
+            if was_ready and not is_ready:
+                self._hurry()
+            was_ready = is_ready
 
     def _probes(self) -> list[Probe]:
         while not self._stopped.is_set():
@@ -117,7 +133,11 @@ class ProbeLoop:
 
     def _repeat(self, probe: Probe, delay: float) -> None:
         self._stopped.wait(delay)
-        while not self._stopped.wait(self._interval):
+        while not self._stopped.is_set():
+            with self._next:
+                self._next.wait(self._interval)
+            if self._stopped.is_set():
+                return
             if death := send(self._target, probe, self._patience):
                 self.deaths.append(death)
                 return
@@ -146,7 +166,7 @@ class SilenceWatch:
 
     def _run(self) -> None:
         answered = time.monotonic()
-        while not self._stopped.wait(PROBE_SECONDS):
+        while not self._stopped.wait(CHECK_SECONDS if self.fault else PROBE_SECONDS):
             if self._is_live():
                 if self.fault:
                     self._report(f"Triton answers again after {time.monotonic() - answered:.0f} s.")

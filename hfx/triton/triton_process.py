@@ -16,24 +16,45 @@ from typing import Any
 from hfx.errors import ServerError
 from hfx.front.settings import Tls
 from hfx.manifest import member_folders
+from hfx.process import end, exit_reason, kill
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
 from hfx.triton.encoder_nets import use_backend
-from hfx.triton.installation import Installation
-from hfx.triton.launch import Launch, PortLost, SocketRefused, StartFailed
+from hfx.triton.installation import PYTHON, Installation, find_wheel
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels
-from hfx.triton.log import ServerLog, end_server
-from hfx.triton.log_rotation import LogRotation
-from hfx.triton.models import check_gpu, copy_models, select_models
+from hfx.triton.log import LogRotation, ServerLog, end_server, load_error, wait_until_ready
+from hfx.triton.models import check_gpu, copy_models, python_processes, select_models
 from hfx.triton.reload import Served
-from hfx.triton.server import Server, choose_ports, port_taken, statistics
-from hfx.triton.wheel import find_wheel
-from hfx.triton.workspace import Workspace, region_prefix, remove_regions, sweep
+from hfx.triton.server import Server, choose_ports, is_ready, port_taken, statistics
+from hfx.triton.workspace import Workspace, check_shared_memory, region_prefix, remove_regions, sweep
 
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
 HTTP_SOCKET = "http"
 STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
+
+
+class PortLost(Exception):
+    """Another process took the `port` for `use` between the choice and Triton's bind."""
+
+    def __init__(self, use: str, port: int) -> None:
+        super().__init__(f"{use} port {port}")
+        self.use = use
+        self.port = port
+
+
+class SocketRefused(Exception):
+    """Triton can't listen for HTTP at a Unix socket; the message is its own."""
+
+
+class StartFailed(Exception):
+    """Triton did not start: `error` says why, `models` did not load, `crashed` when a signal ended it instead."""
+
+    def __init__(self, error: ServerError, models: Sequence[str], crashed: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.models = tuple(models)
+        self.crashed = crashed
 
 
 @dataclass(eq=False)
@@ -133,11 +154,13 @@ class TritonProcess(Server):
         """The processes of the server that have died, and how."""
         code = self._running().poll()
         if code is not None:
-            return [Death((), f"tritonserver died ({process.exit_reason(code)})")]
+            return [Death((), f"tritonserver died ({exit_reason(code)})")]
         return self.loaded.deaths()
 
     def _exposure(self) -> str:
-        return f"Listening at {self.host}: all that reach this machine can use the models. {self.installation.risk}"
+        asks_certificates = self.grpc_tls is not None and self.grpc_tls.client_authorities
+        users = "" if asks_certificates else f"Listening at {self.host}: all that reach this port can use the models. "
+        return f"{users}{self.installation.risk}".strip()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -179,7 +202,7 @@ class TritonProcess(Server):
 
         Raises ServerError when it does not start; another restart may succeed.
         """
-        process.end(self._running(), grace=0)  # and with it what a reload waits for
+        end(self._running(), grace=0)  # and with it what a reload waits for
         self._kept_log = None
         try:
             with self.loaded.changing():
@@ -228,22 +251,53 @@ class TritonProcess(Server):
                     raise
 
     def _launch(self, progress: Callable[[str], None]) -> None:
+        """Start and return when every model answers; else no process of it is left.
+
+        Raises PortLost, SocketRefused, StartFailed, or ServerError when it takes longer than `timeout` seconds.
+        """
         assert self._workspace is not None
         remove_regions(self.folder)  # of a server that crashed
+        in_python = {PYTHON, self.installation.hfx_onnxruntime(self.device)}
+        check_shared_memory(self.folder, python_processes(self.folder / "repository", self.device, in_python))
         (self.folder / HTTP_SOCKET).unlink(missing_ok=True)
-        launch = Launch(
-            command=self._command(),
-            environment={**self.installation.environment, "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS)},
-            folder=self.folder / "cwd",
-            lock=self._workspace.lock,
-            log=self.log,
-            ports=self.ports,
-            http_url=self.http_url,
-            paths={str(self.folder / "repository"): str(self.repository)},
-            timeout=self.timeout,
-        )
-        self._process = launch.run(progress)
+        environment = {**self.installation.environment, "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS)}
+        folder, inherited, log = self.folder / "cwd", [self._workspace.lock], ServerLog(self.log)
+        running = process.spawn(self._command(), self.log, environment, folder, inherit=inherited, keep_modes=True)
+        try:
+            is_serving = self._wait(running, log, progress)
+        except BaseException:
+            end(running, grace=0)
+            raise
+        if not is_serving:
+            code = running.poll()
+            end(running, grace=0)
+            raise self._failure(log, code)
+        self._process = running
         self.loaded.begin(self.pid)
+
+    def _wait(self, running: subprocess.Popen[bytes], log: ServerLog, progress: Callable[[str], None]) -> bool:
+        """Whether the server came to serve."""
+
+        def has_failed() -> bool:
+            return running.poll() is not None or bool(log.taken_port(self.ports.metrics))
+
+        def is_serving() -> bool:
+            # Metrics come last, and the log says "started" even when their port is taken: only the socket is proof.
+            return is_ready(self.http_url) and process.listens(running.pid, self.ports.metrics)
+
+        return wait_until_ready(log, is_serving, has_failed, self.timeout, progress)
+
+    def _failure(self, log: ServerLog, code: int | None) -> Exception:
+        """What the log says about a start that failed."""
+        log.read()
+        if reason := log.refused_socket():
+            return SocketRefused(reason)
+        if port := log.taken_port(self.ports.metrics):
+            return PortLost(next(use for use, chosen in asdict(self.ports).items() if chosen == port), port)
+        failures = log.failures()
+        crashed = code is not None and code < 0 and not failures
+        paths = {str(self.folder / "repository"): str(self.repository)}  # as it names them -> as the user does
+        return StartFailed(load_error(log, paths, code, str(self.installation.backends)), tuple(failures), crashed)
 
     def _command(self) -> list[str]:
         ports = self.ports
@@ -272,7 +326,7 @@ class TritonProcess(Server):
     def _abandon(self, error: BaseException) -> None:
         """Clean up after a start that failed; the log stays when the error tells its path."""
         if self._process is not None:
-            process.end(self._process, grace=0)
+            end(self._process, grace=0)
         if self._workspace is not None:
             self._workspace.remove(keep=self._if_named(error))
         self._process = self._loaded = self._workspace = None
@@ -305,11 +359,11 @@ class TritonProcess(Server):
     def kill(self) -> None:
         """End every process of the server at once, also while `stop` waits for it; harmless without one."""
         if self._process is not None:
-            process.kill(self._process)
+            kill(self._process)
 
     def _end(self, running: subprocess.Popen[bytes]) -> bool:
         if self.fault():
-            process.end(running, grace=0)
+            end(running, grace=0)
             return False
         return end_server(
             running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self.loaded.all_answered

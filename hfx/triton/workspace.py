@@ -15,13 +15,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hfx.triton.process import POLL_SECONDS, kill_orphans
+from hfx.errors import ServerError
+from hfx.process import POLL_SECONDS
+from hfx.triton.process import kill_orphans
 
 PREFIX = "hfx-triton-"
 LOCK = "lock"
 LOG = "triton.log"
 KEPT_LOGS = 3  # of starts that failed, whose errors name them
 SHARED_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 2 << 20  # of it for a Python process: the region that it begins with (arguments.py), and its first growth
+ROOM_FIX = (
+    "Containers have their own: docker run --shm-size 1g; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm, "
+    "and its size in the container's memory. On a machine: mount -o remount,size=1g /dev/shm"
+)
 ORPHAN_SECONDS = 2.0  # that killed stubs may take to be gone
 
 
@@ -56,6 +63,29 @@ def remove_regions(folder: Path) -> None:
     """Remove the shared memory regions that carry the name of the workspace `folder`."""
     for region in SHARED_MEMORY.glob(region_prefix(folder) + "*"):
         region.unlink(missing_ok=True)
+
+
+def check_shared_memory(folder: Path, processes: int) -> None:
+    """Raise ServerError when the Python `processes` of the server in `folder` can't have regions in SHARED_MEMORY."""
+    trial = SHARED_MEMORY / f"{region_prefix(folder)}trial"
+    try:
+        os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        trial.unlink()
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        raise ServerError(
+            f"Triton and the Python processes of models exchange tensors in {SHARED_MEMORY}, where user {os.getuid()} "
+            f"can't make files: {error.strerror}.",
+            f"Mount a tmpfs there that this user can write to. {ROOM_FIX}",
+        ) from None
+    free = room.f_bavail * room.f_frsize
+    if room.f_blocks and free < processes * ROOM_BYTES:  # without blocks it has no limit
+        raise ServerError(
+            f"{SHARED_MEMORY} has {free >> 20} MiB free of {room.f_blocks * room.f_frsize >> 20}; the {processes} "
+            f"Python processes of these models take {processes * ROOM_BYTES >> 20} to begin with, and more with "
+            "larger requests.",
+            ROOM_FIX,
+        )
 
 
 def sweep() -> None:

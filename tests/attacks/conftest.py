@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_checkpoints
-from tests.unit.batch_jobs import batch, batch_repository, classifier  # noqa: F401 - fixtures
+from tests.rigs import tiny_checkpoints
+from tests.rigs.batch_jobs import batch, batch_repository, classifier  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from hfx.errors import SourceError
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.load import load_model
 from hfx.exporter.options import ExportOptions
-from hfx.exporter.plan import make_plan
+from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 

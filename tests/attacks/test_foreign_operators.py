@@ -14,9 +14,9 @@ from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from hfx.native import library
 from hfx.native.build import LIBRARY
-from tests.published import export_checkpoint, export_zoo
-from tests.unit import writing_checkpoints
-from tests.unit.processors import HAS_NATIVE
+from tests.rigs import writing_checkpoints
+from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.published import export_checkpoint, export_zoo
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.errors import ModelDamaged, ModelRefused, ProviderMissing
 from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.errors import ModelDamaged, ModelRefused, ProviderMissing
 from tests.attacks.damage import DROPPED
-from tests.unit import engine_toys as toys
-from tests.unit.openvino_toys import DECODER, ENCODER, write_toy
+from tests.rigs import engine_toys as toys
+from tests.rigs.openvino_toys import DECODER, ENCODER, write_toy
 
 WEIGHTS = Path(DECODER).with_suffix(".bin").name
 Copy = Callable[[str], Path]

@@ -16,11 +16,11 @@ import pytest
 from hfx.native import library
 from hfx.native.build import LIBRARY
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.errors import ModelDamaged, ProviderMissing
 from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.errors import ModelDamaged, ProviderMissing
 from tests.attacks.damage import DROPPED
-from tests.unit import engine_toys as toys
-from tests.unit.processors import HAS_NATIVE
+from tests.rigs import engine_toys as toys
+from tests.rigs.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
 MACHINE = 18  # where an ELF file says its processor

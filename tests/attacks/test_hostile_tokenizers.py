@@ -11,12 +11,12 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter import tokenizer_trial
-from hfx.exporter.parity.texts import bundled_texts
+from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.slow_tokenizers import read_model
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import edit_json, load, plan, refused
-from tests.unit.test_slow_tokenizers import train
+from tests.unit.exporter.test_slow_tokenizers import train
 
 pytestmark = pytest.mark.slow
 

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
+from hfx.exporter.checkpoint_files import MAX_TOKENIZER_BYTES, TOKENIZERS
 from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.families import FAMILIES
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.load import load_model
 from hfx.exporter.options import ExportOptions
-from hfx.exporter.plan import make_plan
+from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.exporter.view import MAX_TOKENIZER_BYTES, TOKENIZERS
 from tests.attacks.damage import edit_json, load, refused
-from tests.unit import tiny_generators
+from tests.rigs import tiny_generators
 
 
 def file_names(folder: Path) -> set[str]:

@@ -10,14 +10,12 @@ import pytest
 
 from hfx.exporter.encoder.build import build_graph, inlined
 from hfx.exporter.options import Exporter, ExportOptions
-from hfx.exporter.pipeline import export
-from hfx.exporter.plan import make_plan
+from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tasks import find_task
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
-from tests import tiny_checkpoints
-from tests.unit import tiny_encoders
+from tests.rigs import tiny_checkpoints, tiny_encoders
 
 HEADS = {
     "text-classification": "ForSequenceClassification",

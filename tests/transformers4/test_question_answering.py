@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoTokenizer, pipeline
 
 from tests import zoo
-from tests.question_answering import best_answer
-from tests.unit.test_postprocess_question_answering import CONTEXTS, random_reader
+from tests.rigs.question_answering import best_answer
+from tests.unit.python_backends.test_postprocess_question_answering import CONTEXTS, random_reader
 
 QUESTIONS = ("Where did Anna go?", "Who?", "[CLS] <s> who?")
 

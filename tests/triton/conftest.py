@@ -10,15 +10,13 @@ import pytest
 
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
-from tests import tiny_checkpoints
 from tests.conftest import PUBLISHED
-from tests.published import export_checkpoint, export_zoo, few_texts
-from tests.triton import reciting, talking
-from tests.triton.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
-from tests.triton.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
-from tests.triton.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
-from tests.triton.serve_process import ServeProcess, serving
-from tests.unit import tiny_translators
+from tests.rigs import reciting, talking, tiny_checkpoints, tiny_translators
+from tests.rigs.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
+from tests.rigs.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
+from tests.rigs.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
+from tests.rigs.published import export_checkpoint, export_zoo, few_texts
+from tests.rigs.serve_process import ServeProcess, serving
 
 
 @pytest.fixture(scope="session")

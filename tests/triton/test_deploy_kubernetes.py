@@ -21,18 +21,20 @@ from typing import Any
 import pytest
 import yaml
 
-from hfx.deploy.autoscaling import Signal
 from hfx.deploy.deployment import open_deployment
-from hfx.deploy.kubernetes import Cluster, write
-from hfx.deploy.sizing import Scale, size
+from hfx.deploy.kubernetes import KEYS_FOLDER, TLS_FOLDER, Cluster, write
+from hfx.deploy.options import Scale
+from hfx.deploy.sizing import Signal, size
 from hfx.manifest import read_manifest
 from hfx.names import POSTPROCESS_SUFFIX
 from hfx.triton import liveness
-from tests.triton.generation_asks import TIMEOUT, Ask
-from tests.triton.generation_rig import DOORS, RECITAL
-from tests.triton.local_triton import install
-from tests.triton.reciting import ENDLESS
-from tests.triton.serve_process import HFX, ServeProcess, infer, serving
+from hfx.triton.server import Ports, choose_ports
+from tests.rigs.certificates import make_certificate
+from tests.rigs.generation_asks import TIMEOUT, Ask
+from tests.rigs.generation_rig import DOORS, RECITAL
+from tests.rigs.local_triton import install
+from tests.rigs.reciting import ENDLESS
+from tests.rigs.serve_process import HFX, ServeProcess, infer, serving
 
 pytestmark = pytest.mark.triton
 
@@ -50,6 +52,7 @@ class Pod:
     spec: Any
     served: ServeProcess
     signals: tuple[Signal, ...]
+    scrapes_url: str
 
     @property
     def container(self) -> Any:
@@ -87,25 +90,34 @@ def pod(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as machine:
         for name, value in {**install(place / "opt"), "TMPDIR": str(place / "tmp")}.items():
             machine.setenv(name, value)
-        with running(repository, place / "out") as pod:
+        with running(repository, place / "out", Cluster()) as pod:
             yield pod
 
 
 @contextmanager
-def running(repository: Path, output: Path) -> Iterator[Pod]:
+def running(repository: Path, output: Path, cluster: Cluster) -> Iterator[Pod]:
     deployment = open_deployment(repository, [RECITAL, ENCODER], drain=DRAIN)
     sizing = size(deployment, Scale(pre_stop=PRE_STOP), {})
-    write(deployment, sizing, Cluster(), output)
+    write(deployment, sizing, cluster, output)
     spec = yaml.safe_load((output / "manifests/deployment.yaml").read_text())["spec"]["template"]["spec"]
-    with serving(repository, *server_options(spec["containers"][0]["args"])) as served:
-        yield Pod(output, spec, served, sizing.signals)
+    scrapes = choose_ports(Ports(), "127.0.0.1").metrics
+    with serving(repository, *server_options(spec["containers"][0]["args"]), "--scrape-port", str(scrapes)) as served:
+        yield Pod(output, spec, served, sizing.signals, f"http://127.0.0.1:{scrapes}")
+
+
+OPTIONS_OF_A_POD = (
+    ("--host", "0.0.0.0"),
+    ("--http-port", "8000"),
+    ("--grpc-port", "8001"),
+    ("--scrape-port", "8003"),
+)
 
 
 def server_options(arguments: list[str]) -> list[str]:
     """The options of `hfx serve` in a container's arguments, without what a machine gives instead."""
     assert arguments[:3] == ["hfx", "serve", "/models"]
     options = arguments[3:]
-    for option, value in (("--host", "0.0.0.0"), ("--http-port", "8000"), ("--grpc-port", "8001")):
+    for option, value in OPTIONS_OF_A_POD:
         at = options.index(option)
         assert options[at + 1] == value
         del options[at : at + 2]
@@ -117,18 +129,12 @@ def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_che
 ) -> None:
     for probe in ("startupProbe", "readinessProbe"):
         path = pod.container[probe]["httpGet"]["path"]
-        with urllib.request.urlopen(pod.http_url + path, timeout=TIMEOUT) as answer:
+        with urllib.request.urlopen(pod.scrapes_url + path, timeout=TIMEOUT) as answer:
             assert answer.status == 200
-
-    url = "http://127.0.0.1:8000"
-    command = " ".join(pod.container["livenessProbe"]["exec"]["command"]).replace(url, pod.http_url)
-    copied_from = Path(liveness.__file__).parents[1]  # by the Dockerfile
-    command = command.replace("/opt/hfx", str(copied_from))
-    done = subprocess.run(command.split(), capture_output=True, text=True, timeout=TIMEOUT)
-    assert (done.returncode, done.stdout) == (0, "healthy: by hfx serve\n"), done
+    check_liveness(pod)
 
     assert infer(pod.http_url, ENCODER, "fine") and DOORS["HTTP infer"](pod, Ask(RECITAL, "a"))  # type: ignore[arg-type]
-    with urllib.request.urlopen(f"{pod.http_url}/metrics", timeout=TIMEOUT) as answer:
+    with urllib.request.urlopen(f"{pod.scrapes_url}/metrics", timeout=TIMEOUT) as answer:
         lines = answer.read().decode().splitlines()
     for signal in pod.signals:
         # The last step of an encoder is done by its net's process here, and is a model of its own in NVIDIA's images.
@@ -140,6 +146,63 @@ def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_che
     command = command.replace(f"http://{RECITAL}:8000", pod.http_url)
     done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0 and all(f"{name}: " in done.stdout for name in (ENCODER, RECITAL)), done
+
+
+def check_liveness(pod: Pod) -> None:
+    """Its liveness probe passes."""
+    command = " ".join(pod.container["livenessProbe"]["exec"]["command"])
+    command = command.replace("http://127.0.0.1:8003", pod.scrapes_url)
+    copied_from = Path(liveness.__file__).parents[1]  # by the Dockerfile
+    command = command.replace("/opt/hfx", str(copied_from))
+    done = subprocess.run(command.split(), capture_output=True, text=True, timeout=TIMEOUT)
+    assert (done.returncode, done.stdout) == (0, "healthy: by hfx serve\n"), done
+
+
+def test_a_pod_with_keys_and_tls_is_probed_scraped_and_verified(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Secrets are folders of this test, with the entries that the manifests take of them."""
+    machine = install(tmp_path / "opt")
+    keys, tls = tmp_path / "keys", tmp_path / "tls"
+    certificate, key = make_certificate(tmp_path, "server")
+    files = {keys / "keys": "one-key-of-the-tests\nother-key-of-the-tests\n", keys / "token": "other-key-of-the-tests"}
+    files |= {tls / "tls.crt": Path(certificate).read_text(), tls / "tls.key": Path(key).read_text()}
+    files |= {tls / "ca.crt": Path(certificate).read_text()}
+    for path, text in files.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    folders = {KEYS_FOLDER: str(keys), TLS_FOLDER: str(tls)}
+    cluster = Cluster(api_keys="k", tls="t")
+    for name, value in machine.items():
+        monkeypatch.setenv(name, value)
+    deployment = open_deployment(repository, [RECITAL, ENCODER], drain=DRAIN)
+    write(deployment, size(deployment, Scale(), {}), cluster, tmp_path / "written")
+    written = tmp_path / "written/manifests/deployment.yaml"
+    [container] = yaml.safe_load(written.read_text())["spec"]["template"]["spec"]["containers"]
+    for variable in container["env"]:
+        if variable["name"].startswith("HFX_"):
+            monkeypatch.setenv(variable["name"], placed(variable["value"], folders))
+    with running(repository, tmp_path / "out", cluster) as pod:
+        assert pod.http_url.startswith("https://")
+        for path in ("/health", "/metrics"):
+            with urllib.request.urlopen(pod.scrapes_url + path, timeout=TIMEOUT) as answer:
+                assert answer.status == 200
+        check_liveness(pod)
+        [container] = pod.job["spec"]["template"]["spec"]["containers"]
+        command = placed(" ".join(container["args"]), {**folders, "/models": str(repository)})
+        command = command.replace(f"https://{RECITAL}:8000", pod.http_url)
+        done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
+        assert done.returncode == 0 and all(f"{name}: " in done.stdout for name in (ENCODER, RECITAL)), done
+        (keys / "token").write_text("no-key-of-the-tests")
+        done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
+        assert done.returncode != 0 and "API key" in done.stderr, done
+
+
+def placed(text: str, folders: dict[str, str]) -> str:
+    """`text` with the paths of this machine for those in a pod."""
+    for inside, outside in folders.items():
+        text = text.replace(inside, outside)
+    return text
 
 
 def test_a_pod_that_ends_under_load_fails_no_request(pod: Pod) -> None:

@@ -11,16 +11,17 @@ import pytest
 from hfx.client import Client
 from hfx.deploy import bundle
 from hfx.deploy.deployment import open_deployment
-from hfx.deploy.sagemaker.endpoint import Settings, open_endpoint
+from hfx.deploy.options import EndpointOptions
+from hfx.deploy.sagemaker.endpoint import open_endpoint
 from hfx.deploy.sagemaker.local import serving
 from hfx.deploy.sagemaker.target import write
 from hfx.deploy.wheels import requirements
 from hfx.triton import EmbeddedServer
-from tests.wheels import HERE, wheels_for
+from tests.rigs.wheels import HERE, wheels_for
 
 pytestmark = pytest.mark.triton
 
-SETTINGS = Settings(role="arn:aws:iam::123456789012:role/hfx", region="eu-west-1", instance_type="ml.c7i.xlarge")
+SETTINGS = EndpointOptions(role="arn:aws:iam::123456789012:role/hfx", region="eu-west-1", instance_type="ml.c7i.xlarge")
 
 
 def written(repository: Path, name: str, folder: Path) -> Path:

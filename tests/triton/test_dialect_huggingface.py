@@ -10,10 +10,10 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, ValidationError
 
 from hfx.client import Client
-from tests.triton.dialect_calls import API_KEY, PROMPT, RANKER, call
-from tests.triton.generation_rig import RECITAL
-from tests.triton.reciting import Recital
-from tests.triton.serve_process import ServeProcess
+from tests.rigs.dialect_calls import API_KEY, PROMPT, RANKER, call
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.reciting import Recital
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 TEXT = "The garden was lovely, but Anna went to Oslo by train."

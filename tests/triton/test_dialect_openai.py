@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from hfx.client import Client
-from tests.triton import talking
-from tests.triton.dialect_calls import API_KEY, PROMPT, TALKER, call
-from tests.triton.generation_rig import RECITAL
-from tests.triton.reciting import Recital
-from tests.triton.serve_process import ServeProcess
+from tests.rigs import talking
+from tests.rigs.dialect_calls import API_KEY, PROMPT, TALKER, call
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.reciting import Recital
+from tests.rigs.serve_process import ServeProcess
 
 if TYPE_CHECKING:  # it takes two seconds to import
     import openai

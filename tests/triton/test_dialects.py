@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from hfx.client import Client
-from tests.triton.dialect_calls import API_KEY, PROMPT, call
-from tests.triton.generation_rig import RECITAL
-from tests.triton.reciting import ENDLESS
-from tests.triton.serve_process import SECONDS, ServeProcess
-from tests.waiting import wait_until
+from tests.rigs.dialect_calls import API_KEY, PROMPT, call
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.reciting import ENDLESS
+from tests.rigs.serve_process import SECONDS, ServeProcess
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 SOON = 20.0  # far shorter than ENDLESS takes

@@ -18,15 +18,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hfx.cli.reference_tables import PARAMETERS
+from docs.generate.tables import PARAMETERS
 from hfx.names import MEMBER_SUFFIXES
 from hfx.repository.config_pbtxt import parse_config
 from tests import zoo
-from tests.documents import TYPED, tagged_blocks
-from tests.published import VNNI
-from tests.tiers import full
-from tests.triton.dialect_calls import RANKER
-from tests.triton.serve_process import ServeProcess, serving
+from tests.rigs.dialect_calls import RANKER
+from tests.rigs.documents import TYPED, tagged_blocks
+from tests.rigs.published import VNNI
+from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.tiers import full
 
 pytestmark = pytest.mark.triton
 

@@ -14,8 +14,8 @@ import pytest
 from hfx.repository import lint, recover
 from hfx.repository.staging import stagings
 from hfx.triton.server import Ports, choose_ports
-from hfx.triton.wheel import find_wheel
-from tests.triton.toy_models import write_toy
+from tests.rigs import installed_triton
+from tests.rigs.toy_models import write_toy
 
 pytestmark = pytest.mark.triton
 
@@ -24,7 +24,7 @@ EXPORT = """
 import errno, os, sys
 from pathlib import Path
 from hfx.repository import Staging
-from tests.unit.manifests import fill
+from tests.rigs.manifests import fill
 
 def refused(*paths):  # what the kernel says at the edge of a mount
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -40,7 +40,7 @@ with Staging(Path(sys.argv[1]), "m") as staging:
 
 def plain_server(repository: Path, folder: Path) -> tuple[int, list[str]]:
     """Start tritonserver on REPOSITORY itself: (status of its readiness, the models that are ready)."""
-    wheel, ports = find_wheel(), choose_ports(Ports(0, 0, 0), "127.0.0.1")
+    wheel, ports = installed_triton.find(), choose_ports(Ports(0, 0, 0), "127.0.0.1")
     backends = wheel.backend_directory(folder / "backends")
     arguments = [
         *(str(wheel.binary), f"--model-repository={repository}", f"--backend-directory={backends}"),

@@ -14,10 +14,11 @@ from hfx.client import Client
 from hfx.errors import ServerError, UsageError
 from hfx.triton import EmbeddedServer, models
 from hfx.triton.workspace import KEPT_LOGS, sweep
-from tests.triton.serve_process import FREE_PORTS, HFX, infer, serving
-from tests.triton.short_servers import regions
-from tests.triton.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_toy
-from tests.waiting import wait_until
+from tests.rigs import installed_triton
+from tests.rigs.serve_process import FREE_PORTS, HFX, infer, serving
+from tests.rigs.short_servers import regions
+from tests.rigs.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_ticks, write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 NO_TOKENIZER = loading("raise ValueError('no tokenizer')")
@@ -39,6 +40,8 @@ def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Pat
         EmbeddedServer(repository).start()
     message = caught.value.message
     assert "backless: Invalid argument: unable to find backend library" in message
+    assert f"There is no backend 'nonesuch' in {installed_triton.find().backends}" in message
+    assert "Install the backend there" in caught.value.fix
     assert "versionless: at least one version must be available" in message
     assert "typo: " in message and "max_batch_sise" in message
     assert "alone: " in message and "missing" in message
@@ -110,6 +113,31 @@ def test_the_logs_of_failed_starts_are_bounded(repository: Path, temporary: Path
         assert logs[-1].exists()
     sweep()
     assert [log.exists() for log in logs] == [False, False] + [True] * KEPT_LOGS
+
+
+@pytest.mark.parametrize(
+    ("mount", "message"),
+    [
+        ("-o size=3m", "/dev/shm has 3 MiB free of 3; the 2 Python processes of these models take 4 to begin with"),
+        ("-o ro", "where user 0 can't make files: Read-only file system."),
+    ],
+)
+def test_shared_memory_that_is_small_or_closed_is_said_before_a_model_loads(
+    repository: Path, mount: str, message: str, temporary: Path
+) -> None:
+    write_ticks(repository)
+    command = ("unshare", "--mount", "--map-root-user", "sh", "-c")
+    mounted = f'mount -t tmpfs {mount} tmpfs /dev/shm && exec "$@"'
+    tried = subprocess.run([*command, mounted, "sh", "true"], capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"a mount of one's own is not permitted: {tried.stderr}")
+    served = [*command, mounted, "sh", *HFX, "serve", str(repository), *FREE_PORTS, "--json"]
+    ended = subprocess.run(served, capture_output=True, text=True, timeout=60)
+    error = json.loads(ended.stdout)["error"]
+    assert (ended.returncode, error["type"]) == (5, "ServerError"), ended.stderr
+    assert message in error["message"] and "--shm-size" in error["fix"] and "medium: Memory" in error["fix"]
+    assert "can't load" not in ended.stderr
+    assert list(temporary.iterdir()) == []
 
 
 def test_models_that_are_broken_are_left_out_with_a_warning_and_the_others_served(repository: Path) -> None:

@@ -20,12 +20,12 @@ import tritonclient.http as triton_http
 
 from hfx.client import Client, Tls
 from hfx.errors import FetchFailed, ServerError
-from hfx.perf.tools.install import fetch
+from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import process
-from tests.triton.serve_process import HFX, ServeProcess, infer, left_behind, serving
-from tests.triton.toy_models import write_ticks, write_toy
-from tests.unit.certificates import make_certificate
-from tests.waiting import wait_until
+from tests.rigs.certificates import make_certificate
+from tests.rigs.serve_process import HFX, ServeProcess, infer, left_behind, serving
+from tests.rigs.toy_models import write_ticks, write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 INFER = "/v2/models/toy/infer"
@@ -254,9 +254,9 @@ def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
     assert words in done.stderr
 
 
-def health(served: ServeProcess) -> int:
+def health(served: ServeProcess, seconds: float = 2) -> int:
     """The status of /health; 0 when it does not come."""
-    connection = http.client.HTTPConnection(address(served), timeout=2)
+    connection = http.client.HTTPConnection(address(served), timeout=seconds)
     with suppress(TimeoutError):
         connection.request("GET", "/health")
         return connection.getresponse().status
@@ -268,7 +268,8 @@ def test_a_triton_that_answers_nothing_is_reported_and_so_is_its_return(reposito
     with serving(repository) as served:
         os.kill(served.server, signal.SIGSTOP)
         served.wait_for_words("Triton has answered nothing for")
-        wait_until(lambda: health(served) == 503)
+        wait_until(lambda: health(served, 0.2) == 503)
         os.kill(served.server, signal.SIGCONT)
+        wait_until(lambda: health(served) == 200, "/health is good as soon as requests are answered", 2)
+        assert post(served, JSON)[0] == 200
         served.wait_for_words("Triton answers again after")
-        wait_until(lambda: post(served, JSON)[0] == 200)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.triton.dialect_calls import call
-from tests.triton.generation_rig import RECITAL
-from tests.triton.serve_process import ServeProcess
+from tests.rigs.dialect_calls import call
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 
@@ -27,7 +27,9 @@ def test_a_text_of_megabytes_is_not_tokenized(dialects: ServeProcess, model: str
     fronts = dialects.fronts
     status, _, answer = call(dialects, f"/models/{model}/tokenize", {"inputs": "a b " * MIB})
     assert (status, answer["error_type"]) == (413, "Validation")
-    assert call(dialects, f"/models/{model}/tokenize", {"inputs": "a b " * 10_000})[0] == 200
+    status, _, rows = call(dialects, f"/models/{model}/tokenize", {"inputs": ["a b " * 10_000, "a b"]})
+    assert (status, len(rows)) == (200, 2)
+    assert next(token["text"] for token in rows[0] if not token["special"]) == "a"
     assert dialects.fronts == fronts
 
 

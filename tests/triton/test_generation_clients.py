@@ -15,8 +15,8 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_rig import RECITAL
-from tests.triton.reciting import Recital
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.reciting import Recital
 
 pytestmark = pytest.mark.triton
 

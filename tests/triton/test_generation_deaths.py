@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Answer, Ask, AskFailed
-from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, RECITAL, SLOTS, metrics
-from tests.triton.reciting import ENDLESS, Recital
-from tests.waiting import wait_until
+from tests.rigs.generation_asks import Answer, Ask, AskFailed
+from tests.rigs.generation_http import post
+from tests.rigs.generation_rig import DOORS, RECITAL, SLOTS, metrics
+from tests.rigs.reciting import ENDLESS, Recital
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -63,6 +63,10 @@ def under_way(server: EmbeddedServer) -> float:
     return found.get("hfx_slots_used", 0.0) + found.get("hfx_queue_length", 0.0)
 
 
+def completed(server: EmbeddedServer) -> float:
+    return metrics(server, RECITAL).get("hfx_requests_completed_total", 0.0)
+
+
 def all_failed(calls: Calls) -> None:
     done, waiting = wait_for(calls, timeout=HANGS)
     assert not waiting, f"{len(waiting)} callers hang"
@@ -91,14 +95,15 @@ def test_when_engine_or_relay_is_killed_no_call_hangs_once_the_server_is_restart
 def test_sigterm_loses_no_accepted_request(server: EmbeddedServer, recital: Recital) -> None:
     """64 requests by all doors, of which at most 4 run at a time: each is answered, whole and right."""
     doors, running = list(DOORS), SLOTS[RECITAL]
-    # Those that run first take longer than it takes the others to come.
+    # Those that run first take about as long as it takes the others to come.
     lengths = [LONG if number < running else 250 + number for number in range(IN_FLIGHT)]
     asks = [Ask(RECITAL, "a" * (1 + number % 7), {"max_tokens": length}) for number, length in enumerate(lengths)]
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         calls = [pool.submit(outcome, server, doors[i % len(doors)], ask) for i, ask in enumerate(asks[:running])]
         wait_until(lambda: under_way(server) == running, "the engine has taken the long requests")
         calls += [pool.submit(outcome, server, doors[i % len(doors)], ask) for i, ask in enumerate(asks[running:])]
-        wait_until(lambda: under_way(server) == IN_FLIGHT, "the engine has taken all requests")
+        wait_until(lambda: under_way(server) + completed(server) == IN_FLIGHT, "the engine has taken all requests")
+        assert under_way(server), "nothing is under way when the server is told to end"
         os.kill(server.pid, signal.SIGTERM)
         found = [call.result(timeout=60) for call in calls]
     wrong = [(doors[i % len(doors)], one) for i, one in enumerate(found) if not isinstance(one, Answer)]

@@ -15,10 +15,10 @@ import pytest
 import tritonclient.grpc as triton
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Ask, AskFailed, Events
-from tests.triton.generation_grpc import grpc_pieces
-from tests.triton.generation_rig import DOORS, RECITAL, STREAMS
-from tests.triton.reciting import ENDLESS, Recital
+from tests.rigs.generation_asks import Ask, AskFailed, Events
+from tests.rigs.generation_grpc import grpc_pieces
+from tests.rigs.generation_rig import DOORS, RECITAL, STREAMS
+from tests.rigs.reciting import ENDLESS, Recital
 
 pytestmark = pytest.mark.triton
 

@@ -12,8 +12,8 @@ import pytest
 
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.triton.generation_asks import Answer, Ask
-from tests.triton.generation_rig import DOORS, WRITERS, in_process
+from tests.rigs.generation_asks import Answer, Ask
+from tests.rigs.generation_rig import DOORS, WRITERS, in_process
 
 pytestmark = pytest.mark.triton
 

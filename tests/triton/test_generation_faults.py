@@ -15,12 +15,12 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Ask, AskFailed
-from tests.triton.generation_grpc import grpc_pieces
-from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics
-from tests.triton.reciting import ENDLESS, Recital
-from tests.waiting import wait_until
+from tests.rigs.generation_asks import Ask, AskFailed
+from tests.rigs.generation_grpc import grpc_pieces
+from tests.rigs.generation_http import post
+from tests.rigs.generation_rig import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics
+from tests.rigs.reciting import ENDLESS, Recital
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

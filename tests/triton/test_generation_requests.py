@@ -18,17 +18,17 @@ from hfx.python_backends.engine.generation_settings import ALIASES, BY_ALL_NAMES
 from hfx.python_backends.inputs import LONGEST_TEXT
 from hfx.python_backends.serving.request import COUNTS
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Ask, AskFailed
-from tests.triton.generation_grpc import grpc_events, grpc_request, grpc_stub
-from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, RECITAL, all_free, in_process, metrics
-from tests.triton.reciting import ENDLESS, POSITIONS, Recital
-from tests.waiting import wait_until
+from tests.rigs.generation_asks import Ask, AskFailed
+from tests.rigs.generation_grpc import grpc_events, grpc_request, grpc_stub
+from tests.rigs.generation_http import post
+from tests.rigs.generation_rig import DOORS, RECITAL, all_free, in_process, metrics
+from tests.rigs.reciting import ENDLESS, POSITIONS, Recital
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
 INVALID = {400, "INVALID_ARGUMENT", ""}  # an error within a gRPC stream has no code
-# What is out of each field's range, though its tensor can hold it; tests/unit/test_generation_settings.py has more.
+# What is out of range though its tensor can hold it; more: tests/unit/python_backends/test_generation_settings.py.
 UNTAKEN: dict[str, Any] = {"INT32": -(2**31), "FP32": math.inf, "STRING": ""}
 OUT_OF_RANGE: dict[str, Any] = {
     **{name: UNTAKEN[setting.dtype] for name, setting in BY_ALL_NAMES.items() if setting.dtype in UNTAKEN},

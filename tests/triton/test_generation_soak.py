@@ -18,11 +18,11 @@ import pytest
 
 from hfx.triton import EmbeddedServer
 from hfx.triton.workspace import SHARED_MEMORY, region_prefix
-from tests.triton.generation_asks import Answer, Ask, AskFailed
-from tests.triton.generation_rig import DOORS, RECITAL, STREAMS, WRITERS, all_free, in_process
-from tests.triton.reciting import ENDLESS
+from tests.rigs.generation_asks import Answer, Ask, AskFailed
+from tests.rigs.generation_rig import DOORS, RECITAL, STREAMS, WRITERS, all_free, in_process
+from tests.rigs.reciting import ENDLESS
+from tests.rigs.waiting import wait_until
 from tests.triton.test_generation_equality import mixed_asks
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Answer, Ask
-from tests.triton.generation_rig import DOORS, RECITAL, STREAMS, in_process
-from tests.triton.reciting import Recital
+from tests.rigs.generation_asks import Answer, Ask
+from tests.rigs.generation_rig import DOORS, RECITAL, STREAMS, in_process
+from tests.rigs.reciting import Recital
 
 pytestmark = pytest.mark.triton
 
@@ -40,7 +40,7 @@ def test_characters_that_tokens_cut_arrive_whole(door: str, writing_server: Embe
     assert not any(BROKEN in text.strip(BROKEN) for text in expected)
     if door in STREAMS:  # text does not wait for its end
         (alone,) = answers(writing_server, door, [ask("a", 600)])
-        assert len([piece for piece in alone.pieces if piece]) > 5
+        assert len([piece for piece in alone.pieces if piece]) > 1
 
 
 @pytest.mark.parametrize("door", STREAMS)

@@ -9,9 +9,9 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.grpc import service_pb2
 
-from tests.triton.dialect_calls import PROMPT, call
-from tests.triton.generation_rig import RECITAL
-from tests.triton.serve_process import ServeProcess
+from tests.rigs.dialect_calls import PROMPT, RANKER, call
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 
@@ -34,6 +34,10 @@ INPUTS = (
     ("sentiment-fp32_tokenize", "top_k"),
     ("sentiment-fp32_net", "input_ids"),
     ("nli-fp32", "top_k"),
+    ("entities-fp32_net", "attention_mask"),
+    ("answers-fp32_postprocess", "start_logits"),
+    ("similar-int8_net", "input_ids"),
+    (RANKER, "raw_scores"),
     (RECITAL, "max_tokens"),
     (f"{RECITAL}_stream", "seed"),
 )
@@ -87,6 +91,13 @@ def test_a_shape_beyond_its_values_is_refused_over_grpc(dialects: ServeProcess, 
                     with pytest.raises(Exception, match=r"INVALID_ARGUMENT|UNIMPLEMENTED|NOT_FOUND|UNAVAILABLE"):
                         client._client_stub.ModelInfer(request, timeout=60)
     served_still(dialects, server)
+
+
+@pytest.mark.parametrize("name", ["stop_words", "stop"])
+def test_a_request_without_rows_is_answered(dialects: ServeProcess, name: str) -> None:
+    empty = {"name": name, "datatype": "BYTES", "shape": [0, 0], "data": []}
+    status, _, answer = call(dialects, f"/v2/models/{RECITAL}/infer", {"inputs": [empty]})
+    assert (status, "no rows" in answer["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(

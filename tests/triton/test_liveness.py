@@ -16,9 +16,9 @@ import pytest
 
 from hfx.triton import EmbeddedServer, liveness
 from hfx.triton.liveness import Target
-from tests.triton.serve_process import infer
-from tests.triton.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
-from tests.waiting import wait_until
+from tests.rigs.serve_process import infer
+from tests.rigs.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 PATIENCE = 1.0

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import process
-from tests.published import export_zoo
-from tests.triton.local_triton import install
-from tests.triton.serve_process import FREE_PORTS, HFX, infer, left_behind, post, serving
-from tests.triton.toy_models import write_toy
-from tests.waiting import wait_until
+from tests.rigs.local_triton import install
+from tests.rigs.published import export_zoo
+from tests.rigs.serve_process import FREE_PORTS, HFX, infer, left_behind, post, serving
+from tests.rigs.toy_models import write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 LOCAL = ("--with", "local")
@@ -82,12 +82,13 @@ def test_without_a_tritonserver_or_its_backends_the_error_says_where_it_was_look
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [*HFX, "serve", repository, *FREE_PORTS, *LOCAL]
+    installed = install(tmp_path / "opt")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 5
     assert f"There is no tritonserver on PATH ({tmp_path / 'nothing'})" in done.stderr
     assert "--with embedded" in done.stderr
-    on_path(monkeypatch, install(tmp_path / "opt"))
+    on_path(monkeypatch, installed)
     monkeypatch.setenv("HFX_TRITON_BACKENDS", str(tmp_path / "none"))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 5

@@ -17,12 +17,13 @@ import pytest
 
 from hfx.client import Client
 from hfx.local.encoder import LocalModel
+from hfx.process import end
 from hfx.triton import process
 from hfx.triton.server import Ports, choose_ports, is_ready
-from hfx.triton.wheel import find_wheel
 from tests import zoo
-from tests.published import export_zoo
-from tests.waiting import wait_until
+from tests.rigs import installed_triton
+from tests.rigs.published import export_zoo
+from tests.rigs.waiting import wait_until
 
 BACKEND = os.environ.get("HFX_TEST_ONNXRUNTIME_BACKEND", "")
 pytestmark = [
@@ -62,7 +63,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Of a plain tritonserver."""
     place = tmp_path_factory.mktemp("plain")
-    wheel, ports = find_wheel(), choose_ports(Ports(), "127.0.0.1")
+    wheel, ports = installed_triton.find(), choose_ports(Ports(), "127.0.0.1")
     backends = wheel.backend_directory(place / "backends")
     shutil.rmtree(backends / "onnxruntime")
     (backends / "onnxruntime").symlink_to(BACKEND)
@@ -79,7 +80,7 @@ def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with Client(f"127.0.0.1:{ports.grpc}") as connected:
             yield connected
     finally:
-        process.end(running, grace=20)
+        end(running, grace=20)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.triton.short_servers import regions, started
-from tests.triton.toy_models import write_toy
+from tests.rigs.short_servers import regions, started
+from tests.rigs.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
@@ -33,6 +33,10 @@ def test_shared_memory_is_open_to_this_user_only(repository: Path) -> None:
 
 
 def test_closed_apis_stay_closed_to_readers_of_the_arguments(repository: Path) -> None:
+    with started(repository) as server:
+        before = closing(server.pid)
+        server.restart()
+        assert len(before) == 2 and not before & closing(server.pid)  # callers can't know what another start had
     with started(repository) as server, grpc.InferenceServerClient(server.grpc_url) as client:
         arguments = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
         key, value = next(each for each in arguments if "restricted-api" in each).rsplit(":", 2)[1:]
@@ -47,6 +51,11 @@ def test_closed_apis_stay_closed_to_readers_of_the_arguments(repository: Path) -
         assert b"restricted" not in grpc_answer(server.ports.grpc, ("x", "y"), "ServerLive")
         refused = grpc_answer(server.ports.grpc, (f"triton-grpc-protocol-{name}", value))
         assert b"grpc-status" in refused and b"log_file" not in refused
+
+
+def closing(pid: int) -> set[str]:
+    """The arguments of a server that close APIs."""
+    return {each for each in Path(f"/proc/{pid}/cmdline").read_text().split("\0") if "restricted" in each}
 
 
 def http_answer(port: int, request: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from pathlib import Path
@@ -13,18 +12,19 @@ from hfx.cli import main
 from hfx.perf.compare.candidates import Case, CompareSpec, Session
 from hfx.perf.compare.comparison import compare
 from hfx.perf.compare.kinds import candidates_of, metadata
-from hfx.perf.load import Closed, Limits, Request, RequestSet
+from hfx.perf.load import Closed, LoadLimits, Request, RequestSet
+from hfx.perf.machine import local_gpus
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run, read_result
-from hfx.perf.server import gpus
 from hfx.repository.staging import stagings
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.triton.perf_rig import CLASSIFIER, HFX
+from tests.rigs.perf_rig import CLASSIFIER
+from tests.rigs.serve_process import HFX
 
 pytestmark = pytest.mark.triton
 REQUESTS = RequestSet(tuple(Request({"text_input": (text,)}) for text in ("A lovely garden!", "Fine.")), "texts")
-CASES = [Case(Closed(2), MeasureSpec(REQUESTS, Limits(requests=30, warmup_requests=3)))]
+CASES = [Case(Closed(2), MeasureSpec(REQUESTS, LoadLimits(requests=30, warmup_requests=3)))]
 PATIENCE = 60.0  # seconds
 
 
@@ -35,7 +35,7 @@ def measured(spec: CompareSpec, rounds: int = 2) -> tuple[list[Run], list[str]]:
         return [*compare(candidates, CASES, rounds, notes, session)], notes
 
 
-@pytest.mark.skipif(bool(gpus.look()), reason="there is a GPU here")
+@pytest.mark.skipif(bool(local_gpus()), reason="there is a GPU here")
 def test_devices_from_options_to_the_result_file(
     perf_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,13 +53,6 @@ def test_devices_from_options_to_the_result_file(
     assert all(run.goodput == 1.0 and run.cost and run.cost.price_per_hour == 0.36 for run in result.runs)
     assert all(run.server and run.server.cores is not None for run in result.runs)
     assert "break even" not in result.details, "there is no number for what was not run"
-
-
-def test_nothing_measured_exits_with_5_and_says_why(perf_models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["perf", "compare", CLASSIFIER, "--devices", "gpu", "--repository", str(perf_models), "--json"]
-    assert main(words) == 5
-    said = json.loads(capsys.readouterr().out)
-    assert said["error"]["type"] == "LoadFailed" and "not built for GPU" in said["error"]["message"]
 
 
 @pytest.mark.full

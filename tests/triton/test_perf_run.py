@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hfx.cli import main
 from hfx.perf.measuring import Target, device_of, server_target
 from hfx.perf.results import Run, Step, read_result
 from hfx.perf.server import located
 from hfx.triton import EmbeddedServer
-from tests.triton.perf_rig import CLASSIFIER, GENERATOR, HFX, Ended
-from tests.waiting import wait_until
+from tests.rigs.perf_rig import CLASSIFIER, GENERATOR, Ended
+from tests.rigs.serve_process import HFX
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -132,15 +132,3 @@ def test_ctrl_c_keeps_what_was_measured(perf_server: EmbeddedServer, tmp_path: P
     assert run.interrupted and run.requests.succeeded > 0 and not run.requests.errors
     assert "interrupted: figures are of what was done until then" in printed
     assert "Error: Interrupted." in said and "Traceback" not in said
-
-
-def test_a_wrong_name_says_what_there_is(perf_server: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, code, message in (
-        (["sentimental"], 3, f"It serves: {CLASSIFIER}, {GENERATOR}."),
-        ([f"{CLASSIFIER}_net"], 2, "takes no text"),
-        ([CLASSIFIER, "--stream"], 2, "can't be streamed"),
-    ):
-        assert main(["perf", "run", "--url", perf_server.grpc_url, *words]) == code
-        out, err = capsys.readouterr()
-        assert message in err
-        assert out == "" and err.startswith("Error: "), err

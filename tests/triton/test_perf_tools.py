@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from hfx.errors import FetchFailed, LoadFailed, UsageError
-from hfx.perf.load import Closed, Limits, Open, Plan, Request, RequestSet
+from hfx.perf.load import Closed, LoadLimits, Open, Plan, Request, RequestSet
 from hfx.perf.loadgen.log import Progress
 from hfx.perf.measuring import MeasureSpec, measure, server_target
 from hfx.perf.results import Run, read_result
-from hfx.perf.tools.install import fetch
 from hfx.perf.tools.locust import LOCUSTFILE
+from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import EmbeddedServer
-from tests.triton.perf_rig import CLASSIFIER, GENERATOR, PATIENCE, Ended
+from tests.rigs.perf_rig import CLASSIFIER, GENERATOR, PATIENCE, Ended
 
 pytestmark = pytest.mark.triton
 
@@ -56,7 +56,13 @@ def measured(tool: str, perf_server: EmbeddedServer, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     def run(
-        model: str, plan: Plan, requests: RequestSet, limits: Limits, *, arguments: tuple[str, ...] = (), **others: Any
+        model: str,
+        plan: Plan,
+        requests: RequestSet,
+        limits: LoadLimits,
+        *,
+        arguments: tuple[str, ...] = (),
+        **others: Any,
     ) -> Run:
         spec = MeasureSpec(requests, limits, tool=tool, stream=False, arguments=arguments)  # type: ignore[arg-type]
         return measure(server_target(perf_server, model), plan, spec, **others)
@@ -72,7 +78,7 @@ def stats(path: Path) -> dict[str, dict[str, str]]:
 
 
 def test_so_many_requests_count_as_were_ordered(measured: Measure) -> None:
-    found = measured(CLASSIFIER, Closed(4), TEXTS, Limits(requests=100, warmup_requests=20))
+    found = measured(CLASSIFIER, Closed(4), TEXTS, LoadLimits(requests=100, warmup_requests=20))
     assert (found.requests.sent, found.requests.succeeded, found.interrupted) == (100, 100, False)
     assert found.latency is not None and found.latency.count == 100
     assert found.throughput == pytest.approx(4000 / found.latency.mean, rel=0.5)
@@ -100,13 +106,13 @@ def test_a_command_measures_a_stream(
 @pytest.mark.parametrize(
     ("plan", "limits", "count"),
     [
-        (Open(40.0, "poisson", seed=2), Limits(requests=60, warmup_requests=5), 60),
-        (Open(arrivals="trace", trace=TRACE), Limits(), 5),
-        (Open(arrivals="burst"), Limits(requests=32, warmup_requests=2), 32),
+        (Open(40.0, "poisson", seed=2), LoadLimits(requests=60, warmup_requests=5), 60),
+        (Open(arrivals="trace", trace=TRACE), LoadLimits(), 5),
+        (Open(arrivals="burst"), LoadLimits(requests=32, warmup_requests=2), 32),
     ],
     ids=["poisson", "trace", "burst"],
 )
-def test_arrivals_are_those_of_the_plan(plan: Open, limits: Limits, count: int, measured: Measure) -> None:
+def test_arrivals_are_those_of_the_plan(plan: Open, limits: LoadLimits, count: int, measured: Measure) -> None:
     found = measured(CLASSIFIER, plan, TEXTS, limits)
     assert (found.requests.sent, found.requests.succeeded) == (count, count)
     due = list(plan.times(limits.warmup_requests + count if plan.arrivals == "poisson" else count))
@@ -116,7 +122,7 @@ def test_arrivals_are_those_of_the_plan(plan: Open, limits: Limits, count: int, 
 
 @pytest.mark.full
 def test_tokens_are_counted_whatever_the_settings_of_each_request(measured: Measure) -> None:
-    found = measured(GENERATOR, Closed(3), STORIES, Limits(requests=30))
+    found = measured(GENERATOR, Closed(3), STORIES, LoadLimits(requests=30))
     assert found.requests.succeeded == 30 and found.tokens is not None
     assert max(found.tokens.each) == 8 and set(found.tokens.each) <= set(range(1, 9))
     assert (found.ttft, found.gaps) == (None, None)
@@ -131,7 +137,7 @@ def test_stopped_early_it_gives_what_it_has(measured: Measure) -> None:
         if progress.succeeded > 50:
             stop.set()
 
-    limits = Limits(seconds=300.0, warmup_requests=10)
+    limits = LoadLimits(seconds=300.0, warmup_requests=10)
     begin = time.monotonic()
     found = measured(CLASSIFIER, Closed(2), TEXTS, limits, watch=watch, stop=stop)
     assert found.interrupted and found.requests.succeeded > 50 and time.monotonic() - begin < PATIENCE
@@ -143,7 +149,7 @@ def test_what_the_server_the_model_or_the_tool_does_not_take_is_named(measured: 
     def refused(kind: type[Exception], message: str, model: str, name: str, value: int, *arguments: str) -> None:
         requests = RequestSet((Request({"text_input": ("Anna",), name: (value,)}),), "")
         with pytest.raises(kind, match=message):
-            measured(model, Closed(1), requests, Limits(requests=5), arguments=arguments)
+            measured(model, Closed(1), requests, LoadLimits(requests=5), arguments=arguments)
 
     refused(LoadFailed, "max_tokens is -5; allowed: a whole number of at least 1", GENERATOR, "max_tokens", -5)
     refused(UsageError, "nonsense", CLASSIFIER, "nonsense", 1)
@@ -153,7 +159,7 @@ def test_what_the_server_the_model_or_the_tool_does_not_take_is_named(measured: 
 @pytest.mark.full
 @pytest.mark.parametrize("tool", ["perf_analyzer"], indirect=True)
 def test_perf_analyzer_says_whether_it_became_stable(measured: Measure) -> None:
-    assert measured(CLASSIFIER, Closed(2), TEXTS, Limits(stable=200.0, window=0.5)).stable is True
+    assert measured(CLASSIFIER, Closed(2), TEXTS, LoadLimits(stable=200.0, window=0.5)).stable is True
 
 
 @pytest.mark.full

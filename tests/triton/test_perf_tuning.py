@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from hfx.perf.results import Result, read_result
-from hfx.perf.tuning.settings import current, edits
+from hfx.perf.tuning.space import current, edits
 from hfx.repository import lint, model
 from hfx.repository.edit import change
 from hfx.repository.staging import stagings
-from tests.triton.perf_rig import CLASSIFIER, GENERATOR, Ended
+from tests.rigs.perf_rig import CLASSIFIER, GENERATOR, Ended
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

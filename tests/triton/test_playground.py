@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.client import Client
-from tests import chromium
-from tests.triton.dialect_calls import API_KEY, ENCODERS, RANKER
-from tests.triton.generation_rig import RECITAL
-from tests.triton.reciting import ENDLESS
-from tests.triton.serve_process import SECONDS, ServeProcess
+from tests.rigs import chromium
+from tests.rigs.dialect_calls import API_KEY, ENCODERS, RANKER
+from tests.rigs.generation_rig import RECITAL
+from tests.rigs.reciting import ENDLESS
+from tests.rigs.serve_process import SECONDS, ServeProcess
+from tests.rigs.waiting import wait_until
 from tests.triton.test_dialects import SOON, slots_used
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, chromium.needs_chromium]
 GENERATORS = ("stories", "summaries", RECITAL)

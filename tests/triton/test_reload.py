@@ -12,9 +12,9 @@ from hfx.client import Client
 from hfx.errors import ModelMissing, ServerError
 from hfx.triton import EmbeddedServer
 from hfx.triton.server import entry_points
-from tests.triton.repeated_calls import calling
-from tests.triton.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
-from tests.waiting import wait_until
+from tests.rigs.repeated_calls import calling
+from tests.rigs.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 STEP = """

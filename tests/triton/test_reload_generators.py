@@ -16,17 +16,17 @@ import pytest
 
 from hfx.client import Client
 from hfx.errors import HfxError
-from hfx.exporter.pipeline import stamp
+from hfx.exporter.steps import stamp
 from hfx.manifest import hash_folder, read_manifest, write_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.triton import EmbeddedServer
 from hfx.triton.liveness import call
-from tests.published import export_zoo
-from tests.triton.repeated_calls import calling
-from tests.triton.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
-from tests.triton.toy_models import write_toy
-from tests.unit.batch_jobs import CommandLine, texts
-from tests.waiting import wait_until
+from tests.rigs.batch_jobs import CommandLine, texts
+from tests.rigs.published import export_zoo
+from tests.rigs.repeated_calls import calling
+from tests.rigs.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
+from tests.rigs.toy_models import write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 PROMPT = "Once upon a time"

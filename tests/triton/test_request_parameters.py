@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Ask, AskFailed, Event
-from tests.triton.generation_grpc import grpc_events, grpc_request, grpc_stub
-from tests.triton.generation_http import post
-from tests.triton.generation_rig import DOORS, RECITAL
-from tests.triton.reciting import Recital
+from tests.rigs.generation_asks import Ask, AskFailed, Event
+from tests.rigs.generation_grpc import grpc_events, grpc_request, grpc_stub
+from tests.rigs.generation_http import post
+from tests.rigs.generation_rig import DOORS, RECITAL
+from tests.rigs.reciting import Recital
 
 pytestmark = pytest.mark.triton
 

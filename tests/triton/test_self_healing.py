@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import ServerError
-from hfx.front.own_metrics import SAMPLES
+from hfx.front.settings import SAMPLES
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
 from hfx.triton.liveness import call
-from tests.published import export_zoo
-from tests.triton.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
-from tests.triton.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
-from tests.waiting import wait_until
+from tests.rigs.published import export_zoo
+from tests.rigs.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
+from tests.rigs.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

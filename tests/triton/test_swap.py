@@ -16,9 +16,9 @@ import tritonclient.grpc as grpc
 from hfx.client import Client
 from hfx.errors import HfxError, ServerError
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
-from tests.triton.serve_process import infer, left_behind, post, serving
-from tests.triton.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
-from tests.waiting import wait_until
+from tests.rigs.serve_process import infer, left_behind, post, serving
+from tests.rigs.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
+from tests.rigs.waiting import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

@@ -10,9 +10,9 @@ import pytest
 from hfx.client import Client
 from hfx.errors import HfxError
 from hfx.triton import EmbeddedServer
-from tests.triton.generation_asks import Answer, Ask, AskFailed
-from tests.triton.generation_rig import DOORS, TRANSLATOR, in_process
-from tests.unit.tiny_translators import TRANSLATORS
+from tests.rigs.generation_asks import Answer, Ask, AskFailed
+from tests.rigs.generation_rig import DOORS, TRANSLATOR, in_process
+from tests.rigs.tiny_translators import TRANSLATORS
 
 pytestmark = pytest.mark.triton
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.client import Client
-from tests import published
-from tests.unit.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
-from tests.unit.client_servers import Script, grpc_server, http_server
-from tests.unit.perf_fake_server import FakeServer
+from tests.rigs import published
+from tests.rigs.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
+from tests.rigs.client_servers import Script, grpc_server, http_server
+from tests.rigs.perf_fake_server import FakeServer
 
 
 @pytest.fixture

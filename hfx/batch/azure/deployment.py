@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hfx.batch.azure.documents import Plain, Value
+from hfx.batch.azure.rows import row_settings
+from hfx.batch.create import JobSpec, default_rows
+from hfx.batch.job import Output
+from hfx.batch.models import describe
+from hfx.batch.options import RunOptions
+from hfx.names import Task
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json"
 OutputAction = Literal["append_row", "summary_only"]
@@ -72,6 +78,21 @@ class Deployment:
     kept: dict[str, Plain]
     has_type: bool = True
 
+    def document(self) -> dict[str, Plain]:
+        """The document that `parse_deployment` reads."""
+        settings: dict[str, Plain] = {key: value for key, value in asdict(self.settings).items() if value is not None}
+        resources: Plain = {"instance_count": settings.pop("instance_count")}
+        settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
+        document: dict[str, Plain] = {"$schema": SCHEMA, **self.kept}
+        document |= {"name": self.name, "endpoint_name": self.endpoint_name, "resources": resources}
+        if self.model is not None:
+            document["model"] = {"path": str(self.model)}
+        if self.code is not None:
+            document["code_configuration"] = {"code": str(self.code), "scoring_script": self.scoring_script}
+        if not self.has_type:
+            return document | settings
+        return {"compute": "local"} | document | {"type": "model", "settings": settings}  # Azure demands a compute
+
 
 def parse_deployment(document: Value, folder: Path, repository: Path) -> Deployment:
     """The deployment of a document, whose paths are relative to `folder`. Raises UsageError.
@@ -107,20 +128,24 @@ def _root(document: Value, has_type: bool) -> dict[str, Value]:
     return root
 
 
-def deployment_document(deployment: Deployment) -> dict[str, Plain]:
-    """The document of a deployment."""
-    settings: dict[str, Plain] = {key: value for key, value in asdict(deployment.settings).items() if value is not None}
-    resources: Plain = {"instance_count": settings.pop("instance_count")}
-    settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
-    document: dict[str, Plain] = {"$schema": SCHEMA, **deployment.kept}
-    document |= {"name": deployment.name, "endpoint_name": deployment.endpoint_name, "resources": resources}
-    if deployment.model is not None:
-        document["model"] = {"path": str(deployment.model)}
-    if deployment.code is not None:
-        document["code_configuration"] = {"code": str(deployment.code), "scoring_script": deployment.scoring_script}
-    if not deployment.has_type:
-        return document | settings
-    return {"compute": "local"} | document | {"type": "model", "settings": settings}  # Azure demands a compute
+def published_spec(deployment: Deployment, inputs: tuple[str, ...] = ()) -> tuple[JobSpec, Task, RunOptions]:
+    """What a deployment without a script does with `inputs`: its jobs are those of `hfx batch run`.
+
+    Raises UsageError, and ModelMissing for no published model.
+    """
+    assert deployment.model is not None
+    name, settings = deployment.model.name, deployment.settings
+    options = RunOptions(
+        repository=str(deployment.model.parent),
+        workers=settings.processes,
+        error_threshold=str(settings.error_threshold),
+    )
+    task, metadata, _ = describe(name, options.place())
+    chosen = row_settings(task, metadata, settings.environment_variables)
+    output = Output(settings.output_action, settings.output_file_name, (), "")
+    rows = settings.mini_batch_size or default_rows(task)
+    spec = JobSpec(name, inputs, chosen.columns, chosen.settings, chosen.seed, output, mini_batch_size=rows)
+    return spec, task, options
 
 
 def required(document: Value, members: dict[str, Value], key: str) -> Value:

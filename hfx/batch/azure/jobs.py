@@ -1,43 +1,77 @@
 """A job of an endpoint: its folder, its state, and the process that runs it.
 
-    invocation.json       endpoint, files, output: by rename, never changed
+    invocation.json       endpoint, files, output: by rename with the folder, never changed
     deployment.yml        the deployment with the settings of the invocation
     code/ model/          what the script sees
     parts/                a part a mini-batch; the ending of its name is the number of failed files
     logs/                 driver.txt of the job, processNNN.txt of each process of the script
     named-outputs/score/  the output, unless the invocation names another folder
-    pid                   the process that runs it, or ran it last
-    status.json           how the job ended
+    log.jsonl             when it was started, and last how it ended
 
-hfx.batch.folder has the lock, the mark of a cancellation, and of a published model's job the rest.
+hfx.batch.folder has the lock, the mark of a cancellation, the log, and of a published model's job the rest.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, PLAIN_NAME, Deployment, parse_deployment
-from hfx.batch.azure.documents import read_document
-from hfx.batch.azure.invocation import DEPLOYMENT, DRIVER_LOG, INVOCATION, InputFile, Invocation, write_deployment
-from hfx.batch.azure.workspace import Workspace
+from hfx.batch.azure.deployment import (
+    DEFAULT_MINI_BATCH,
+    PLAIN_NAME,
+    Deployment,
+    parse_deployment,
+)
+from hfx.batch.azure.documents import read_document, write_document
+from hfx.batch.azure.workspace import Workspace, copy_code
 from hfx.batch.folder import JOB, Folder, storage, write_file
 from hfx.batch.plan import read_plan
 from hfx.batch.progress import errors_of
 from hfx.batch.worker import described, reported
 from hfx.errors import HfxError, InputChanged, JobCancelled, JobError, UsageError
+from hfx.manifest import created_now, read_manifest
+from hfx.names import MANIFEST_FILE
+from hfx.process import spawn
+from hfx.rows import find_sources
 
-STATUS, PID = "status.json", "pid"
+INVOCATION, DEPLOYMENT, DRIVER_LOG = "invocation.json", "deployment.yml", "logs/driver.txt"
+OUTPUT = "named-outputs/score"
 RUNNER = "hfx.batch.azure.runner"
 START_SECONDS, POLL_SECONDS = 60.0, 0.1
 Status = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of the input, as it was when the job was made."""
+
+    path: str
+    size: int
+    modified: str
+
+    @classmethod
+    def of(cls, path: Path) -> InputFile:
+        """The file as it is now."""
+        facts = path.stat()
+        return cls(str(path), facts.st_size, str(facts.st_mtime_ns))
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What a job was made for; `output` is the folder of the results."""
+
+    endpoint: str
+    created: str
+    output: str
+    files: tuple[InputFile, ...]
 
 
 @dataclass(frozen=True)
@@ -77,17 +111,12 @@ class AzureJob:
     @property
     def ended(self) -> dict[str, Any]:
         """How the job ended; empty until then."""
-        path = self.folder.path / STATUS
-        try:
-            return dict(json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return {}
+        last = [{"event": ""}, *self.folder.events()][-1]
+        return last if last["event"] == "ended" else {}
 
     def end(self, status: Status, error: HfxError | None = None) -> None:
         """Write how the job ended."""
-        failure = described(error) if error else {}
-        content = json.dumps({"status": status, **failure}, ensure_ascii=False)
-        write_file(self.folder.path / STATUS, lambda file: file.write(content.encode("utf-8", "replace")))
+        self.folder.log({"event": "ended", "status": status, **(described(error) if error else {})})
 
     def check_completed(self) -> None:
         """Raise why the job is not Completed."""
@@ -110,12 +139,40 @@ class AzureJob:
 
     def script_part(self, batch: int, failed: int) -> Path:
         """The part of a mini-batch of a script, of whose files some failed."""
-        return self.folder.parts / f"{batch:06d}.{failed}"
+        return self.folder.part(batch, f".{failed}")
+
+    def mini_batches(self) -> list[tuple[str, ...]]:
+        """The files of each mini-batch of a script."""
+        files = tuple(file.path for file in self.invocation.files)
+        size = self.deployment.settings.mini_batch_size or DEFAULT_MINI_BATCH
+        return [files[first : first + size] for first in range(0, len(files), size)]
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is, as programs read it; mini-batches of a published model are known when it is planned."""
+        invocation, deployment = self.invocation, self.deployment
+        if deployment.code is not None:
+            mini_batches, done = len(self.mini_batches()), len(self.script_parts())
+        else:
+            is_planned = (self.folder.path / JOB).exists()
+            mini_batches, done = len(read_plan(self.folder)) if is_planned else 0, len(self.folder.done())
+        return {
+            "name": self.name,
+            "status": self.status,
+            "endpoint_name": invocation.endpoint,
+            "deployment_name": deployment.name,
+            "created": invocation.created,
+            "files": len(invocation.files),
+            "mini_batches": mini_batches,
+            "done": done,
+            "failed": self.failed(),
+            "output": invocation.output,
+            "error": self.ended.get("message"),
+        }
 
     def start(self, error_threshold: int | None = None) -> None:
         """Run the job, or what is missing of it, in a process of its own; what failed in a Failed job is tried again.
 
-        Raises JobError and InputChanged.
+        Returns when it has the lock. Raises JobError and InputChanged.
         """
         deployment, status = self.deployment, self.status
         if status in ("Running", "Completed"):
@@ -131,35 +188,19 @@ class AzureJob:
                 raise InputChanged(f"{file.path} is not what it was.", "Invoke the endpoint again.")
         if error_threshold is not None:
             settings = replace(deployment.settings, error_threshold=error_threshold)
-            write_deployment(self.folder.path, replace(deployment, settings=settings))
+            _write_deployment(self.folder.path, replace(deployment, settings=settings))
         if status == "Failed" and deployment.code:
             for batch, failed in self.script_parts().items():
                 if failed:
                     self.script_part(batch, failed).unlink()
-        (self.folder.path / STATUS).unlink(missing_ok=True)
+        self.folder.log({"event": "start"})
         self.folder.uncancel()
-        self._spawn()
-
-    def _spawn(self) -> None:
-        """Start the process of the job, and wait until it has the lock."""
-        with storage(self.folder.path), (self.folder.path / DRIVER_LOG).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", RUNNER, str(self.folder.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        with storage(self.folder.path):
+            command = (sys.executable, "-P", "-m", RUNNER, str(self.folder.path))
+            process = spawn(command, self.folder.path / DRIVER_LOG)  # which outlives this one
         deadline = time.monotonic() + START_SECONDS
-        while process.poll() is None and self.pid() != process.pid and time.monotonic() < deadline:
+        while process.poll() is None and not self.folder.is_locked and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 10)
-
-    def pid(self) -> int | None:
-        """The process that runs the job, or ran it last."""
-        try:
-            return int((self.folder.path / PID).read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None
 
     def cancel(self) -> None:
         """End the job; what was done stays. Raises JobError for one that has ended."""
@@ -175,14 +216,14 @@ class AzureJob:
             raise UsageError(f"The job has no output {output!r}.", "Its output is `score`.")
         if self.status == "Running":
             raise JobError(f"The job {self.name} is Running.", f"`hfx batch job stream {self.name}` ends with it.")
-        copies = {folder / "named-outputs" / output: Path(self.invocation.output)}
+        copies = {folder / OUTPUT: Path(self.invocation.output)}
         copies |= {folder / "artifacts" / "logs": self.folder.path / "logs"} if logs else {}
         for target, source in copies.items():
             if target.exists():
                 raise UsageError(f"{target} exists already.", "Give another --download-path.")
             with storage(target):
                 shutil.copytree(source, target)
-        return next(iter(copies))
+        return folder / OUTPUT
 
     def log_lines(self) -> Iterator[str]:
         """The lines of its log as they come, until it has stopped."""
@@ -193,30 +234,6 @@ class AzureJob:
                 for line in log:
                     yield line.rstrip("\n")
                 time.sleep(POLL_SECONDS if running else 0)
-
-
-def progress(job: AzureJob) -> dict[str, Any]:
-    """A job and how far it is, as programs read it; mini-batches of a published model are known when it is planned."""
-    invocation, deployment = job.invocation, job.deployment
-    return {
-        "name": job.name,
-        "status": job.status,
-        "endpoint_name": invocation.endpoint,
-        "deployment_name": deployment.name,
-        "created": invocation.created,
-        "files": len(invocation.files),
-        "mini_batches": _mini_batches(job),
-        "done": len(job.folder.done() if deployment.code is None else job.script_parts()),
-        "failed": job.failed(),
-        "output": invocation.output,
-        "error": job.ended.get("message"),
-    }
-
-
-def _mini_batches(job: AzureJob) -> int:
-    if job.deployment.code is not None:
-        return -(-len(job.invocation.files) // (job.deployment.settings.mini_batch_size or DEFAULT_MINI_BATCH))
-    return len(read_plan(job.folder)) if (job.folder.path / JOB).exists() else 0
 
 
 def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
@@ -232,3 +249,80 @@ def job(workspace: Workspace, name: str) -> AzureJob:
     if not PLAIN_NAME.fullmatch(name) or not (folder / INVOCATION).is_file():
         raise UsageError(f"There is no job {name!r} in {workspace.folder}.", "`hfx batch list-jobs` shows all.")
     return AzureJob(Folder(folder))
+
+
+def create_job(
+    workspace: Workspace, deployment: Deployment, inputs: Sequence[str], output: Path | None, name: str | None
+) -> AzureJob:
+    """Make a job; its folder, with all that it needs, is there by one rename.
+
+    Raises UsageError for inputs and an output that can't be taken.
+    """
+    if not inputs:
+        raise UsageError("The job has no input.", "Give --input FILE_OR_FOLDER.")
+    if deployment.code is None:
+        files = tuple(InputFile(each.name, each.size, each.modified) for each in find_sources(inputs))
+    else:
+        files = tuple(InputFile.of(path) for each in inputs for path in _files(each))
+    name = name or f"batchjob-{secrets.token_hex(6)}"
+    folder = workspace.jobs.absolute() / name
+    if not PLAIN_NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of a job.", "Use letters, digits, - and _.")
+    if folder.exists():
+        raise UsageError(f"There is a job {name!r} already.", "Give another --job-name.")
+    target = output.absolute() if output else folder / OUTPUT
+    if target.exists():
+        raise UsageError(f"The output {target} exists already.", "Give a folder that does not exist.")
+    temporary = folder.with_name(f".{name}.{os.getpid()}")
+    try:
+        with storage(target):
+            _fill(temporary, deployment, Invocation(deployment.endpoint_name, created_now(), str(target), files))
+            (output or temporary / OUTPUT).mkdir(parents=True)
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return AzureJob(Folder(folder))
+
+
+def _fill(folder: Path, deployment: Deployment, invocation: Invocation) -> None:
+    for name in ("parts", "logs", "model"):
+        (folder / name).mkdir(parents=True)
+    if deployment.code is not None:
+        copy_code(deployment.code, folder / "code")
+    for path in _model_paths(deployment.model):
+        (folder / "model" / path.name).symlink_to(path)
+    _write_deployment(folder, deployment)
+    values = asdict(invocation) | {"files": [[file.path, file.size, file.modified] for file in invocation.files]}
+    content = json.dumps(values).encode()
+    write_file(folder / INVOCATION, lambda file: file.write(content))
+    (folder / DRIVER_LOG).touch()
+
+
+def _write_deployment(folder: Path, deployment: Deployment) -> None:
+    """Write the deployment of the job in `folder`, with the job's own copy of the code."""
+    code = None if deployment.code is None else Path("code")
+    write_document(folder / DEPLOYMENT, replace(deployment, code=code).document())
+
+
+def _model_paths(model: Path | None) -> list[Path]:
+    """What the script finds in AZUREML_MODEL_DIR: the model under its name, a published one with its members."""
+    if model is None:
+        return []
+    if (manifest := model / MANIFEST_FILE).is_file():
+        return [model.parent / folder for folder in read_manifest(manifest).folders]
+    return [model]
+
+
+def _files(given: str) -> list[Path]:
+    """The files of a path, sorted; hidden ones are left out."""
+    path = Path(given.removeprefix("file://")).absolute()
+    if "://" in given.removeprefix("file://") or given.startswith("azureml:"):
+        raise UsageError(f"The input {given} is not on this machine.", "Give a file or a folder.")
+    if path.is_dir():
+        found = sorted(each for each in path.rglob("*") if each.is_file())
+        files = [each for each in found if not any(part.startswith(".") for part in each.relative_to(path).parts)]
+    else:
+        files = [path] if path.is_file() else []
+    if not files:
+        raise UsageError(f"The input {given} has no files.", "Give a file, or a folder with files.")
+    return files

@@ -1,22 +1,50 @@
-"""The process that runs a job: `python -m hfx.batch.azure.runner FOLDER`. Its output is the job's log."""
+"""The process that runs a job: `python -m hfx.batch.azure.runner FOLDER`. Its output is the job's log.
+
+A job without a script is one of `hfx batch run`, with a published model. A script's mini-batches go through processes
+of it: tried again, killed when late. The results of one are a part, written by the process and renamed here, so that a
+killed job goes on with the parts that are missing.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
 import signal
 import sys
 import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from hfx.batch.azure.jobs import PID, AzureJob
-from hfx.batch.azure.published import run_published
-from hfx.batch.azure.script import run_script
-from hfx.batch.folder import Folder, check_sum, open_file, storage, write_file
-from hfx.errors import HfxError, JobCancelled, JobError, StorageFull
+from hfx.batch.azure import worker as script_worker
+from hfx.batch.azure.deployment import Deployment, published_spec
+from hfx.batch.azure.jobs import AzureJob
+from hfx.batch.create import create
+from hfx.batch.folder import (
+    JOB,
+    SUMMARY,
+    Folder,
+    check_sum,
+    open_file,
+    storage,
+    temporary,
+    write_file,
+    write_sum,
+)
+from hfx.batch.job import read_job
+from hfx.batch.local import Pool, Worker, runner
+from hfx.batch.options import Threshold
+from hfx.batch.plan import read_plan
+from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_missing
+from hfx.errors import HfxError, JobCancelled, JobError, StorageFull, TooManyErrors, UsageError
+from hfx.process import JsonChild, Messages, exit_reason
+
+GRACE_SECONDS = 10.0  # for what a script does when its process ends
 
 log = logging.getLogger("hfx.batch.azure")
 
@@ -26,16 +54,19 @@ def main(folder: Path) -> int:
     job = AzureJob(Folder(folder))
     signal.signal(signal.SIGTERM, _stop)
     with job.folder.locked():
-        write_file(folder / PID, lambda file: file.write(str(os.getpid()).encode()))
         try:
             job.folder.check_cancelled()
             _run(job)
         except StorageFull as error:  # the job stays Paused
             log.error("%s", error)
             return error.exit_code
+        except JobCancelled as error:
+            log.error("The job was cancelled.")
+            job.end("Cancelled", JobCancelled("The job was cancelled."))
+            return error.exit_code
         except HfxError as error:
             log.error("%s", error)
-            job.end("Cancelled" if isinstance(error, JobCancelled) else "Failed", error)
+            job.end("Failed", error)
             return error.exit_code
         except Exception as error:
             log.exception("Unexpected")
@@ -58,10 +89,145 @@ def _run(job: AzureJob) -> None:
     if deployment.code is None:
         run_published(job, deployment)
     else:
-        run_script(job, deployment)
+        script = ScriptRunner(job, deployment)
+        with script.pool:
+            script.run()
         if deployment.settings.output_action == "append_row":
             publish(job, Path(job.invocation.output) / deployment.settings.output_file_name)
     log.info("The job has completed; %d %s failed.", job.failed(), "files" if deployment.code else "rows")
+
+
+# A published model
+
+
+def run_published(job: AzureJob, deployment: Deployment) -> None:
+    """Score the rows that are missing, then copy the output. Raises what ends the job early."""
+    spec, task, options = published_spec(deployment, tuple(file.path for file in job.invocation.files))
+    folder = job.folder
+    os.environ.update(deployment.settings.environment_variables)  # the workers get them
+    on_event = logged(folder, None, _log)
+    is_new = not (folder.path / JOB).exists()
+    try:
+        with runner(spec.name, options, spec.settings, probe=is_new) as running:
+            if is_new:
+                planned_job, planned = create(folder, spec, task, options, running.open)
+            else:
+                planned_job, planned = read_job(folder), read_plan(folder)
+                check_job(planned_job, planned, running.open(), options)
+            score_missing(folder, planned_job, planned, missing_chunks(folder, planned), running, on_event)
+        finish(folder, planned_job, planned, options.threshold, on_event)
+    except TooManyErrors as error:
+        fix = f"`hfx batch job resume {job.name} --error-threshold N` goes on with a higher one."
+        raise TooManyErrors(error.message, fix) from error
+    name = spec.output.file_name if spec.output.action == "append_row" else SUMMARY
+    with (folder.path / name).open("rb") as source:
+        write_file(Path(job.invocation.output) / name, lambda file: shutil.copyfileobj(source, file, 1 << 20))
+
+
+def _log(event: Mapping[str, Any]) -> None:
+    if event["event"] == "death":
+        log.warning("A process has ended (%s); another goes on.", event["how"])
+    elif event["event"] == "chunk":
+        failed = sum(event["errors"].values())
+        log.info("Mini-batch %d: done, %d of %d rows failed.", event["number"], failed, event["rows"])
+
+
+# A script
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """What a process of the script is sent: the results for `files` go to `path`; where there are no `rows`, none."""
+
+    number: int
+    files: tuple[str, ...]
+    path: str
+    rows: bool
+
+
+class ScriptRunner:
+    """The mini-batches of a job that are left to do, and the processes of its script."""
+
+    def __init__(self, job: AzureJob, deployment: Deployment) -> None:
+        self._job, self._deployment, self._settings = job, deployment, deployment.settings
+        settings, done, batches = deployment.settings, job.script_parts(), job.mini_batches()
+        self._failed_files, self._batches = sum(done.values()), len(batches)
+        self._tries: Counter[int] = Counter()
+        rows = settings.output_action == "append_row"
+        pending = deque(
+            MiniBatch(number, files, str(temporary(job.folder.part(number, ""))), rows)
+            for number, files in enumerate(batches)
+            if number not in done
+        )
+        self.pool = Pool(self._child, self._take, self._ended, settings.timeout, settings.processes, pending)
+
+    def run(self) -> None:
+        """Score all that is pending. Raises what ends the job early."""
+        self._check_threshold()
+        self.pool.run(self._job.folder.check_cancelled)
+        self.pool.close(GRACE_SECONDS)
+
+    def _child(self, number: int, messages: Messages) -> JsonChild:
+        folder, settings = self._job.folder.path, self._settings
+        own = {"AZUREML_MODEL_DIR": str(folder / "model"), "AZUREML_BI_OUTPUT_PATH": self._job.invocation.output}
+        script = (str(self._deployment.scoring_script), "--logging_level", settings.logging_level)
+        return JsonChild(
+            (sys.executable, "-u", script_worker.__file__, *script),
+            messages,
+            log=folder / "logs" / f"process{number:03d}.txt",
+            env=os.environ | settings.environment_variables | own,
+            cwd=folder / "code",
+        )
+
+    def _take(self, worker: Worker[MiniBatch], reply: dict[str, Any]) -> None:
+        if "init" in reply:
+            log.error("init() failed:\n%s", reply["init"])
+            raise _init_failed(reply["init"].rstrip().rpartition("\n")[2])
+        if "storage" in reply:
+            raise StorageFull(f"A part can't be written: {reply['storage']}.", "Free some space, then resume the job.")
+        if "error" in reply:
+            self._failed(worker.work, reply["error"])
+        elif "elements" in reply and (batch := worker.work):
+            self._publish(batch, max(0, len(batch.files) - reply["elements"]), reply["sha256"])
+
+    def _ended(self, worker: Worker[MiniBatch], code: int | None) -> None:
+        how = "run() took too long" if code is None else f"its process ended ({exit_reason(code)})"
+        if not worker.is_open:
+            raise _init_failed(how)
+        self._failed(worker.work, how)
+
+    def _failed(self, batch: MiniBatch | None, reason: str) -> None:
+        if batch is None:
+            return
+        self._tries[batch.number] += 1
+        tries, most = self._tries[batch.number], 1 + self._settings.max_retries
+        log.warning("Mini-batch %d, try %d of %d: %s", batch.number + 1, tries, most, reason.rstrip())
+        if tries < most:
+            self.pool.pending.appendleft(batch)
+            return
+        write_file(Path(batch.path), lambda file: None)
+        self._publish(batch, len(batch.files), hashlib.sha256().hexdigest())
+
+    def _publish(self, batch: MiniBatch, failed: int, sha256: str) -> None:
+        target = self._job.script_part(batch.number, failed)
+        write_sum(target, sha256)
+        with storage(target):
+            Path(batch.path).rename(target)
+        log.info("Mini-batch %d of %d: done, %d files failed.", batch.number + 1, self._batches, failed)
+        self._failed_files += failed
+        self._check_threshold()
+
+    def _check_threshold(self) -> None:
+        threshold = self._settings.error_threshold
+        if Threshold(threshold).is_exceeded(self._failed_files, 0):
+            raise TooManyErrors(
+                f"{self._failed_files} files failed, more than the error threshold of {threshold}.",
+                f"See the log. `hfx batch job resume {self._job.name} --error-threshold N` goes on with a higher one.",
+            )
+
+
+def _init_failed(reason: str) -> UsageError:
+    return UsageError(f"The scoring script failed at init(): {reason}.", "Correct it; the log has more.")
 
 
 def publish(job: AzureJob, target: Path) -> None:

@@ -1,7 +1,8 @@
 """The process that runs a scoring script: `init()` once, then `run(files)` for each line of requests.
 
 It imports nothing of hfx: what the script imports is the script's choice. Requests and replies are lines of JSON on
-descriptors of their own, so that what the script prints does no harm. The results go into files, never through a pipe.
+copies of the standard input and output; what the script prints goes to the standard error. The results go into files,
+never through a pipe.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class WrongResult(Exception):
 
 
 def main() -> None:
-    """Serve the script argv[1] over the descriptors argv[2] and argv[3]; the rest of argv are the script's."""
-    script, requests, replies, *arguments = sys.argv[1:]
-    sys.argv = [script, *arguments]
+    """Serve the script argv[1]; the rest of argv are the script's."""
+    sys.argv = sys.argv[1:]
     sys.path[0] = str(Path.cwd())  # the code's folder
-    with os.fdopen(int(requests), encoding="utf-8") as source, os.fdopen(int(replies), "w", encoding="utf-8") as target:
-        for reply in _replies(script, source):
+    requests, replies = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    with os.fdopen(requests, encoding="utf-8") as source, os.fdopen(replies, "w", encoding="utf-8") as target:
+        for reply in _replies(sys.argv[0], source):
             print(json.dumps(reply), file=target, flush=True)
 
 
@@ -41,16 +44,16 @@ def _replies(script: str, requests: Iterable[str]) -> Iterator[dict[str, Any]]:
     except Exception:
         yield {"init": _traceback()}
         return
-    yield {"ready": True}
+    yield {"opened": True}
     for line in requests:
         request = json.loads(line)
         try:
             elements, lines = _lines(run(request["files"]))
             encoded = lines.encode() if request["rows"] else b""
         except Exception:
-            yield {"error": _traceback()}
+            yield {"finished": True, "error": _traceback()}
             continue
-        yield _written(request["path"], encoded, elements)
+        yield {"finished": True, **_written(request["path"], encoded, elements)}
 
 
 def _load(script: str) -> Any:

@@ -23,12 +23,11 @@ from hfx.batch.azure.deployment import (
     PLAIN_NAME,
     Deployment,
     checked_name,
-    deployment_document,
     parse_deployment,
+    published_spec,
     required,
 )
 from hfx.batch.azure.documents import Plain, Value, read_document, with_settings, write_document
-from hfx.batch.azure.published import published_model
 from hfx.errors import UsageError
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchEndpoint.schema.json"
@@ -44,6 +43,11 @@ class Endpoint:
     default: str | None
     kept: dict[str, Plain]
 
+    def document(self) -> dict[str, Plain]:
+        """The document that `parse_endpoint` reads."""
+        defaults: dict[str, Plain] = {"defaults": {"deployment_name": self.default}} if self.default else {}
+        return {"$schema": SCHEMA, "name": self.name, **self.kept, **defaults}
+
 
 def parse_endpoint(document: Value) -> Endpoint:
     """The endpoint of a document. Raises UsageError."""
@@ -54,12 +58,6 @@ def parse_endpoint(document: Value) -> Endpoint:
     default = checked_name(defaults["deployment_name"]) if "deployment_name" in defaults else None
     kept = {key: value.plain() for key, value in members.items() if key not in ("name", "defaults")}
     return Endpoint(checked_name(required(document, members, "name"), ENDPOINT_NAME), default, kept)
-
-
-def endpoint_document(endpoint: Endpoint) -> dict[str, Plain]:
-    """The document of an endpoint."""
-    defaults: dict[str, Plain] = {"defaults": {"deployment_name": endpoint.default}} if endpoint.default else {}
-    return {"$schema": SCHEMA, "name": endpoint.name, **endpoint.kept, **defaults}
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Workspace:
         """Create an endpoint, or write it anew; its deployments and jobs stay."""
         if endpoint.default is not None:
             self.deployment(endpoint.name, endpoint.default)
-        write_document(self._endpoints / endpoint.name / "endpoint.yml", endpoint_document(endpoint))
+        write_document(self._endpoints / endpoint.name / "endpoint.yml", endpoint.document())
 
     def delete_endpoint(self, name: str) -> None:
         """Delete an endpoint with its deployments; its jobs stay."""
@@ -132,7 +130,7 @@ class Workspace:
     def write_deployment(self, deployment: Deployment, set_default: bool = False) -> Deployment:
         """Create a deployment with a copy of its code, or write it anew; jobs that run keep what they have."""
         endpoint = self.endpoint(deployment.endpoint_name)
-        size = DEFAULT_MINI_BATCH if deployment.code else published_model(deployment).rows
+        size = DEFAULT_MINI_BATCH if deployment.code else published_spec(deployment)[0].mini_batch_size
         if deployment.settings.mini_batch_size is None:  # Azure's parser demands one
             deployment = replace(deployment, settings=replace(deployment.settings, mini_batch_size=size))
         path = self._deployment_path(endpoint.name, deployment.name)
@@ -140,7 +138,7 @@ class Workspace:
             kept = path.with_suffix(f".{secrets.token_hex(4)}")
             copy_code(deployment.code, kept)
             deployment = replace(deployment, code=Path(kept.name))
-        write_document(path, deployment_document(deployment))
+        write_document(path, deployment.document())
         _remove_code(path, keep=deployment.code)
         if set_default:
             self.write_endpoint(replace(endpoint, default=deployment.name))

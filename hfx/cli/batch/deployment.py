@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -73,7 +73,7 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: End
     """
     from hfx.batch.azure.documents import dump
 
-    value = _value(place.opened().deployment(endpoint_name, name.given))
+    value = place.opened().deployment(endpoint_name, name.given).document()
     reporter(ctx).result(value, dump(value).rstrip())
 
 
@@ -87,7 +87,7 @@ def list_(ctx: typer.Context, place: InWorkspace, endpoint_name: Endpoint) -> No
     """
     workspace = place.opened()
     default, deployments = workspace.endpoint(endpoint_name).default, workspace.deployments(endpoint_name)
-    value = {"deployments": [_value(deployment) for deployment in deployments]}
+    value = {"deployments": [deployment.document() for deployment in deployments]}
     rows = [(each.name, "yes" * (each.name == default), each.model, each.scoring_script) for each in deployments]
     shown = [[cell or "-" for cell in row] for row in rows]
     reporter(ctx).table(value, ("NAME", "DEFAULT", "MODEL", "SCRIPT"), shown)
@@ -108,10 +108,4 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: E
 
 def _report(ctx: typer.Context, deployment: Deployment) -> None:
     text = f"Wrote the deployment {deployment.name} of {deployment.endpoint_name}."
-    reporter(ctx).result(_value(deployment), text)
-
-
-def _value(deployment: Deployment) -> dict[str, Any]:
-    from hfx.batch.azure.deployment import deployment_document
-
-    return deployment_document(deployment)
+    reporter(ctx).result(deployment.document(), text)

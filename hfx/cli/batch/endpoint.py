@@ -57,9 +57,8 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
       hfx batch endpoint show reviews --json
     """
     from hfx.batch.azure.documents import dump
-    from hfx.batch.azure.workspace import endpoint_document
 
-    value = endpoint_document(place.opened().endpoint(name.given))
+    value = place.opened().endpoint(name.given).document()
     reporter(ctx).result(value, dump(value).rstrip())
 
 
@@ -71,10 +70,8 @@ def list_(ctx: typer.Context, place: InWorkspace) -> None:
       hfx batch endpoint list
       hfx batch endpoint list --workspace /data/hfx
     """
-    from hfx.batch.azure.workspace import endpoint_document
-
     endpoints = place.opened().endpoints()
-    value = {"endpoints": [endpoint_document(each) for each in endpoints]}
+    value = {"endpoints": [each.document() for each in endpoints]}
     rows = [(endpoint.name, endpoint.default or "-") for endpoint in endpoints]
     reporter(ctx).table(value, ("NAME", "DEFAULT DEPLOYMENT"), rows)
 
@@ -93,8 +90,8 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False
 
 
 def _write(ctx: typer.Context, workspace: Workspace, content: Value) -> None:
-    from hfx.batch.azure.workspace import endpoint_document, parse_endpoint
+    from hfx.batch.azure.workspace import parse_endpoint
 
     endpoint = parse_endpoint(content)
     workspace.write_endpoint(endpoint)
-    reporter(ctx).result(endpoint_document(endpoint), f"Wrote the endpoint {endpoint.name}.")
+    reporter(ctx).result(endpoint.document(), f"Wrote the endpoint {endpoint.name}.")

@@ -114,10 +114,9 @@ def publish(
     """
     from hfx.batch.folder import Folder
     from hfx.batch.job import read_job
-    from hfx.batch.options import RunOptions
+    from hfx.batch.options import RunOptions, Threshold
     from hfx.batch.plan import read_plan
     from hfx.batch.publish import publish as publish_job
-    from hfx.batch.threshold import Threshold
 
     job_folder = Folder(folder)
     job = read_job(job_folder)

@@ -2,21 +2,87 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 from typer import Option
 
-from hfx.cli.batch.azure import InWorkspace, Named
-from hfx.cli.commands import grouped
+from hfx.cli.batch.azure import InWorkspace, Named, Set
+from hfx.cli.commands import given, grouped
 from hfx.cli.output import Reporter, reporter
+from hfx.errors import UsageError
 
 if TYPE_CHECKING:
     from hfx.batch.azure.jobs import AzureJob
 
 COMMANDS = {name: f"{__name__}:{name}" for name in ("show", "stream", "download", "cancel", "resume")}
 COLUMNS = ("name", "status", "endpoint_name", "deployment_name", "created", "mini_batches", "done", "failed")
+PLACES = {"instance_count": "resources", "max_retries": "settings.retry_settings", "timeout": "settings.retry_settings"}
+
+
+@dataclass(frozen=True)
+class SettingOptions:
+    """Settings of the deployment for this job."""
+
+    PANEL: ClassVar[str] = "Settings of this job"
+
+    mini_batch_size: Annotated[int | None, Option("--mini-batch-size", "-m", help="Files of one run().")] = None
+    instance_count: Annotated[int | None, Option("--instance-count", "-c", help="Instances.")] = None
+    max_retries: Annotated[int | None, Option(help="Further tries of a mini-batch that failed.")] = None
+    timeout: Annotated[int | None, Option(help="Seconds that one run() may take.")] = None
+    error_threshold: Annotated[int | None, Option(help="Failed files that are allowed; -1: all.")] = None
+
+
+@grouped
+def invoke(
+    ctx: typer.Context,
+    name: Named,
+    place: InWorkspace,
+    options: SettingOptions,
+    deployment_name: Annotated[
+        str | None, Option("--deployment-name", "-d", help="The deployment; without it the endpoint's default.")
+    ] = None,
+    inputs: Annotated[list[str] | None, Option("--input", help="A file or folder; may be repeated.")] = None,
+    output_path: Annotated[Path | None, Option(help="The folder of the output, which must not exist.")] = None,
+    set_: Set = None,
+    job_name: Annotated[str | None, Option(help="The job's name; without it a new one.")] = None,
+    wait: Annotated[bool, Option("--wait", help="Print the log until the job ends; the exit code is its.")] = False,
+) -> None:
+    """Start a job of an endpoint and print its name; the job goes on in the background.
+
+    --set output_file_name=F changes a setting of the deployment for this job.
+
+    Examples:
+      hfx batch invoke reviews --input reviews.csv
+      hfx batch invoke reviews --input data/ --set output_file_name=scores.csv --wait
+    """
+    from hfx.batch.azure.jobs import create_job
+
+    workspace, report = place.opened(), reporter(ctx)
+    settings = [f"{key}={value}" for key, value in given(options).items()] + (set_ or [])
+    chosen = deployment_name or workspace.endpoint(name.given).default
+    if chosen is None:
+        raise UsageError(f"The endpoint {name.given} has no default deployment.", "Give --deployment-name D.")
+    deployment = workspace.deployment(name.given, chosen, [_placed(setting) for setting in settings])
+    if deployment.code is None and (options.timeout is not None or options.max_retries is not None):
+        raise UsageError("--timeout and --max-retries are for a scoring script's run().", "Leave them out.")
+    job = create_job(workspace, deployment, inputs or [], output_path, job_name)
+    job.start()
+    if wait:
+        report.note(job.name)
+        follow(job, report)
+    else:
+        report.result(job.progress(), job.name)
+
+
+def _placed(setting: str) -> str:
+    """`setting` under the key where the YAML has it."""
+    key = setting.partition("=")[0]
+    if "." in key and not key.startswith("retry_settings."):
+        return setting
+    return f"{PLACES.get(key, 'settings')}.{setting}"
 
 
 @grouped
@@ -27,9 +93,9 @@ def list_jobs(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
       hfx batch list-jobs
       hfx batch list-jobs reviews
     """
-    from hfx.batch.azure.jobs import jobs, progress
+    from hfx.batch.azure.jobs import jobs
 
-    values = [progress(each) for each in jobs(place.opened(), name.optional)]
+    values = [each.progress() for each in jobs(place.opened(), name.optional)]
     heads = [column.replace("_", " ").upper() for column in COLUMNS]
     reporter(ctx).table({"jobs": values}, heads, [[value[column] for column in COLUMNS] for value in values])
 
@@ -42,9 +108,7 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
       hfx batch job show JOB
       hfx batch job show JOB --json
     """
-    from hfx.batch.azure.jobs import progress
-
-    value = progress(_job(name, place))
+    value = _job(name, place).progress()
     reporter(ctx).result(value, (f"{key}: {item}" for key, item in value.items() if item is not None))
 
 
@@ -86,11 +150,9 @@ def cancel(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
       hfx batch job cancel JOB
       hfx batch job cancel JOB --json
     """
-    from hfx.batch.azure.jobs import progress
-
     job = _job(name, place)
     job.cancel()
-    reporter(ctx).result(progress(job), f"The job {job.name} is {job.status}.")
+    reporter(ctx).result(job.progress(), f"The job {job.name} is {job.status}.")
 
 
 @grouped
@@ -106,21 +168,17 @@ def resume(
       hfx batch job resume JOB
       hfx batch job resume JOB --error-threshold 100
     """
-    from hfx.batch.azure.jobs import progress
-
     job = _job(name, place)
     job.start(error_threshold)
-    reporter(ctx).result(progress(job), job.name)
+    reporter(ctx).result(job.progress(), job.name)
 
 
 def follow(job: AzureJob, report: Reporter) -> None:
     """Print the log of a job until it has stopped, then how it ended. Raises why it is not Completed."""
-    from hfx.batch.azure.jobs import progress
-
     for line in job.log_lines():
         report.note(line) if report.json else report.lines([line])
     job.check_completed()
-    report.result(progress(job), f"The job {job.name} is Completed.")
+    report.result(job.progress(), f"The job {job.name} is Completed.")
 
 
 def _job(name: Named, place: InWorkspace) -> AzureJob:

@@ -1,4 +1,4 @@
-"""`hfx batch run`: a job from its inputs to its output."""
+"""`hfx batch run` and `resume`: a job from its inputs to its output, and on after an interruption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfx.cli.batch.running import (
     working,
 )
 from hfx.cli.commands import grouped
-from hfx.cli.completion import PublishedName
+from hfx.cli.connection import PublishedName
 from hfx.cli.infer_options import EncoderOptions, GenerationOptions, checked, settings
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
@@ -73,7 +73,7 @@ class OutputOptions:
 
 
 @grouped
-def command(
+def run(
     ctx: typer.Context,
     name: PublishedName,
     source: InputOptions,
@@ -106,9 +106,9 @@ def command(
         from hfx.batch.create import JobSpec, create, prepare
         from hfx.batch.folder import Folder
         from hfx.batch.job import Output
-        from hfx.batch.local import finish, logged, missing_chunks, score_missing
         from hfx.batch.models import describe
         from hfx.batch.options import RunOptions
+        from hfx.batch.progress import finish, logged, missing_chunks, score_missing
     options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
     shard = parsed_shard(work.shard)
     task, metadata, _ = describe(name, options.place())
@@ -138,3 +138,47 @@ def command(
         summary = finish(folder, job, planned, options.threshold, on_event)
     warn_of_unknown(job, report)
     report_end(folder, summary, shard, report)
+
+
+@grouped
+def resume(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The job's folder.")],
+    place: PlaceOptions,
+    work: WorkOptions,
+    engine: EngineOptions,
+) -> None:
+    """Score what is missing of a job and publish its output; what shapes the answers stays as it was.
+
+    Inputs, model or machine that are not those of before are refused with the reason.
+
+    Examples:
+      hfx batch resume scored
+      hfx batch resume scored --workers 4
+    """
+    report = reporter(ctx)
+    with deferred():
+        from hfx.batch.folder import Folder
+        from hfx.batch.job import read_job
+        from hfx.batch.options import RunOptions
+        from hfx.batch.plan import read_plan
+        from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_missing
+        from hfx.batch.publish import published
+    job_folder = Folder(folder)
+    job = read_job(job_folder)
+    options = run_options(place, work, RunOptions.of(job.run))
+    shard = parsed_shard(work.shard)
+    planned = read_plan(job_folder)
+    if (summary := published(job_folder, job, planned, options.threshold)) is not None:
+        report_end(job_folder, summary, shard, report)  # also where nothing can be written
+        return
+    with working(job_folder, shard, f"Scoring by {job.model.name}", report) as show:
+        job_folder.uncancel()
+        on_event = logged(job_folder, shard, Watcher.of(job_folder, planned, shard, show))
+        if missing := missing_chunks(job_folder, planned, shard):
+            with opened_runner(engine, job.model.name, options, job.settings) as running:
+                check_job(job, planned, running.open(), options)
+                score_missing(job_folder, job, planned, missing, running, on_event)
+        summary = finish(job_folder, job, planned, options.threshold, on_event)
+    warn_of_unknown(job, report)
+    report_end(job_folder, summary, shard, report)

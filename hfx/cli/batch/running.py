@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from hfx.answering import Request
     from hfx.batch.folder import Folder
     from hfx.batch.job import Job
-    from hfx.batch.local import ChunkRunner
     from hfx.batch.options import RunOptions
-    from hfx.batch.plan import PlannedChunk
-    from hfx.batch.shards import Shard
+    from hfx.batch.plan import PlannedChunk, Shard
+    from hfx.batch.progress import ChunkRunner
     from hfx.cli.output import Reporter
 
 SECONDS = 10.0  # between two lines of progress where there is no terminal
@@ -149,9 +148,9 @@ def seconds(text: str) -> float:
 
 def parsed_shard(text: str | None) -> Shard | None:
     """The shard of an option, if any."""
-    from hfx.batch.shards import parse
+    from hfx.batch.plan import parse_shard
 
-    return None if text is None else parse(text)
+    return None if text is None else parse_shard(text)
 
 
 @contextmanager

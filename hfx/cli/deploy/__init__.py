@@ -2,10 +2,10 @@
 
 COMMANDS = {
     "bundle": "hfx.cli.deploy.bundle",
-    "docker": "hfx.cli.deploy.docker",
-    "compose": "hfx.cli.deploy.compose",
-    "kubernetes": "hfx.cli.deploy.kubernetes",
-    "kserve": "hfx.cli.deploy.kserve",
+    "docker": "hfx.cli.deploy.docker:docker",
+    "compose": "hfx.cli.deploy.docker:compose",
+    "kubernetes": "hfx.cli.deploy.kubernetes:kubernetes",
+    "kserve": "hfx.cli.deploy.kubernetes:kserve",
     "azureml": "hfx.cli.deploy.azureml",
     "check": "hfx.cli.deploy.check",
     "sagemaker": "hfx.cli.deploy.sagemaker",

@@ -12,11 +12,11 @@ from typer import Option
 
 from hfx.cli.commands import flag, grouped
 from hfx.cli.deploy.options import DeployOptions, print_written
-from hfx.cli.output import Reporter, reporter
+from hfx.cli.output import reporter
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:
-    from hfx.deploy.deployment import Deployment
+    pass
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,19 @@ def command(
       hfx deploy azureml sentiment --output endpoint
       hfx deploy azureml sentiment --output endpoint --kind online
     """
-    report = reporter(context)
+    from hfx.deploy import azureml, bundle
+
+    report, steps = reporter(context), [f"Next: {options.output / 'README.md'}."]
     _refuse(OnlineOptions, online, "batch") if kind == "batch" else _refuse(BatchOptions, batch, "online")
     deployment = options.deployment(report)
-    write = _write_batch if kind == "batch" else _write_online
-    steps = [*write(report, deployment, options, batch, online), f"Next: {options.output / 'README.md'}."]
+    if kind == "batch":
+        rows = azureml.Rows(batch.column, _settings(batch.settings))
+        azureml.write_batch(deployment, options.output, batch.compute, rows, options.force)
+    else:
+        packages = bundle.Packages(bundle.python_of(deployment), online.offline, not online.no_openvino)
+        with report.progress("Fetching wheels"):
+            written = azureml.write_online(deployment, options.output, packages, online.instance_type, options.force)
+        steps.insert(0, f"  packages: {written.package_bytes / 1e6:.1f} MB unpacked")
     print_written(report, "azureml", deployment, options.output, steps)
 
 
@@ -73,27 +81,11 @@ def _refuse(group: type, options: Any, kind: str) -> None:
             raise UsageError(f"{option} is not for --kind {kind}.", f"Leave {option} out.")
 
 
-def _write_batch(
-    report: Reporter, deployment: Deployment, options: DeployOptions, batch: BatchOptions, online: OnlineOptions
-) -> list[str]:
-    from hfx.deploy import azureml
-
+def _settings(text: str) -> dict[str, Any]:
     try:
-        settings = json.loads(batch.settings)
+        settings = json.loads(text)
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
         raise UsageError("--settings is no JSON object.", """E.g. '{"max_tokens": 60}'.""")
-    azureml.write_batch(deployment, options.output, batch.compute, azureml.Rows(batch.column, settings), options.force)
-    return []
-
-
-def _write_online(
-    report: Reporter, deployment: Deployment, options: DeployOptions, batch: BatchOptions, online: OnlineOptions
-) -> list[str]:
-    from hfx.deploy import azureml, bundle
-
-    packages = bundle.Packages(bundle.python_of(deployment), online.offline, not online.no_openvino)
-    with report.progress("Fetching wheels"):
-        written = azureml.write_online(deployment, options.output, packages, online.instance_type, options.force)
-    return [f"  packages: {written.package_bytes / 1e6:.1f} MB unpacked"]
+    return settings

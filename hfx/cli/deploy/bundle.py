@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hfx.cli.commands import grouped
-from hfx.cli.deploy.options import DeployOptions, print_written
+from hfx.cli.deploy.options import DeployOptions, NoOpenvino, Offline, Python, print_written
 from hfx.cli.output import reporter
 
 
@@ -16,14 +15,10 @@ from hfx.cli.output import reporter
 def command(
     context: typer.Context,
     options: DeployOptions,
-    offline: Annotated[
-        Path | None, typer.Option(help="Take the wheels from this folder, not from a package index.")
-    ] = None,
-    no_openvino: Annotated[
-        bool, typer.Option("--no-openvino", help="Leave OpenVINO out: generators run on ONNX Runtime.")
-    ] = False,
+    offline: Offline = None,
+    no_openvino: NoOpenvino = False,
     no_numpy: Annotated[bool, typer.Option("--no-numpy", help="Leave numpy out: NVIDIA's images have one.")] = False,
-    python: Annotated[str, typer.Option(help="Python of the stubs, such as 3.12; the release's without it.")] = "",
+    python: Python = "",
 ) -> None:
     """Write a model repository with all packages that its models import, for unmodified Triton images.
 

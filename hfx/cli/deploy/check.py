@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
 from hfx.cli.commands import flag, given, grouped
-from hfx.cli.connection import Connection
-from hfx.cli.deploy.dialects import Dialect
+from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, connect, headers_of, token_of
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import Device
-from hfx.errors import LintFailed, UsageError
+from hfx.errors import LintFailed, UsageError, VerificationFailed
+
+if TYPE_CHECKING:
+    from hfx.deploy.server_check import Dialect
+    from hfx.exporter.verify import Ask, Published
 
 ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:[0-9]+")
 
@@ -78,9 +83,7 @@ def command(
     """
     report = reporter(context)
     if ADDRESS.fullmatch(target) and not Path(target).is_dir():
-        from hfx.cli.deploy.check_server import check_server
-
-        check_server(report, target, names or [], server)
+        _check_server(report, target, names or [], server)
         return
     options = [flag(ServerOptions, field) for field in given(server)]
     if names or options:
@@ -93,8 +96,7 @@ def _check_folder(report: Reporter, folder: Path) -> None:
 
     checked = check_folder(folder)
     lines = [f"{problem.kind:10} {problem.message}" for problem in checked.differences]
-    for finding in checked.findings:
-        lines += [f"{finding.rule} {finding.severity} {finding.path}", f"    {finding.message}", f"    {finding.fix}"]
+    lines += [line for finding in checked.findings for line in finding.lines()]
     report.result({"folder": str(folder), **asdict(checked)}, [*lines, checked.summary])
     if checked.differences:
         raise LintFailed(
@@ -103,3 +105,65 @@ def _check_folder(report: Reporter, folder: Path) -> None:
         )
     if checked.errors:
         raise LintFailed(f"{folder} breaks the rules in {checked.errors} places.", "Each finding says what to do.")
+
+
+def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:
+    """Compare the models `names` (none: all of the repository) and print their figures. Raises VerificationFailed."""
+    from hfx.deploy.server_check import compared
+    from hfx.exporter.verify import open_published
+    from hfx.repository import models
+
+    repository = options.repository or DEFAULT_REPOSITORY
+    chosen = names or [entry.name for entry in models(repository) if entry.manifest]
+    if not chosen:
+        raise UsageError(f"There is no model in {repository}.", "Give --repository DIR with the published models.")
+    device: Device = options.device or "cpu"
+    checked: list[dict[str, Any]] = []
+    published = [open_published(repository, name) for name in chosen]
+    with _asking(url, repository, published, options) as ask_of:
+        for each in published:
+            with report.progress(f"Asking {each.manifest.name}"):
+                checked.append(compared(each, ask_of(each), device, options.max_drop, options.dialect))
+    failed = [each["name"] for each in checked if "error" in each]
+    report.result(
+        {"url": url, "through": options.through or "v2", "models": checked}, [_line(each) for each in checked]
+    )
+    if failed:
+        raise VerificationFailed(
+            f"{', '.join(failed)} behind {url} does not answer like the checkpoint.",
+            f"Check that the server serves the models of {repository} (`hfx lint`), and deploy them again.",
+        )
+
+
+@contextmanager
+def _asking(
+    url: str, repository: Path, published: Sequence[Published], options: ServerOptions
+) -> Iterator[Callable[[Published], Ask]]:
+    """A function that sends requests to a model, for each model: by Triton's protocol, or in a dialect."""
+    from hfx.cli.verify import served_ask
+    from hfx.deploy.server_check import asked_model, check_tasks, connected, dialect_ask
+
+    dialect, connection = options.dialect, options.connection(url)
+    if dialect:
+        check_tasks(dialect, {each.manifest.name: each.task.task for each in published})
+    access = headers_of(connection), token_of(connection), connection.tls_ca
+    with connected(url, dialect, *access) if dialect else nullcontext() as port, connect(connection) as client:
+        if options.wait is not None:
+            client.wait_ready(options.wait)
+        for each in published:
+            client.metadata(each.manifest.name)  # names the models that there are instead
+        if dialect and port:
+            yield lambda each: dialect_ask(
+                port, dialect, asked_model(repository, each.manifest.name, each.task.task), options.timeout
+            )
+        else:
+            yield lambda each: served_ask(client, repository, each.manifest.name)
+
+
+def _line(checked: dict[str, Any]) -> str:
+    from hfx.cli.verify import agreement
+
+    if "error" in checked:
+        return f"{checked['name']}: {checked['error']}"
+    left_out = f" ({', '.join(checked['not_compared'])} not compared)" if "not_compared" in checked else ""
+    return f"{checked['name']}: {agreement(checked)}{left_out}"

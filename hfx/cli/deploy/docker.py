@@ -1,4 +1,4 @@
-"""`hfx deploy docker`: an image of published models."""
+"""`hfx deploy docker` and `hfx deploy compose`: an image of published models, alone and with its monitoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hfx.cli.output import reporter
 
 
 @grouped
-def command(context: typer.Context, options: DeployOptions) -> None:
+def docker(context: typer.Context, options: DeployOptions) -> None:
     """Write a folder that docker builds: an image with the models, and the line that runs it.
 
     Examples:
@@ -24,3 +24,20 @@ def command(context: typer.Context, options: DeployOptions) -> None:
     docker.write(deployment, options.output, options.force)
     steps = [f"Next: {options.output / 'README.md'} has the lines that build the image; ./run.sh runs it."]
     print_written(report, "docker", deployment, options.output, steps)
+
+
+@grouped
+def compose(context: typer.Context, options: DeployOptions) -> None:
+    """Write a folder for docker compose: the models, Prometheus with alerts, Grafana with a dashboard.
+
+    Examples:
+      hfx deploy compose sentiment --output compose
+      hfx deploy compose sentiment stories --output compose --cpus 8
+    """
+    from hfx.deploy import compose
+
+    report = reporter(context)
+    deployment = options.deployment(report)
+    compose.write(deployment, options.output, options.force)
+    steps = [f"Next: docker compose --project-directory {options.output} up --build"]
+    print_written(report, "compose", deployment, options.output, steps)

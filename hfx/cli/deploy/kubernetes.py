@@ -1,44 +1,20 @@
-"""`hfx deploy kubernetes`: manifests for a cluster."""
+"""`hfx deploy kubernetes` and `hfx deploy kserve`: manifests for a cluster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
 
 import typer
-from typer import Option
 
 from hfx.cli.commands import grouped
-from hfx.cli.deploy.options import DeployOptions, print_written
-from hfx.cli.deploy.scale_options import ScaleOptions
+from hfx.cli.deploy.options import DeployOptions, Loads, print_written, sizing_of
 from hfx.cli.output import reporter
-
-if TYPE_CHECKING:
-    from hfx.deploy.kubernetes import Cluster
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """What the manifests need to know of the cluster."""
-
-    claim: Annotated[
-        str, Option(help="PersistentVolumeClaim with the model repository; without it --image has the models.")
-    ] = ""
-    monitoring_namespace: Annotated[str, Option(help="Namespace of Prometheus.")] = "monitoring"
-    allow_namespace: Annotated[
-        list[str] | None, Option(help="Further namespaces that may send requests, such as the ingress controller's.")
-    ] = None
-
-    def cluster(self) -> Cluster:
-        """The checked values."""
-        from hfx.deploy.kubernetes import Cluster
-
-        return Cluster(self.claim, self.monitoring_namespace, tuple(self.allow_namespace or ()))
+from hfx.deploy.options import Cluster, Scale, Service
 
 
 @grouped
-def command(
-    context: typer.Context, options: DeployOptions, scale: ScaleOptions, cluster_options: ClusterOptions
+def kubernetes(
+    context: typer.Context, options: DeployOptions, *, load: Loads = None, scale: Scale, cluster: Cluster
 ) -> None:
     """Write manifests for Kubernetes: pods, service, autoscaler, policies, and a job that verifies the answers.
 
@@ -49,11 +25,32 @@ def command(
     from hfx.deploy import docker, kubernetes
 
     report = reporter(context)
-    cluster = cluster_options.cluster()
     deployment = options.deployment(report)
     if not (options.image or cluster.claim):
         deployment = replace(deployment, image=docker.image(deployment))
-    sizing = scale.sizing(deployment)
+    for line in cluster.warnings:
+        report.warn(line)
+    sizing = sizing_of(deployment, scale, load or ())
     kubernetes.write(deployment, sizing, cluster, options.output, options.force)
     steps = [f"Next: kubectl apply --filename {options.output / 'manifests'}"]
     print_written(report, "kubernetes", deployment, options.output, steps, sizing)
+
+
+@grouped
+def kserve(
+    context: typer.Context, options: DeployOptions, *, load: Loads = None, scale: Scale, service: Service
+) -> None:
+    """Write a serving runtime and an inference service for KServe.
+
+    Examples:
+      hfx deploy kserve sentiment --output manifests --storage-uri s3://models/reviews
+      hfx deploy kserve stories --output manifests --storage-uri pvc://models --device gpu
+    """
+    from hfx.deploy import kserve
+
+    report = reporter(context)
+    deployment = options.deployment(report)
+    sizing = sizing_of(deployment, scale, load or ())
+    kserve.write(deployment, sizing, service, options.output, options.force)
+    steps = [f"Next: {options.output / 'README.md'} says where the models go, and in which order to apply the files."]
+    print_written(report, "kserve", deployment, options.output, steps, sizing)

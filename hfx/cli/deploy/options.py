@@ -1,20 +1,33 @@
-"""What the commands of `hfx deploy` share: their options, the deployment these stand for, and what they print."""
+"""Options that the commands of a target share, what they print, and the measured loads that size pods."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from hfx.cli.completion import model_names
+from hfx.cli.connection import DEFAULT_REPOSITORY, model_names
 from hfx.cli.output import Reporter
+from hfx.errors import UsageError
 
 if TYPE_CHECKING:
     from hfx.deploy.deployment import Deployment
-    from hfx.deploy.sizing import Sizing
+    from hfx.deploy.options import Scale
+    from hfx.deploy.sizing import Measured, Sizing
+    from hfx.perf.results import Result, Run
+
+LEAST_KEPT = 0.99  # share of its requests that a load must have answered, within its SLO where it has one
+Loads = Annotated[
+    list[Path] | None, Option("--from", help="Result files of `hfx perf run`: sizes and thresholds as measured.")
+]
+
+
+Offline = Annotated[Path | None, Option(help="Take the wheels from this folder, not from a package index.")]
+NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out: generators run on ONNX Runtime.")]
+Python = Annotated[str, Option(help="Python of the stubs, such as 3.12; the release's without it.")]
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,7 @@ class DeployOptions:
 
     names: Annotated[list[str], Argument(metavar="NAME...", help="Published models.", autocompletion=model_names)]
     output: Annotated[Path, Option(help="The folder to write; it must not exist, or be empty.")]
-    repository: Annotated[Path, Option(help="The model repository.")] = Path("model_repository")
+    repository: Annotated[Path, Option(help="The model repository.")] = DEFAULT_REPOSITORY
     device: Annotated[Literal["cpu", "gpu"], Option(help="What the models run on.")] = "cpu"
     triton: Annotated[str, Option(help="Tag of the Triton release; 26.07 without it.")] = ""
     name: Annotated[str, Option(help="The deployment's name; the first model's without it.")] = ""
@@ -91,3 +104,53 @@ def print_written(
             f" and {sizing.memory.value} MiB; README.md says where each number comes from."
         )
     report.result(value, [*lines, *next_steps])
+
+
+# Sizes by measured loads
+
+
+def sizing_of(deployment: Deployment, scale: Scale, loads: Iterable[Path]) -> Sizing:
+    """The sizing of `deployment`. Raises UsageError, also for results that have none of its models."""
+    from hfx.deploy.sizing import size
+
+    return size(deployment, scale, measured(loads, deployment))
+
+
+def measured(paths: Iterable[Path], deployment: Deployment) -> dict[str, Measured]:
+    """Of each deployed model the highest throughput of a load that it kept up with, from result files."""
+    from hfx.perf.results import read_result
+
+    best: dict[str, Measured] = {}
+    for path in paths:
+        found = _best(path, read_result(path), deployment)
+        if not found:
+            raise UsageError(
+                f"{path} has no load of {', '.join(deployment.names)} on {deployment.device} that was answered to"
+                f" {100 * LEAST_KEPT:g} %.",
+                "Give a result of `hfx perf run NAME --output F.json` for a deployed model, with fewer callers.",
+            )
+        for one in found:
+            if one.model not in best or one.requests_per_second > best[one.model].requests_per_second:
+                best[one.model] = one
+    return best
+
+
+def _best(path: Path, result: Result, deployment: Deployment) -> list[Measured]:
+    """The best load of each deployed model in one file."""
+    runs = [run for run in result.runs if _counts(run, deployment)]
+    models = dict.fromkeys(run.subject.model for run in runs)
+    tops = [max((run for run in runs if run.subject.model == name), key=lambda run: run.throughput) for name in models]
+    return [_measured(path, result, run) for run in tops]
+
+
+def _counts(run: Run, deployment: Deployment) -> bool:
+    is_deployed = run.subject.model in deployment.names and run.subject.device in ("", deployment.device)
+    return is_deployed and not run.interrupted and run.throughput > 0 and run.kept >= LEAST_KEPT
+
+
+def _measured(path: Path, result: Result, run: Run) -> Measured:
+    from hfx.deploy.sizing import Measured
+
+    cores, memory = (run.server.cores, run.server.memory) if run.server else (None, None)
+    source = f"{path.name}: {run.load.label} on {result.machine.processor}, {result.created[:10]}"
+    return Measured(run.subject.model, run.throughput, cores, memory, source)

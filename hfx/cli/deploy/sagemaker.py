@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,63 +10,22 @@ import typer
 from typer import Option
 
 from hfx.cli.commands import grouped
-from hfx.cli.deploy.options import DeployOptions, print_written
+from hfx.cli.deploy.options import DeployOptions, NoOpenvino, Offline, Python, print_written
 from hfx.cli.output import Reporter, reporter
+from hfx.deploy.options import EndpointOptions
 
 if TYPE_CHECKING:
     from hfx.deploy.bundle import Packages
     from hfx.deploy.deployment import Deployment
-    from hfx.deploy.sagemaker.endpoint import Settings
-
-
-@dataclass(frozen=True)
-class EndpointOptions:
-    """What the endpoint is."""
-
-    role: Annotated[str, Option(help="ARN of the execution role; role-trust.json and policy.json describe it.")] = ""
-    region: Annotated[str, Option(help="Where AWS's own Triton image is taken from; that of --image without it.")] = ""
-    bucket: Annotated[
-        str, Option(help="s3://BUCKET/PREFIX of archives and answers; s3://sagemaker-REGION-ACCOUNT/NAME without it.")
-    ] = ""
-    instance_type: Annotated[str, Option(help="Such as ml.c7i.xlarge.")] = ""
-    instances: Annotated[int, Option(help="Number of instances; the fewest with autoscaling.")] = 1
-    budget: Annotated[float | None, Option(help="What the instances may cost an hour: the cheapest type is taken.")] = (
-        None
-    )
-    prices: Annotated[Path | None, Option(help="Price file of the region (JSON); hfx has no prices of its own.")] = None
-    serverless: Annotated[bool, Option("--serverless", help="A serverless endpoint.")] = False
-    memory_mb: Annotated[int | None, Option(help="Of a serverless endpoint; what the model needs without it.")] = None
-    concurrency: Annotated[int, Option(help="Requests at once that a serverless endpoint takes.")] = 5
-    asynchronous: Annotated[bool, Option("--async", help="An asynchronous endpoint: requests, answers in S3.")] = False
-    stream: Annotated[bool, Option("--stream", help="A generator answers token by token.")] = False
-    capture: Annotated[int | None, Option(help="Percent of requests and answers that are kept in S3.")] = None
-    subnet: Annotated[list[str] | None, Option(help="Subnet of the VPC to run in; repeatable.")] = None
-    security_group: Annotated[list[str] | None, Option(help="Security group in the VPC; repeatable.")] = None
-    max_instances: Annotated[int | None, Option(help="Scale automatically up to so many instances.")] = None
-    scale_target: Annotated[
-        float | None,
-        Option(help="Load of an instance to hold: requests a minute; generators: at once; --async: waiting."),
-    ] = None
-    ami: Annotated[str, Option(help="Image of GPU instances (InferenceAmiVersion); that of CUDA 13 without it.")] = ""
-
-    def settings(self) -> Settings:
-        """The same as the value that hfx.deploy checks."""
-        from hfx.deploy.sagemaker.endpoint import Settings
-
-        values = asdict(self)
-        subnets, groups = tuple(values.pop("subnet") or ()), tuple(values.pop("security_group") or ())
-        return Settings(**values, subnets=subnets, security_groups=groups)
 
 
 @dataclass(frozen=True)
 class PackageOptions:
     """Which packages the archive holds."""
 
-    offline: Annotated[Path | None, Option(help="Take the wheels from this folder, not from a package index.")] = None
-    no_openvino: Annotated[
-        bool, Option("--no-openvino", help="Leave OpenVINO out: generators run on ONNX Runtime.")
-    ] = False
-    python: Annotated[str, Option(help="Python of the stubs, such as 3.12; the release's without it.")] = ""
+    offline: Offline = None
+    no_openvino: NoOpenvino = False
+    python: Python = ""
 
     def packages(self, deployment: Deployment) -> Packages:
         """The same as the value that hfx.deploy.bundle takes."""
@@ -128,7 +87,7 @@ def _write(report: Reporter, options: DeployOptions, endpoint: EndpointOptions, 
 
     chosen = replace(options, triton=options.triton or tag_of(options.image))
     deployment = chosen.deployment(report)
-    checked = open_endpoint(deployment, options.image, endpoint.settings())
+    checked = open_endpoint(deployment, options.image, endpoint)
     with report.progress("Fetching wheels, packing"):
         target.write(deployment, checked, options.output, packages.packages(deployment), options.force)
     steps = [line for line in (target.cost(checked),) if line]

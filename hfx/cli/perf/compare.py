@@ -13,9 +13,8 @@ from hfx.cli.commands import given, grouped
 from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
-from hfx.cli.perf.live import live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, SloOptions
-from hfx.cli.perf.printing import command_line, finish
+from hfx.cli.perf.printing import command_line, finish, live
 from hfx.cli.serve_options import Device
 from hfx.errors import UsageError
 
@@ -55,9 +54,7 @@ class CompareOptions:
 
     PANEL: ClassVar[str] = "Measurement and output"
 
-    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = Path(
-        "model_repository"
-    )
+    repository: loads.Repository = Path("model_repository")
     device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = "cpu"
     checkpoint: Annotated[
         str, typer.Option(help="Of --precisions: folder or hub id; the manifest's without it.", metavar="MODEL")
@@ -66,14 +63,12 @@ class CompareOptions:
         float | None, typer.Option(help="Of --precisions: as of `hfx export`.", min=0, max=1, metavar="SHARE")
     ] = None
     rounds: Annotated[int, typer.Option(help="Turns of each candidate.", min=1, max=100)] = 3
-    stream: Annotated[
-        bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
-    ] = None
+    stream: loads.Stream = None
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="LABEL=P/h", help="Price of an hour of a candidate or a device: cpu=$0.34/h."),
     ] = None
-    output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
+    output: loads.Output = None
 
 
 @grouped

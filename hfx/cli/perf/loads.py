@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from typer import Option
 
 from hfx.errors import UsageError
+from hfx.names import TARGETS, Task
 
 if TYPE_CHECKING:
     from hfx.client import ModelMetadata
-    from hfx.perf.load import Limits, Plan, RequestSet, Slo
+    from hfx.perf.load import LoadLimits, Plan, RequestSet, Slo
     from hfx.perf.measuring import Target
 
 DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_DURATION, DEFAULT_WARMUP = "10s", "1s"
 DEFAULT_WORDS, DEFAULT_COUNT = "uniform:4-40", 256
+Stream = Annotated[
+    bool | None, Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
+]
+Output = Annotated[Path | None, Option(metavar="F.json", help="Write the result file.")]
+Repository = Annotated[Path, Option(help="Where the model is published.", metavar="DIR")]
+Timeout = Annotated[str, Option(metavar="TIME", help="Time that an answer may take.")]
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class LimitOptions:
     stable: Annotated[
         str | None, Option(metavar="P%", help="Go on until throughput and latency of three windows differ by no more.")
     ] = None
-    timeout: Annotated[str, Option(metavar="TIME", help="Time that an answer may take.")] = "60s"
+    timeout: Timeout = "60s"
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ def target(options: ServerOptions, name: str) -> Target:
 def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
     """The loads in turn. Raises UsageError for options that exclude each other or can't be read."""
     from hfx.perf.load import Closed
-    from hfx.perf.load.parsing import parse_concurrency, parse_open, parse_rates
+    from hfx.perf.load.plans import parse_concurrency, parse_open, parse_rates
 
     is_open = options.rate is not None or options.arrivals is not None or options.trace is not None
     if options.concurrency is not None and is_open:
@@ -145,10 +152,10 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
     return tuple(parse_open(rate, arrivals, options.trace, seed) for rate in rates)
 
 
-def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
+def limits(options: LimitOptions, plan: Plan | None = None) -> LoadLimits:
     """How long `plan` lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
-    from hfx.perf.load import Limits, Open, parse_seconds
-    from hfx.perf.load.parsing import parse_warmup
+    from hfx.perf.load import LoadLimits, Open, parse_seconds
+    from hfx.perf.load.plans import parse_warmup
 
     if options.requests is not None and options.duration is not None:
         raise UsageError("--requests and --duration exclude each other.", "Choose one of them.")
@@ -157,7 +164,7 @@ def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
     ends = options.requests is not None or by_trace or at_once or options.stable is not None
     duration = options.duration or (None if ends else DEFAULT_DURATION)
     requests, seconds = parse_warmup(options.warmup or ("0" if by_trace or at_once else DEFAULT_WARMUP))
-    return Limits(
+    return LoadLimits(
         requests=options.requests,
         seconds=None if duration is None else parse_seconds(duration, "--duration"),
         warmup_requests=requests,
@@ -170,6 +177,7 @@ def limits(options: LimitOptions, plan: Plan | None = None) -> Limits:
 def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
     """The requests for `model`. Raises UsageError for a file, column or setting that can't be used."""
     from hfx.perf.load import from_file, parse_columns, parse_lengths, synthetic, text_tensors
+    from hfx.tasks import TASKS
 
     inputs = tuple(model.input_types)
     settings = _settings(options.set or [], model)
@@ -181,7 +189,8 @@ def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
         raise UsageError("--column is about --data.", "Add --data FILE, or leave --column out.")
     needed = tuple(name for name in text_tensors(inputs) if name not in settings)
     lengths = parse_lengths(options.words or DEFAULT_WORDS)
-    return synthetic(DEFAULT_COUNT, lengths, options.seed, settings, needed)
+    opening = f"{TASKS[Task.FILL_MASK].probe} " if TARGETS in inputs else ""
+    return synthetic(DEFAULT_COUNT, lengths, options.seed, settings, needed, opening)
 
 
 def slo(options: SloOptions) -> Slo | None:

@@ -1,19 +1,120 @@
-"""How the commands that measure end: the result file, its tables and what was called."""
+"""How a load is shown while it runs, and how the commands that measure end.
+
+A table with a sparkline on a terminal, a note for each load elsewhere; then the result file and its tables.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hfx.cli.output import Reporter
+from hfx.cli.output import Reporter, visible
 
 if TYPE_CHECKING:
+    from hfx.perf.loadgen.log import Progress, Watch
     from hfx.perf.report.tables import Table
     from hfx.perf.results import Result
+
+COLUMNS = ("load", "", "time", "sent", "failed", "under way", "requests/s", "p50 ms", "p99 ms")
+STATES = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
+MOST = 12  # rows: a terminal crops at the bottom, where the latest is
+LINE = 30  # values in a sparkline
+LOOK_SECONDS = 0.25
+
+Show = Callable[[str], "Watch"]
+
+
+@dataclass
+class Row:
+    """One load: its last progress, its throughput over time, and whether another has begun since."""
+
+    title: str
+    done: bool = False
+    last: Progress | None = None
+    line: list[float | None] = field(default_factory=list)
+    looked: float = 0.0
+
+    def update(self, progress: Progress) -> None:
+        """Take new progress."""
+        self.last, now = progress, time.monotonic()
+        if progress.phase == "counted" and progress.succeeded and now - self.looked >= LOOK_SECONDS:
+            self.looked = now
+            self.line.append(progress.throughput)
+
+    def cells(self) -> list[str]:
+        """The cells of the table."""
+        from hfx.perf.report.figures import number, sparkline
+
+        last = self.last
+        if last is None:
+            return [self.title, "starting", *[""] * len(COLUMNS[1:])]
+        state = "done" if self.done else STATES[last.phase]
+        counts = (f"{last.elapsed:.0f} s", f"{last.sent:,}", f"{last.failed:,}", str(last.in_flight))
+        figures = map(number, (last.throughput, last.p50, last.p99))
+        return [visible(self.title), state, *counts, *figures, sparkline(self.line, LINE)]
+
+
+@contextmanager
+def live(report: Reporter) -> Iterator[Show]:
+    """Yields a function that begins a load, by its title, and returns what is called with its progress."""
+    if not sys.stderr.isatty():
+        yield lambda title: _note(report, title)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    rows: list[Row] = []
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as screen:
+
+        def begin(title: str) -> Watch:
+            for row in rows:
+                row.done = True
+            rows.append(row := Row(title))
+
+            def update(progress: Progress) -> None:
+                row.update(progress)
+                screen.update(_table(rows), refresh=True)
+
+            screen.update(_table(rows), refresh=True)
+            return update
+
+        yield begin
+
+
+def _note(report: Reporter, title: str) -> Watch:
+    """Notes the title once, with the first progress: before that the load may still be refused."""
+    noted = False
+
+    def update(progress: Progress) -> None:
+        nonlocal noted
+        if not noted:
+            report.note(f"{title} …")
+        noted = True
+
+    return update
+
+
+def _table(rows: list[Row]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name in COLUMNS[:2] else "right", no_wrap=True)
+    table.add_column("requests/s over time", no_wrap=True)
+    for row in rows[-MOST:]:
+        table.add_row(*row.cells())
+    return table
+
+
+# The end
 
 
 def command_line() -> str:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from hfx.cli.commands import grouped
-from hfx.cli.completion import PublishedName
+from hfx.cli.connection import PublishedName
 from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.perf import loads
-from hfx.cli.perf.live import live
 from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, ServerOptions, SloOptions
-from hfx.cli.perf.printing import command_line, finish
+from hfx.cli.perf.printing import command_line, finish, live
 from hfx.errors import LoadFailed, ServerError
 from hfx.manifest import created_now
 
@@ -36,9 +35,7 @@ class MeasureOptions:
     tool: Annotated[Literal["builtin", "perf_analyzer", "locust"], typer.Option(help="What sends the requests.")] = (
         "builtin"
     )
-    stream: Annotated[
-        bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
-    ] = None
+    stream: loads.Stream = None
     label: Annotated[str, typer.Option(help="Its name in tables; the model's without it.", metavar="NAME")] = ""
     repository: Annotated[
         Path | None, typer.Option(help="Where the model is published: for its precision.", metavar="DIR")
@@ -49,7 +46,7 @@ class MeasureOptions:
             min=0, max=1, help="Share of requests that may fail; above it the exit code is 5.", metavar="SHARE"
         ),
     ] = None
-    output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
+    output: loads.Output = None
 
 
 @grouped
@@ -124,24 +121,25 @@ def _measured(
     from hfx.perf.measuring import measure
 
     runs: list[Run] = []
+    failure: ServerError | None = None
     with ending_early() as stop, live(report) as show:
-        for plan, spec in work:
-            title = f"{target.model}, {plan.load(spec.requests.words, spec.limits.words).label}"
-            failure: ServerError | None = None
-            try:
+        try:
+            for plan, spec in work:
+                title = f"{target.model}, {plan.load(spec.requests.words, spec.limits.words).label}"
                 run = measure(target, plan, spec, label=options.label, watch=show(title), stop=stop)
                 if run.requests.sent or not runs:  # Ctrl-C may come between two loads
                     runs.append(run)
-                failure = _gone(run) if run.interrupted and not stop.is_set() else None
-            except ServerError as error:
-                if not runs and not stop.is_set():
-                    raise
-                failure = error
-            if stop.is_set() and not runs:
-                raise KeyboardInterrupt
-            if failure or stop.is_set():
-                return Outcome(tuple(runs), failure, stop.is_set(), len(work) - len(runs))
-    return Outcome(tuple(runs))
+                if stop.is_set():
+                    break
+                if run.interrupted:
+                    raise _gone(run)
+        except ServerError as error:
+            if not runs and not stop.is_set():
+                raise
+            failure = error
+    if stop.is_set() and not runs:
+        raise KeyboardInterrupt
+    return Outcome(tuple(runs), failure, stop.is_set(), len(work) - len(runs))
 
 
 def _gone(run: Run) -> ServerError:

@@ -22,17 +22,17 @@ def command(
       hfx perf tools
       hfx perf tools perf_analyzer
     """
-    from hfx.perf.tools import install
+    from hfx.perf.tools import perf_analyzer
 
     report = reporter(context)
     if tool is not None:
         with report.progress(f"Fetching {tool}"):
-            program = install.fetch()
+            program = perf_analyzer.fetch()
         value = {"tool": tool, "version": program.version, "path": str(program.path), "command": program.command}
         report.result(
             value, [f"perf_analyzer {program.version} is at {program.path}", f"Run it with: {program.command}"]
         )
         return
-    found = install.tools()
+    found = perf_analyzer.tools()
     rows = [(each.name, each.version or "-", each.about, each.where or each.fix) for each in found]
     report.table({"tools": [asdict(each) for each in found]}, ("tool", "version", "what it is", "where"), rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from hfx.cli.commands import grouped
-from hfx.cli.completion import PublishedName
+from hfx.cli.connection import PublishedName
 from hfx.cli.interrupts import deferred, ending_early
 from hfx.cli.output import reporter
 from hfx.cli.perf import loads
@@ -31,9 +31,7 @@ class TuneOptions:
 
     PANEL: ClassVar[str] = "Search and output"
 
-    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = Path(
-        "model_repository"
-    )
+    repository: loads.Repository = Path("model_repository")
     device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = "cpu"
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for everything, the proof included.")] = "10m"
     trials: Annotated[int | None, typer.Option(min=2, help="End the search after so many trials.")] = None
@@ -41,15 +39,13 @@ class TuneOptions:
         str, typer.Option(metavar="A,B", help="Search only these settings; all that the model has without it.")
     ] = ""
     rounds: Annotated[int, typer.Option(min=3, max=100, help="Rounds of the proof: old settings against new.")] = 5
-    stream: Annotated[
-        bool | None, typer.Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
-    ] = None
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="Time that an answer may take.")] = "60s"
+    stream: loads.Stream = None
+    timeout: loads.Timeout = "60s"
     study: Annotated[
         Path | None, typer.Option(metavar="F.db", help="Keep the trials here, and go on with those that are there.")
     ] = None
     apply: Annotated[bool, typer.Option("--apply", help="Write a proven gain into the published model.")] = False
-    output: Annotated[Path | None, typer.Option(metavar="F.json", help="Write the result file.")] = None
+    output: loads.Output = None
 
 
 @grouped
@@ -74,8 +70,7 @@ def command(
     with deferred():
         from hfx.perf.compare.candidates import Session
         from hfx.perf.machine import machine
-        from hfx.perf.report.tables import comparison_tables, trials_table, warnings
-        from hfx.perf.report.trials import proof
+        from hfx.perf.report.tables import comparison_tables, proof, trials_table, warnings
         from hfx.perf.results import check_writable
         from hfx.perf.tuning.tune import Findings, result, tune
 
@@ -102,7 +97,7 @@ def command(
 
 def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> TuneSpec:
     from hfx.local.models import published_metadata
-    from hfx.perf.load import Limits, Open, parse_seconds
+    from hfx.perf.load import LoadLimits, Open, parse_seconds
     from hfx.perf.measuring import MeasureSpec
     from hfx.perf.tuning.tune import TuneSpec
     from hfx.repository import recover
@@ -113,7 +108,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
     plans = loads.plans(load, data.seed)
     if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
         raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
-    limits = Limits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
+    limits = LoadLimits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
     requests = loads.requests(data, published_metadata(options.repository, name))
     return TuneSpec(
         repository=options.repository,
@@ -134,7 +129,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
 
 def _verdict(name: str, findings: Findings, apply: bool) -> list[str]:
     """What came out, and what to do with it."""
-    from hfx.perf.tuning.settings import words
+    from hfx.perf.tuning.space import words
 
     lines = [f"Best: {findings.best.label}, {words(findings.best.settings)}."] if findings.best else []
     lines += [findings.verdict] if findings.verdict else []

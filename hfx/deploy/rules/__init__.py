@@ -1,1 +1,1 @@
-"""Rules for what runs Triton, grouped by platform; hfx.deploy.lint lists them. A rule knows files, no other rule."""
+"""Rules for what runs Triton, grouped by platform; hfx.deploy.check lists them. A rule knows files, no other rule."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hfx.deploy.rules.subject import KSERVE_RUNTIMES, TEMPLATED, Container, Files, Table, rule, table, tables
-from hfx.repository.subject import Problem
+from hfx.deploy.rules.subject import KSERVE_RUNTIMES, TEMPLATED, Container, Files, Table, table, tables
+from hfx.repository.subject import Problem, rule
 
 DOCS = "https://kubernetes.io/docs"
 PROBES = f"{DOCS}/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/"

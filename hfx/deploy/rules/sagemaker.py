@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfx.deploy.rules.subject import Document, Files, Table, rule, table, tables
+from hfx.deploy.rules.subject import Document, Files, Table, table, tables
 from hfx.deploy.sagemaker.container import TAG_PATTERN
-from hfx.deploy.sagemaker.limits import CUDA_13_AMI, GUIDE, REFERENCE
+from hfx.deploy.sagemaker.endpoint import CUDA_13_AMI, GUIDE, REFERENCE
 from hfx.deploy.wheels import CUDA_13_TAG
-from hfx.repository.subject import Problem
+from hfx.repository.subject import Problem, rule
 
 EXCLUDED = ("InstanceType", "InitialInstanceCount", "InferenceAmiVersion")  # of a variant that is serverless
 GPU_PREFIXES = ("ml.g", "ml.p")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from hfx.errors import RepositoryError
-from hfx.repository.subject import CONFIG, Finding, Problem, Severity
+from hfx.repository.subject import CONFIG, Problem
 from hfx.strict_json import read_text
 
 MAX_FILE_BYTES = 256 << 10
@@ -220,34 +220,3 @@ def _parsed(path: Path) -> list[Any]:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list)
-
-
-# Rules
-
-Check = Callable[[Files], Iterator[Problem]]
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentRule:
-    """A function from the files to the problems it finds, whose docstring is the rule's title; `source` says why."""
-
-    id: str
-    severity: Severity
-    fix: str
-    source: str
-    check: Check
-
-    @property
-    def title(self) -> str:
-        """What is wrong where the rule applies."""
-        return (self.check.__doc__ or "").rstrip(".")
-
-    def findings(self, files: Files) -> Iterator[Finding]:
-        """What the rule finds in the files."""
-        for problem in self.check(files):
-            yield Finding(self.id, self.severity, problem.path, None, problem.message, f"{self.fix} {self.source}")
-
-
-def rule(id: str, severity: Severity, fix: str, source: str) -> Callable[[Check], DeploymentRule]:
-    """Make a function the rule `id`; `source` is an address of the documentation or issue that it follows."""
-    return lambda check: DeploymentRule(id, severity, fix, source, check)

@@ -8,7 +8,7 @@ boto3's own matter (environment, profile, instance role).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,12 @@ def delete(folder: Path, report: Report) -> None:
     target = made.get("register-scalable-target.json")
     with _reasons():
         if target:
-            keys = ("ServiceNamespace", "ResourceId", "ScalableDimension")
-            _delete(scaling.deregister_scalable_target, {key: target[key] for key in keys}, report)
-        _delete(sagemaker.delete_endpoint, _only(made["create-endpoint.json"], "EndpointName"), report)
-        _delete(
-            sagemaker.delete_endpoint_config, _only(made["create-endpoint-config.json"], "EndpointConfigName"), report
-        )
-        _delete(sagemaker.delete_model, _only(made["create-model.json"], "ModelName"), report)
+            keys = ("ResourceId", "ServiceNamespace", "ScalableDimension")
+            _delete(scaling.deregister_scalable_target, target, keys, report)
+        _delete(sagemaker.delete_endpoint, made["create-endpoint.json"], ["EndpointName"], report)
+        configuration = made["create-endpoint-config.json"]
+        _delete(sagemaker.delete_endpoint_config, configuration, ["EndpointConfigName"], report)
+        _delete(sagemaker.delete_model, made["create-model.json"], ["ModelName"], report)
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -163,31 +162,27 @@ def _current(sagemaker: Any, name: str) -> str:
 
 
 def _create(call: Callable[..., Any], body: dict[str, Any], report: Report) -> None:
+    if not _takes(call, body, EXISTS):
+        report(f"{next(iter(body.values()))} is there already.")
+
+
+def _delete(call: Callable[..., Any], body: dict[str, Any], keys: Sequence[str], report: Report) -> None:
+    """Delete what the entry of `body` under the first of `keys` names; the call takes the entries of all."""
+    done = _takes(call, {key: body[key] for key in keys}, MISSING)
+    report(f"Deleted {body[keys[0]]}." if done else f"{body[keys[0]]} was not there.")
+
+
+def _takes(call: Callable[..., Any], body: dict[str, Any], reasons: tuple[str, ...]) -> bool:
+    """Make a call; False where AWS refuses it for one of `reasons`."""
     from botocore.exceptions import ClientError
 
     try:
         call(**body)
     except ClientError as error:
-        if not _says(error, EXISTS):
-            raise
-        report(f"{next(iter(body.values()))} is there already.")
-
-
-def _delete(call: Callable[..., Any], names: dict[str, str], report: Report) -> None:
-    from botocore.exceptions import ClientError
-
-    name = names.get("ResourceId") or next(iter(names.values()))
-    try:
-        call(**names)
-        report(f"Deleted {name}.")
-    except ClientError as error:
-        if not _says(error, MISSING):
-            raise
-        report(f"{name} was not there.")
-
-
-def _only(body: dict[str, Any], key: str) -> dict[str, str]:
-    return {key: body[key]}
+        if _says(error, reasons):
+            return False
+        raise
+    return True
 
 
 def _says(error: Any, texts: tuple[str, ...]) -> bool:

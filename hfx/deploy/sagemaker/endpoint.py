@@ -1,24 +1,199 @@
-"""What is deployed to SageMaker, as one frozen value: nothing of it is checked again by the requests."""
+"""What is deployed to SageMaker, as one frozen value: nothing of it is checked again by the requests.
+
+hfx has no prices of its own: they differ by region and change. A price file is JSON:
+
+    {"source": "…", "date": "2026-11-01", "region": "eu-west-1", "currency": "USD",
+     "instances": {"ml.c7i.xlarge": {"price": 0.2, "vcpus": 4, "memory_gib": 8, "gpus": 0}}}
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hfx.deploy.deployment import Deployment, mib, open_deployment
+from hfx.deploy.options import EndpointOptions, check_range
 from hfx.deploy.sagemaker.container import image_of
-from hfx.deploy.sagemaker.instances import Price, cheapest, check_instance_type, read_prices
-from hfx.deploy.sagemaker.limits import (
-    CONTAINERS,
-    CUDA_13_AMI,
-    INSTANCES,
-    SERVERLESS_CONCURRENCY,
-    SERVERLESS_MEMORY,
-    refuse_conflicts,
-)
 from hfx.errors import UsageError
+
+# What the platform can't do: options that exclude each other, and the bounds of a call, each with its source.
+GUIDE = "https://docs.aws.amazon.com/sagemaker/latest/dg"
+REFERENCE = "https://docs.aws.amazon.com/sagemaker/latest/APIReference"
+_EXCLUSIONS = f"{GUIDE}/serverless-endpoints.html (feature exclusions)"
+_VARIANT = f"{REFERENCE}/API_ProductionVariant.html"
+
+CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"  # driver 580; the other images of instances have 550 or older
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two options that can't be combined, as they are typed."""
+
+    first: str
+    second: str
+    reason: str
+    source: str
+
+
+CONFLICTS = (
+    Conflict("--serverless", "--device gpu", "serverless endpoints have no GPU", _EXCLUSIONS),
+    Conflict("--serverless", "--capture", "serverless endpoints capture no data", _EXCLUSIONS),
+    Conflict("--serverless", "--subnet", "serverless endpoints are in no VPC", _EXCLUSIONS),
+    Conflict("--serverless", "several models", "a serverless endpoint has one container and one model", _EXCLUSIONS),
+    Conflict("--serverless", "--async", "an endpoint is either of them", f"{REFERENCE}/API_CreateEndpointConfig.html"),
+    Conflict("--serverless", "--instance-type", "the platform chooses where a serverless endpoint runs", _VARIANT),
+    Conflict("--serverless", "--budget", "a serverless endpoint has no price per hour", _VARIANT),
+    Conflict("--serverless", "--ami", "a serverless endpoint has no instances", _VARIANT),
+    Conflict(
+        "--serverless", "--max-instances", "a serverless endpoint scales by itself, up to --concurrency", _VARIANT
+    ),
+    Conflict(
+        "--async",
+        "--stream",
+        "an asynchronous answer is one object in S3",
+        f"{REFERENCE}/API_runtime_InvokeEndpointAsync.html",
+    ),
+    Conflict("--instance-type", "--budget", "either the type is chosen or its price", "hfx"),
+)
+
+
+def refuse_conflicts(given: Collection[str]) -> None:
+    """Raise UsageError for the first pair of `given` options that can't be combined."""
+    for conflict in CONFLICTS:
+        if conflict.first in given and conflict.second in given:
+            raise UsageError(
+                f"{conflict.first} and {conflict.second} can't be combined: {conflict.reason}.",
+                f"Leave one of them out. Source: {conflict.source}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What one call may take: bytes of a request's body, seconds until its answer is complete."""
+
+    body_bytes: int
+    seconds: int
+    source: str
+
+
+CALL_LIMITS = {
+    "real-time": CallLimits(6_291_456, 60, f"{REFERENCE}/API_runtime_InvokeEndpoint.html"),
+    "serverless": CallLimits(4 << 20, 60, f"{GUIDE}/serverless-endpoints-invoke.html"),
+    "async": CallLimits(1 << 30, 3600, f"{GUIDE}/async-inference.html"),
+}
+SERVERLESS_MEMORY = tuple(range(1024, 6144 + 1, 1024))  # MB; ProductionVariantServerlessConfig
+SERVERLESS_CONCURRENCY = 200
+SERVERLESS_START_SECONDS = 180  # until /ping answers, the download of the model included (serverless-endpoints-invoke)
+CONTAINERS = 15  # of one endpoint, multi-container-create.html
+INSTANCES = 1000
+
+
+# Instances and their prices
+
+
+INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<features>[a-z]*)\.(?P<size>[a-z0-9]+)")
+GPU_FAMILIES = {"g", "p"}
+# Elastic Inference took no new customers from April 2023 on; the others are chips that neither ONNX Runtime's nor
+# OpenVINO's wheels run on.
+OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
+GRAVITON = "g"  # in the features of a CPU family: an Arm processor; a bundle's wheels are for x86-64
+
+
+def check_instance_type(name: str, device: str) -> str:
+    """`name` when it can run a bundle for `device`; UsageError otherwise."""
+    match = INSTANCE_PATTERN.fullmatch(name)
+    if match is None:
+        raise UsageError(f"{name!r} is no instance type.", "Give one like ml.c7i.xlarge.")
+    family, features = match["family"], match["features"]
+    if family in OTHER_CHIPS:
+        raise UsageError(f"{name} can't run ONNX models: {OTHER_CHIPS[family]}.", "Choose a CPU or NVIDIA type.")
+    if family not in GPU_FAMILIES and GRAVITON in features:
+        raise UsageError(f"{name} has Arm processors; the wheels of a bundle are for x86-64.", "Choose another type.")
+    if device == "gpu" and family not in GPU_FAMILIES:
+        raise UsageError(f"{name} has no GPU.", "Choose one of ml.g or ml.p, or use --device cpu.")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an instance costs an hour, and what it has; `source` says whose figure it is and of which day."""
+
+    instance_type: str
+    hourly: float
+    currency: str
+    vcpus: int
+    memory_bytes: int
+    gpus: int
+    source: str
+
+
+def read_prices(path: Path, region: str) -> dict[str, Price]:
+    """The prices of the file at `path`, by instance type. Raises UsageError for a file of another form or region."""
+    try:
+        table = json.loads(path.read_text("utf-8"))
+        head = {key: _text(table[key]) for key in ("source", "date", "region", "currency")}
+        source = f"{head['source']}, {head['date']}"
+        prices = {name: _price(name, row, head["currency"], source) for name, row in table["instances"].items()}
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{path} is no price file: {error!r}.", "docs/deploy-sagemaker.md has its form.") from error
+    if head["region"] != region:
+        raise UsageError(f"{path} has the prices of {head['region']}, not of {region}.", "Give those of the region.")
+    return prices
+
+
+def _price(name: str, row: dict[str, Any], currency: str, source: str) -> Price:
+    hourly = float(row["price"])
+    if not 0 < hourly < 1e6:
+        raise ValueError(f"price {hourly}")
+    memory = int(row["memory_gib"] * (1 << 30))
+    return Price(name, hourly, currency, int(row["vcpus"]), memory, int(row["gpus"]), source)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budget: float) -> Price:
+    """The cheapest instance that has what `deployments` need together and costs at most `budget` an hour.
+
+    Raises UsageError when there is none.
+    """
+    device = deployments[0].device
+    cpus = max(each.cpus.value for each in deployments)
+    memory = sum(each.memory.value for each in deployments)
+    fitting = [
+        price
+        for price in prices.values()
+        if price.vcpus >= cpus and price.memory_bytes >= memory and _can_run(price, device)
+    ]
+    needed = f"{cpus} processors, {mib(memory)} of memory" + (" and a GPU" if device == "gpu" else "")
+    if not fitting:
+        raise UsageError(f"No instance of the price file has {needed}.", "Add one to it, or give --instance-type.")
+    best = min(fitting, key=lambda price: (price.hourly, price.instance_type))
+    if best.hourly > budget:
+        raise UsageError(
+            f"The cheapest instance with {needed} is {best.instance_type}: {best.hourly:g} {best.currency} an hour.",
+            "Raise --budget, or export a smaller model.",
+        )
+    return best
+
+
+def _can_run(price: Price, device: str) -> bool:
+    try:
+        check_instance_type(price.instance_type, device)
+    except UsageError:
+        return False
+    return device == "cpu" or price.gpus > 0
+
+
+# The endpoint
+
 
 ROLE_PATTERN = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/[A-Za-z0-9+=,.@/_-]{1,512}")
 ECR_PATTERN = re.compile(
@@ -26,34 +201,6 @@ ECR_PATTERN = re.compile(
 )
 S3_PATTERN = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.*'()-]+)*")
 ID_PATTERNS = {"--subnet": re.compile(r"subnet-[0-9a-f]{8,17}"), "--security-group": re.compile(r"sg-[0-9a-f]{8,17}")}
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a user chooses; an empty text, list or None is "not given".
-
-    `capture` is in percent, `memory_mb` and `concurrency` a serverless endpoint's, `scale_target` the load of an
-    instance that autoscaling holds.
-    """
-
-    role: str = ""
-    region: str = ""
-    bucket: str = ""
-    serverless: bool = False
-    asynchronous: bool = False
-    stream: bool = False
-    instance_type: str = ""
-    instances: int = 1
-    max_instances: int | None = None
-    scale_target: float | None = None
-    memory_mb: int | None = None
-    concurrency: int = 5
-    capture: int | None = None
-    subnets: tuple[str, ...] = ()
-    security_groups: tuple[str, ...] = ()
-    ami: str = ""
-    budget: float | None = None
-    prices: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +212,7 @@ class Endpoint:
 
     name: str
     deployments: tuple[Deployment, ...]
-    settings: Settings
+    settings: EndpointOptions
     image: str
     region: str
     bucket: str
@@ -105,7 +252,7 @@ class Endpoint:
         return sum(needs) if all(needs) else 0
 
 
-def open_endpoint(deployment: Deployment, image: str, settings: Settings) -> Endpoint:
+def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions) -> Endpoint:
     """The endpoint of the models of `deployment`; `image` is a URI in ECR, or empty for AWS's own in the region.
 
     Raises UsageError for what SageMaker does not take, with the source.
@@ -118,7 +265,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: Settings) -> End
     image = image or image_of(settings.region, deployment.release.tag)
     registry = _registry(image, settings.region)
     deployments = tuple(_alone(deployment, index) for index in range(len(deployment.models)))
-    price = _price(deployments, registry["region"], settings)
+    price = _chosen_price(deployments, registry["region"], settings)
     endpoint = Endpoint(
         name=deployment.name,
         deployments=deployments,
@@ -135,7 +282,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: Settings) -> End
     return replace(endpoint, bucket=_s3((settings.bucket or default).rstrip("/")))
 
 
-def _given(deployment: Deployment, settings: Settings) -> set[str]:
+def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
     """The keys of CONFLICTS that are given."""
     asked = {
         "--serverless": settings.serverless,
@@ -183,7 +330,7 @@ def _registry(image: str, region: str) -> re.Match[str]:
     return match
 
 
-def _price(deployments: tuple[Deployment, ...], region: str, settings: Settings) -> Price | None:
+def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> Price | None:
     """The price of the chosen instance, or the instance that a budget buys; None without a price file."""
     if settings.budget is not None and settings.prices is None:
         raise UsageError("--budget needs prices, and hfx has none.", "Give --prices FILE, or --instance-type.")
@@ -195,7 +342,7 @@ def _price(deployments: tuple[Deployment, ...], region: str, settings: Settings)
     return prices.get(settings.instance_type)
 
 
-def _serverless_memory(deployment: Deployment, settings: Settings) -> int:
+def _serverless_memory(deployment: Deployment, settings: EndpointOptions) -> int:
     """The memory in MB: as asked for, or the smallest size that holds the estimate."""
     sizes = ", ".join(map(str, SERVERLESS_MEMORY))
     if settings.memory_mb is not None:
@@ -229,7 +376,11 @@ def _check(endpoint: Endpoint) -> None:
         raise UsageError("--subnet needs a security group.", "Give --security-group too.")
     _check_ids("--subnet", settings.subnets)
     _check_ids("--security-group", settings.security_groups)
-    _check_numbers(settings)
+    check_range("--instances", settings.instances, 1, INSTANCES)
+    check_range("--max-instances", settings.max_instances, settings.instances, INSTANCES)
+    check_range("--capture", settings.capture, 1, 100)
+    check_range("--concurrency", settings.concurrency, 1, SERVERLESS_CONCURRENCY)
+    check_range("--scale-target", settings.scale_target, 1e-3, 1e6)
     if settings.max_instances is not None and settings.scale_target is None and not endpoint.slots:
         raise UsageError(
             "--max-instances needs the load at which to add an instance.",
@@ -253,20 +404,6 @@ def _check_ids(option: str, values: Sequence[str]) -> None:
     for value in values:
         if not ID_PATTERNS[option].fullmatch(value):
             raise UsageError(f"{option} {value!r} is no identifier of AWS.", "Copy it from the VPC console.")
-
-
-def _check_numbers(settings: Settings) -> None:
-    most = settings.max_instances if settings.max_instances is not None else settings.instances
-    bounds = {
-        "--instances": (settings.instances, 1, INSTANCES),
-        "--max-instances": (most, settings.instances, INSTANCES),
-        "--capture": (1 if settings.capture is None else settings.capture, 1, 100),
-        "--concurrency": (settings.concurrency, 1, SERVERLESS_CONCURRENCY),
-        "--scale-target": (1 if settings.scale_target is None else settings.scale_target, 1e-3, 1e6),
-    }
-    for option, (value, low, high) in bounds.items():
-        if not low <= value <= high:
-            raise UsageError(f"{option} {value} is out of range.", f"Choose {low} to {high}.")
 
 
 def _s3(uri: str) -> str:

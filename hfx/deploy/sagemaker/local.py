@@ -1,7 +1,7 @@
 """A written archive on this machine: the embedded tritonserver with the arguments of AWS's container.
 
 `--allow-sagemaker` binds every address, with no option for another, so the server runs in a network of its own
-(hfx.triton.isolated) of which 127.0.0.1:PORT is the only door. Two arguments differ from the container's: where the
+(isolated.py) of which 127.0.0.1:PORT is the only door. Two arguments differ from the container's: where the
 archive is unpacked, and where Triton's backends are. The wheel has no ONNX Runtime backend; hfx's takes its place.
 """
 
@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hfx.deploy.sagemaker import isolated
 from hfx.deploy.sagemaker.container import PORT, server_arguments
 from hfx.errors import ServerError, UsageError
-from hfx.triton import isolated, process
+from hfx.process import end
+from hfx.triton import process
+from hfx.triton.installation import find_wheel
 from hfx.triton.log import ServerLog, load_error, wait_until_ready
-from hfx.triton.wheel import find_wheel
 from hfx.triton.workspace import LOG, Workspace, region_prefix
 
 START_SECONDS = 300.0
@@ -48,7 +50,7 @@ def serving(folder: Path, port: int = PORT, container: str = "") -> Iterator[sub
             yield running
     finally:
         if running is not None:
-            process.end(running, STOP_SECONDS)
+            end(running, STOP_SECONDS)
         workspace.remove()
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
 from hfx.deploy import bundle
 from hfx.deploy.deployment import Deployment
 from hfx.deploy.folder import output_folder, render
-from hfx.deploy.sagemaker.archive import write_archive
-from hfx.deploy.sagemaker.endpoint import Endpoint
-from hfx.deploy.sagemaker.limits import CALL_LIMITS, SERVERLESS_START_SECONDS
-from hfx.deploy.sagemaker.policy import policy, trust
-from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies
+from hfx.deploy.sagemaker.endpoint import CALL_LIMITS, SERVERLESS_START_SECONDS, Endpoint
+from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies, policy, trust
 from hfx.manifest import hash_file
 
 VERSION_DIGITS = 10
@@ -26,7 +25,8 @@ def write(deployment: Deployment, endpoint: Endpoint, output: Path, packages: bu
     """Write the folder. Raises what bundle.write and output_folder raise."""
     with output_folder(output, "sagemaker", deployment, force) as folder:
         uploads = tuple(_archived(endpoint, index, folder, packages) for index in range(len(endpoint.deployments)))
-        version = _digest(bodies(endpoint, "", uploads))[:VERSION_DIGITS]
+        unversioned = json.dumps(bodies(endpoint, "", uploads), sort_keys=True).encode()
+        version = hashlib.sha256(unversioned).hexdigest()[:VERSION_DIGITS]
         made = bodies(endpoint, version, uploads)
         documents = made | {"role-trust.json": trust(endpoint), "policy.json": policy(endpoint, uploads)}
         for name, body in documents.items():
@@ -43,10 +43,6 @@ def _archived(endpoint: Endpoint, index: int, folder: Path, packages: bundle.Pac
     shutil.rmtree(unpacked)
     entry = hash_file(target)
     return Upload(target.name, f"{endpoint.bucket}/models/{entry.sha256[:16]}/{target.name}", entry.size)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -92,3 +88,31 @@ def _invocations(endpoint: Endpoint) -> list[list[str]]:
     targets = [["--target-container-hostname", host] for host in hosts] or [[]]
     calling = ["aws", "sagemaker-runtime", "invoke-endpoint", *common]
     return [[*calling, *target, "--body", "fileb://request.json", "/dev/stdout"] for target in targets]
+
+
+# model.tar.gz, as SageMaker unpacks it into /opt/ml/model
+
+
+COMPRESSION = 1  # weights hardly shrink, and a higher level takes minutes for gigabytes
+
+
+def write_archive(folder: Path, target: Path) -> None:
+    """Write everything below `folder` to `target`: equal folders give equal bytes."""
+    with (
+        target.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=COMPRESSION, fileobj=file, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
+            _add(archive, path, path.relative_to(folder).as_posix())
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    entry = tarfile.TarInfo(name)
+    if path.is_dir():
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(entry)
+        return
+    entry.size, entry.mode = path.stat().st_size, 0o644
+    with path.open("rb") as content:
+        archive.addfile(entry, content)

@@ -1,9 +1,9 @@
 """The architectures of encoders that torch's tracer exports rightly, in one table.
 
 Each was exported for every task that transformers has a class for, and compared with torch at batches and lengths other
-than the traced ones (tests/unit/test_encoders.py). Left out because their traces are wrong at other lengths, without an
-error: Longformer and Funnel, which compute windows and pooled positions in Python. FNet needs an operator (a Fourier
-transform) that the tracer has not, XLNet and LUKE read more than a text's tokens.
+than the traced ones (tests/unit/exporter/test_encoders.py). Left out because their traces are wrong at other lengths,
+without an error: Longformer and Funnel, which compute windows and pooled positions in Python. FNet needs an operator (a
+Fourier transform) that the tracer has not, XLNet and LUKE read more than a text's tokens.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.plan import OPSET
 from hfx.exporter.encoder.pooling import Pooling, append_pooling, sum_by_products
-from hfx.exporter.encoder.ragged import flatten_inputs
+from hfx.exporter.encoder.ragged import assign, flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
@@ -130,8 +130,7 @@ def _of_one_type(model: onnx.ModelProto) -> None:
     graph = model.graph
     kept = [value for value in graph.input if value.name != names.TOKEN_TYPE_IDS]
     if len(kept) < len(graph.input):
-        del graph.input[:]
-        graph.input.extend(kept)
+        assign(graph.input, kept)
         graph.node.insert(0, onnx.helper.make_node("Sub", [names.INPUT_IDS, names.INPUT_IDS], [names.TOKEN_TYPE_IDS]))
 
 
@@ -160,9 +159,7 @@ def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
         raise CheckpointUnsupported(
             f"The exported graph has no output {', '.join(missing)}; it has {', '.join(kept)}.", "Pass another --task."
         )
-    values = [kept[name] for name in wanted]
-    del model.graph.output[:]
-    model.graph.output.extend(values)
+    assign(model.graph.output, [kept[name] for name in wanted])
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:

@@ -171,9 +171,9 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
         settings["aggregation"] = plan.aggregation
     if plan.activation:
         settings["activation"] = plan.activation
-    if names.INPUT_IDS in task.postprocess_reads:  # its answers spell tokens
+    if task.tokenizer_settings is not None:
         write_tokenizer_json(tokenizer, version / "tokenizer.json")
-        settings["unk_id"] = tokenizer.unk_token_id
+        settings |= task.tokenizer_settings(tokenizer, plan.checkpoint)
     write_json(version / "settings.json", settings)
     _write_python_config(plan, folder, _postprocess_inputs(plan), task.outputs)
 

@@ -204,8 +204,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
     """Run `model` on the reference's tokens, in batches and alone, and compare outputs and answers."""
     outputs = model.run(reference.encoded)
     masks = [encoded[names.ATTENTION_MASK].astype(bool) for encoded in reference.encoded]
-    by_token = model.token_outputs
-    deltas = [_delta(r, o, m, by_token) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
+    deltas = [_delta(model, r, o, m) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
     delta = float(np.max(deltas))  # NaN if any is
     largest = max(float(np.abs(v).max(initial=0.0)) for r in reference.outputs for v in r.values())
     compared = [
@@ -216,7 +215,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
     ]
     chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
     alone = [model.run([reference.encoded[i]])[0] for i in chosen]
-    alone_deltas = [_delta(outputs[i], found, masks[i], by_token) for i, found in zip(chosen, alone, strict=True)]
+    alone_deltas = [_delta(model, outputs[i], found, masks[i]) for i, found in zip(chosen, alone, strict=True)]
     drifts = [comparison.drift for comparison in compared]
     return Figures(
         requests=len(outputs),
@@ -252,12 +251,19 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         )
 
 
-def _delta(reference: Tensors, outputs: Tensors, mask: NDArray[np.bool_], by_token: frozenset[str]) -> float:
-    """Largest difference of any output, NaN if any is; outputs of padding tokens are left out."""
+def _delta(model: LocalModel, reference: Tensors, outputs: Tensors, mask: NDArray[np.bool_]) -> float:
+    """Largest difference of any output, NaN if any is; outputs of padding tokens are left out.
+
+    An output of mask tokens [1, masks, ...] may have further rows, of the text with the most masks in its batch.
+    """
     worst = []
     for name, expected in reference.items():
-        difference = np.abs(outputs[name].astype(np.float64) - expected)
-        worst.append(np.max(difference[mask] if name in by_token else difference, initial=0.0))
+        found = outputs[name]
+        if name in model.mask_outputs:
+            masks = min(expected.shape[1], found.shape[1])
+            expected, found = expected[:, :masks], found[:, :masks]
+        difference = np.abs(found.astype(np.float64) - expected)
+        worst.append(np.max(difference[mask] if name in model.token_outputs else difference, initial=0.0))
     return float(np.max(worst))
 
 

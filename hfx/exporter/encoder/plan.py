@@ -84,7 +84,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         exporter=options.exporter,
         cpu_math=options.cpu_math,
         graph="optimum" if options.exporter == "optimum" else "traced",
-        max_batch_size=_max_batch_size(options.max_batch_size),
+        max_batch_size=_max_batch_size(options.max_batch_size, checkpoint, task),
         max_length=max_length,
         widths=widths_up_to(max_length),
         aggregation=_aggregation(options.aggregation, task),
@@ -130,10 +130,11 @@ def widths_up_to(max_length: int) -> tuple[int, ...]:
     return (*(width for width in WIDTHS if width < max_length), max_length)
 
 
-def _max_batch_size(requested: int | None) -> int:
-    size = DEFAULT_MAX_BATCH_SIZE if requested is None else requested
-    if not 1 <= size <= LARGEST_MAX_BATCH_SIZE:
-        raise UsageError(f"--max-batch-size {size} is out of range.", f"Choose 1 to {LARGEST_MAX_BATCH_SIZE}.")
+def _max_batch_size(requested: int | None, checkpoint: Checkpoint, task: EncoderTask) -> int:
+    most = LARGEST_MAX_BATCH_SIZE if task.most_rows is None else task.most_rows(checkpoint.config)
+    size = min(DEFAULT_MAX_BATCH_SIZE, most) if requested is None else requested
+    if not 1 <= size <= most:
+        raise UsageError(f"--max-batch-size {size} is out of range.", f"Choose 1 to {most}.")
     return size
 
 

@@ -37,7 +37,7 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
     """
     from onnx import TensorProto, helper
 
-    from hfx.exporter.encoder.nodes import NodeList
+    from hfx.exporter.encoder.ragged import NodeList, assign
 
     nodes = NodeList("hfx.pooling.")
     const, add = nodes.const, nodes.add
@@ -66,8 +66,7 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
     identity = helper.make_node("Identity", [pooled], [output], name=nodes.prefix + output)
     model.graph.node.extend([*nodes.nodes, identity])
     model.graph.initializer.extend(nodes.constants.values())
-    del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width]))
+    assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width])])
 
 
 def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
@@ -75,7 +74,7 @@ def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
 
     For the reason given in `append_pooling`: they are then the same alone and in any batch.
     """
-    from hfx.exporter.encoder.nodes import NodeList
+    from hfx.exporter.encoder.ragged import NodeList, assign
 
     graph = model.graph
     made = {name: node for node in graph.node for name in node.output}
@@ -96,8 +95,7 @@ def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
         added.add("Squeeze", [total, added.const("tokens_axis", [1])], out)
         added.nodes[-1].output[0] = out
         nodes += added.nodes[before:]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    assign(graph.node, nodes)
     graph.initializer.extend(added.constants.values())
 
 

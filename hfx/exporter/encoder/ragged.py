@@ -2,23 +2,61 @@
 
 Triton's dynamic batcher joins requests of different shapes only for inputs that allow ragged batches, and NVIDIA's C++
 onnxruntime backend hands those over as one flat tensor, beside an input (`item_shape`) that gives each row's shape.
-This module rewrites a graph on padded tensors `[rows, width]` into one on flat tensors `[tokens]`.
+This module rewrites a graph on padded tensors `[rows, width]` into one on flat tensors `[tokens]`, and has what others
+add nodes to a traced graph with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from numpy.typing import ArrayLike
+from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.encoder.nodes import NodeList, rename
 from hfx.names import ITEM_SHAPE
 
 PREFIX = "hfx.ragged."
 REAL = PREFIX + "real"  # [sequences, widest] bool: which padded positions stand for a token of the flat tensors
 PADDED = PREFIX + "input."  # what the padded form of an input is called, with its name behind it
+
+
+class NodeList:
+    """Nodes and constants in the making, in order; their names begin with `prefix`."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, onnx.TensorProto] = {}
+
+    def const(self, name: str, value: ArrayLike) -> str:
+        """The name of a constant, made once."""
+        full = self.prefix + name
+        if full not in self.constants:
+            self.constants[full] = numpy_helper.from_array(np.asarray(value), full)
+        return full
+
+    def add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Append a node, which has the name of its output, and return that."""
+        name = self.prefix + output
+        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
+        return name
+
+
+def assign(items: Any, values: Iterable[Any]) -> None:
+    """Make `values` all that a repeated field of a graph has."""
+    kept = list(values)
+    del items[:]
+    items.extend(kept)
+
+
+def rename(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
+    """Give the tensor `old` another name in all `nodes`."""
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
 
 
 def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:
@@ -76,12 +114,9 @@ def flatten_inputs(model: onnx.ModelProto, item_rank: int, padding: Mapping[str,
         rename(graph.node, name, front.add("Cast", [padded], "input." + name, to=TensorProto.INT64))
     back = _split_rows(graph, front, most) if item_rank == 2 else []
     names = [value.name for value in graph.input]
-    del graph.input[:]
-    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT32, ["tokens"]) for name in names)
+    assign(graph.input, [helper.make_tensor_value_info(name, TensorProto.INT32, ["tokens"]) for name in names])
     graph.input.append(helper.make_tensor_value_info(ITEM_SHAPE, TensorProto.INT32, ["rows", item_rank]))
-    nodes = [*front.nodes, *graph.node, *back]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    assign(graph.node, [*front.nodes, *graph.node, *back])
     graph.initializer.extend(front.constants.values())
     del graph.value_info[:]  # shapes of the padded graph: stale
 

@@ -17,12 +17,12 @@ from hfx.exporter.encoder.build import build_graph, inlined, save
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import read_pooling
+from hfx.exporter.labelled_data import read_data
 from hfx.exporter.load import load_model
 from hfx.exporter.options import Precision
-from hfx.exporter.parity.data import read_data
-from hfx.exporter.parity.texts import bundled_texts, edge_texts
-from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
+from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.quantize.encoder import half, row_wise, weight_only
+from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
 from hfx.exporter.transformers_versions import gives_types
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
@@ -57,6 +57,7 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     pooling = read_pooling(plan.checkpoint.folder) if task.headless else None
     tokenizer = load_tokenizer(plan.checkpoint)
     model = load_model(plan.checkpoint, task.auto_class, task.headless)
+    task.prepare(model, tokenizer)
     return replace(artefacts, model=model, tokenizer=tokenizer, pooling=pooling)
 
 

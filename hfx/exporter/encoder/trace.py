@@ -32,6 +32,7 @@ TRACED, OTHER = (2, 11), (3, 7)
 # optimum's names of tasks, by transformers' class.
 OPTIMUM_TASKS = {
     "AutoModel": "feature-extraction",
+    "AutoModelForMaskedLM": "fill-mask",
     "AutoModelForQuestionAnswering": "question-answering",
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
@@ -121,6 +122,8 @@ def example(model: Any, inputs: Sequence[str], rows: int, width: int) -> tuple[t
     if isinstance(end, int) and 0 <= end < vocabulary:
         ids = torch.where(ids == end, (ids + 1) % vocabulary, ids)
         ids[torch.arange(rows), lengths - 1] = end
+    if (mask_id := getattr(model, "mask_token_id", None)) is not None:
+        ids[0] = mask_id  # as many masks as tokens, by which the outputs' axis of masks is known to be open
     mask = (torch.arange(width)[None] < lengths[:, None]).long()
     types = (torch.arange(width)[None] >= lengths[:, None] // 2).long() * mask
     values = {INPUT_IDS: torch.where(mask.bool(), ids, padding), ATTENTION_MASK: mask, TOKEN_TYPE_IDS: types}

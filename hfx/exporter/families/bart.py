@@ -28,6 +28,7 @@ from hfx.exporter.graph.blocks import (
     Stack,
     constant,
     joined,
+    side_by_side,
 )
 from hfx.exporter.tensors import CheckpointTensors
 
@@ -107,6 +108,7 @@ class _Reader:
 
     def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
         self.config, self.tensors, self.root = config, tensors, root
+        self.linear = tensors.linear
         self.variant = VARIANTS[config.values["model_type"]]
         self.hidden = config.size("d_model")
         self.activation = config.activation("activation_function")
@@ -206,14 +208,8 @@ class _Reader:
 
     def projections(self, name: str, parts: str) -> Linear:
         """Several projections of one input as one matrix."""
-        each = [self.linear(f"{name}{part}_proj", self.hidden, self.hidden) for part in parts]
-        biases = [linear.bias for linear in each if linear.bias is not None]
-        weight = joined(f"{name}{parts}.weight", [linear.weight for linear in each])
-        return Linear(name + parts, weight, joined(f"{name}{parts}.bias", biases))
-
-    def linear(self, name: str, inputs: int, outputs: int) -> Linear:
-        weight = self.tensors.parameter(name + ".weight", outputs, inputs)
-        return Linear(name, weight, self.tensors.parameter(name + ".bias", outputs))
+        linears = [self.linear(f"{name}{part}_proj", self.hidden, self.hidden) for part in parts]
+        return side_by_side(name + parts, linears)
 
     def norm(self, name: str) -> Norm:
         weight, bias = (self.tensors.parameter(f"{name}.{part}", self.hidden) for part in ("weight", "bias"))

@@ -26,7 +26,7 @@ from hfx.exporter.graph.blocks import (
     Parameter,
     Rotary,
     Stack,
-    joined,
+    side_by_side,
 )
 from hfx.exporter.tensors import CheckpointTensors
 
@@ -105,6 +105,7 @@ class _Reader:
 
     def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
         self.config, self.tensors, self.root = config, tensors, root
+        self.linear = tensors.linear
         self.hidden, self.inner = config.size("hidden_size"), config.size("intermediate_size")
         self.heads = config.size("num_attention_heads")
         self.kv_heads = config.divisor("num_key_value_heads", "num_attention_heads")
@@ -127,7 +128,7 @@ class _Reader:
             self.linear(f"{name}mlp.{part}_proj", self.hidden, self.inner, self.inner_bias) for part in ("gate", "up")
         ]
         feed_forward = FeedForward(
-            up=_side_by_side(name + "mlp.gate_up", parts),
+            up=side_by_side(name + "mlp.gate_up", parts),
             down=self.linear(name + "mlp.down_proj", self.inner, self.hidden, self.inner_bias),
             activation=self.config.activation("hidden_act"),
             gated=True,
@@ -142,11 +143,7 @@ class _Reader:
             self.linear(f"{name}{part}_proj", self.hidden, heads * self.head_dim, self.qkv_bias)
             for part, heads in widths.items()
         ]
-        return _side_by_side(name + "qkv", parts)
-
-    def linear(self, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
-        weight = self.tensors.parameter(name + ".weight", outputs, inputs)
-        return Linear(name, weight, self.tensors.parameter(name + ".bias", outputs) if bias else None)
+        return side_by_side(name + "qkv", parts)
 
     def norm(self, name: str) -> Norm:
         weight = self.tensors.parameter(name + ".weight", self.hidden)
@@ -159,13 +156,6 @@ class _Reader:
         )
         source = "head_dim" if stated else "hidden_size / num_attention_heads"
         return self.config.checked_head_dim(head_dim, source, ROTARY_STEP)
-
-
-def _side_by_side(name: str, linears: list[Linear]) -> Linear:
-    """Linears of one input as one."""
-    biases = [linear.bias for linear in linears if linear.bias is not None]
-    weight = joined(name + ".weight", [linear.weight for linear in linears])
-    return Linear(name, weight, joined(name + ".bias", biases) if biases else None)
 
 
 FAMILY = Family("llama", "decoder", ("llama", "qwen2"), ("LlamaForCausalLM", "Qwen2ForCausalLM"), read)

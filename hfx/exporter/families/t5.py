@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from hfx.exporter.graph.blocks import (
     Norm,
     Parameter,
     Stack,
-    joined,
+    side_by_side,
 )
 from hfx.exporter.tensors import CheckpointTensors
 
@@ -73,6 +74,7 @@ class _Reader:
 
     def __init__(self, config: Config, tensors: CheckpointTensors) -> None:
         self.config, self.tensors = config, tensors
+        self.linear = partial(tensors.linear, bias=False)
         self.hidden, self.inner = config.size("d_model"), config.size("d_ff")
         self.heads, self.head_dim = config.size("num_heads"), config.checked_head_dim(config.size("d_kv"), "d_kv")
         self.width = self.heads * self.head_dim
@@ -119,15 +121,12 @@ class _Reader:
         kind = self.config.activation("dense_act_fn")
         if not self.config.flag("is_gated_act"):
             return FeedForward(self.linear(name + "wi", self.hidden, self.inner), down, kind)
-        parts = [self.tensors.parameter(f"{name}{part}.weight", self.inner, self.hidden) for part in ("wi_0", "wi_1")]
-        return FeedForward(Linear(name + "wi", joined(name + "wi.weight", parts)), down, kind, gated=True)
+        parts = [self.linear(name + part, self.hidden, self.inner) for part in ("wi_0", "wi_1")]
+        return FeedForward(side_by_side(name + "wi", parts), down, kind, gated=True)
 
     def projections(self, name: str, parts: str) -> Linear:
-        weights = [self.tensors.parameter(f"{name}{part}.weight", self.width, self.hidden) for part in parts]
-        return Linear(name + parts, joined(f"{name}{parts}.weight", weights))
-
-    def linear(self, name: str, inputs: int, outputs: int) -> Linear:
-        return Linear(name, self.tensors.parameter(name + ".weight", outputs, inputs))
+        linears = [self.linear(name + part, self.hidden, self.width) for part in parts]
+        return side_by_side(name + parts, linears)
 
     def norm(self, name: str, factor: float = 1.0) -> Norm:
         weight = self.tensors.parameter(name + ".weight", self.hidden)

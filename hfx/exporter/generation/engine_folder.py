@@ -18,7 +18,7 @@ from hfx import native
 from hfx.errors import StorageFull
 from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
-from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.generation.plan import BEAMS, GeneratorPlan
 from hfx.exporter.graph.blocks import Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
@@ -32,7 +32,6 @@ from hfx.python_backends.engine.memory import trim_heap
 from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
 
 WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
-BEAMS = (1, 2, 3, 4, 5, 6, 8)
 MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
 ALL_LEVELS = 127
 NATIVE_DECODER = "native_decoder"

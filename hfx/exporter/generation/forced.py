@@ -1,6 +1,8 @@
-"""An engine folder's logits at every position of the checkpoint's greedy continuations, compared with the checkpoint's.
+"""An engine's logits along the checkpoint's greedy continuations and at places of long texts, against the checkpoint's.
 
-Each position is predicted from the checkpoint's own tokens before it (teacher forcing), by the runner that serves.
+Each position is predicted from the checkpoint's own tokens before it (teacher forcing), by the runner that serves. The
+prompt of a long text is run in the chunks that the scheduler makes of it. An encoder-decoder's rows begin with the
+checkpoint's own keys and values, as its decoder reads one token a step: a thousand steps of BART-large take 20 s.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.generation.limits import Forced
-from hfx.exporter.generation.prompts import Ids
+from hfx.exporter.generation.limits import Forced, Long
+from hfx.exporter.generation.prompts import Ids, LongText
 from hfx.exporter.generation.reference import Positions, Reference
-from hfx.python_backends.engine.plan import Span
+from hfx.python_backends.engine.plan import Span, part_start
 from hfx.python_backends.engine.runner import DecoderRunner, Outputs, Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.spec import EngineSpec
@@ -34,19 +36,15 @@ def open_rows(spec: EngineSpec, rows: int, settings: SessionSettings) -> Runner:
 
 def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
     """Compare every position."""
-    own, bundled = Tally(), Tally()
-    errors, delta = Errors(), 0.0
+    own, bundled, errors = Tally(), Tally(), Errors()
     prompts = [prompt.ids for prompt in reference.prompts]
     for prompt, position, logits in forced_logits(runner, prompts, reference.greedy, start):
         expected = reference.positions[prompt]
-        token, best = int(logits.argmax()), int(expected.best[position, 0])
-        is_a_tie = is_tie(expected, position, best, token, 2 * reference.noise)
-        (own if reference.prompts[prompt].own else bundled).count(token == best, is_a_tie)
+        (own if reference.prompts[prompt].own else bundled).count(logits, expected, position, reference.noise)
         if position in expected.rows:
             errors.add(logits, expected.rows[position])
-            delta = float(np.maximum(delta, np.abs(logits - expected.rows[position]).max()))  # NaN if any is
         elif not np.isfinite(logits).all():
-            delta = float("nan")
+            errors.delta = float("nan")
     judged = own if own.positions else bundled
     return Forced(
         texts="verify-data" if own.positions else "bundled",
@@ -54,8 +52,8 @@ def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
         agreement=judged.agreement,
         ties=judged.ties / judged.positions,
         bundled_agreement=bundled.agreement if own.positions and bundled.positions else None,
-        delta=delta,
-        delta_share=delta / reference.largest,
+        delta=errors.delta,
+        delta_share=errors.delta / reference.largest,
         rows=errors.rows,
         error=errors.mean,
         worst=errors.worst,
@@ -70,11 +68,12 @@ class Tally:
     same: int = 0
     ties: int = 0
 
-    def count(self, same: bool, is_a_tie: bool) -> None:
-        """Add one position."""
+    def count(self, logits: Logits, expected: Positions, position: int, noise: float) -> None:
+        """Add one position: logits are a tie where they are as high in torch as its own `noise` can tell."""
+        token, best = int(logits.argmax()), int(expected.best[position, 0])
         self.positions += 1
-        self.same += same
-        self.ties += is_a_tie
+        self.same += token == best
+        self.ties += is_tie(expected, position, best, token, 2 * noise)
 
     @property
     def agreement(self) -> float:
@@ -87,12 +86,13 @@ class Tally:
 class Errors:
     """Of rows of logits: the norm of the difference as a share of the norm of what is expected.
 
-    What all logits of a row have in common is left out of both.
+    What all logits of a row have in common is left out of both. `delta` is the largest difference of any logit.
     """
 
     rows: int = 0
     squares: float = 0.0
     worst: float = 0.0
+    delta: float = 0.0
 
     def add(self, logits: Logits, expected: Logits) -> None:
         """Add one row."""
@@ -101,6 +101,7 @@ class Errors:
         self.rows += 1
         self.squares += error * error
         self.worst = float(np.maximum(self.worst, error))  # NaN if any is
+        self.delta = float(np.maximum(self.delta, np.abs(difference).max()))
 
     @property
     def mean(self) -> float:
@@ -164,3 +165,63 @@ def _begin(runner: Runner, prompts: Sequence[Ids], start: Ids) -> Outputs:
         runner.partitions[WIDTH].set_next_tokens([(row, token) for row in range(len(prompts))])
         outputs = runner.partitions[WIDTH].step(len(prompts), logits=True)
     return outputs
+
+
+def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long | None:
+    """Compare every place of the reference's long texts; None where it has none."""
+    tally, errors = Tally(), Errors()
+    for long in reference.long:
+        indices = {place: index for index, place in enumerate(long.text.places)}
+        for place, logits in long_logits(runner, spec, long.text, long.past):
+            tally.count(logits, long.positions, indices[place], reference.noise)
+            errors.add(logits[long.columns], long.sample[indices[place]])
+    runner.release_memory()  # not between texts: the first is the longest
+    if not errors.rows:
+        return None
+    return Long(
+        texts=len(reference.long),
+        longest=max(long.text.longest for long in reference.long),
+        positions=tally.positions,
+        agreement=tally.agreement,
+        ties=tally.ties / tally.positions,
+        error=errors.mean,
+        worst=errors.worst,
+        delta_share=errors.delta / reference.largest,
+    )
+
+
+def long_logits(
+    runner: Runner, spec: EngineSpec, text: LongText, past: NDArray[np.float32] | None
+) -> Iterator[tuple[int, Logits]]:
+    """(place, logits [vocabulary]) of every place of a text; a row is valid until the next.
+
+    `past` are the keys and values of an encoder-decoder's inputs (see TorchGenerator.logits_at).
+    """
+    partition = runner.partitions[WIDTH]
+    if isinstance(runner, DecoderRunner):
+        for start, outputs in _prompts(runner, text):
+            assert outputs.logits is not None
+            yield start - 1, outputs.logits[0]
+    else:
+        assert past is not None
+        shaped = past.reshape(*past.shape[:2], spec.kv_heads, spec.head_dim)
+        runner.encode([text.source], [tuple((WIDTH, row) for row in range(len(text.starts)))])
+        for row, start in enumerate(text.starts):
+            partition.put_past(row, shaped[:, :start])
+    for step in range(text.steps):
+        partition.set_next_tokens([(row, text.inputs[start + step]) for row, start in enumerate(text.starts)])
+        outputs = partition.step(len(text.starts), logits=True)
+        assert outputs.logits is not None
+        for start, logits in zip(text.starts, outputs.logits, strict=True):
+            yield start + step, logits
+
+
+def _prompts(runner: DecoderRunner, text: LongText) -> Iterator[tuple[int, Outputs]]:
+    """Run the first inputs of each row as a prompt. What several have in common of whole chunks is run once."""
+    chunk, filled = runner.limits.chunk, 0
+    for row, start in enumerate(text.starts):
+        while start - filled > chunk:
+            runner.run([Span(text.inputs[filled : filled + chunk], filled)], logits=False)
+            filled += chunk
+        first = filled if runner.limits.mixed else part_start(filled, start)
+        yield start, runner.run([Span(text.inputs[first:start], first, rows=(row,))], logits=True)

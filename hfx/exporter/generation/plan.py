@@ -24,6 +24,7 @@ ENCODER_OPTIONS = {
     "exporter": "--exporter optimum",
     "cpu_math": "--cpu-math",
 }
+BEAMS = (1, 2, 3, 4, 5, 6, 8)  # that an encoder-decoder has graphs for
 LARGEST_SLOTS = 1024
 QUEUED_A_SLOT = 16  # requests that may wait for each slot before the next is refused
 FALLBACK_LENGTH = 512  # what T5 and its kin were trained with; their positions have no end
@@ -113,8 +114,6 @@ def _refuse_half(checkpoint: Checkpoint, kind: Kind) -> None:
 
 def _refuse_beams(checkpoint: Checkpoint, kind: Kind, beams: int) -> None:
     """An encoder-decoder has a graph for each number of beams, and not for all numbers."""
-    from hfx.exporter.generation.engine_folder import BEAMS
-
     if kind == "encoder-decoder" and beams not in BEAMS:
         raise CheckpointUnsupported(
             f"{checkpoint.id} searches with {beams} beams by default (num_beams).",

@@ -2,27 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.generation.long_texts import LongText
-from hfx.exporter.generation.prompts import Ids, Prompt, spread_indices
+from hfx import names
+from hfx.exporter.generation.plan import GeneratorPlan
+from hfx.exporter.generation.prompts import Effort, Ids, LongText, Prompt, open_encoder, spread_indices
+from hfx.exporter.generation.tasks import DATA_SETTINGS
 from hfx.exporter.generation.torch_generator import Sources, TorchGenerator
+from hfx.exporter.labelled_data import LabelledData
+from hfx.exporter.tasks.task import Answer
+from hfx.exporter.verify import Recorded, check_drop
+from hfx.local import Device
+from hfx.local.generator import LocalGenerator
 from hfx.python_backends.engine.request import Settings
+from hfx.python_backends.generation.configuration import Configuration
+from hfx.python_backends.generation.settings import resolve_config
 
 BEST = 8  # logits that are kept of each position
 KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
 COLUMNS = 4096  # of the vocabulary, whose logits are kept of each place of a long text
+RECORDED_TEXTS = 64
+DEFAULT_BEAMS = 4  # where a checkpoint does not search with beams by itself
 ALONE = 2  # prompts that torch runs again, alone, to learn its own noise: their logits are 100,000s
 # Settings of generate that need nothing but the logits: greedy runs show whether those are right.
 PLAIN: Mapping[str, Any] = {
     "num_beams": 1, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "length_penalty": 1.0,
     "early_stopping": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with the prompts, and the engine's settings for it."""
+
+    effort: Effort
+    greedy: Settings
+    beams: Settings
+
+
+def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
+    """The work for the staged model in `version`: its settings come from the very files that are published."""
+    configuration = Configuration.read(version)
+    greedy = plain_fields(min(effort.tokens, configuration.most_tokens))
+    tokens = min(effort.beam_tokens, configuration.most_tokens)
+    beams = int(plan.settings.defaults.get("num_beams", 1))
+    searched = {
+        names.NUM_BEAMS: beams if beams > 1 else DEFAULT_BEAMS,
+        names.DO_SAMPLE: False,
+        names.MAX_TOKENS: tokens,
+        names.MIN_TOKENS: min(int(plan.settings.defaults.get("min_tokens", 0)), tokens // 2),
+    }
+    return Work(
+        effort, resolve_config(greedy, configuration).settings, resolve_config(searched, configuration).settings
+    )
+
+
+def plain_fields(tokens: int) -> dict[str, Any]:
+    """The public fields of a greedy run that needs nothing but the logits; for torch they are PLAIN."""
+    return {
+        names.MAX_TOKENS: tokens,
+        names.MIN_TOKENS: 0,
+        names.NUM_BEAMS: 1,
+        names.DO_SAMPLE: False,
+        names.NO_REPEAT_NGRAM_SIZE: 0,
+        names.REPETITION_PENALTY: 1.0,
+    }
 
 
 @dataclass(frozen=True)
@@ -55,41 +105,34 @@ class LongReference:
 
 @dataclass(frozen=True)
 class Reference:
-    """The checkpoint's continuations of `prompts`: greedy ones of all, and those with `num_beams` beams of the first.
+    """The checkpoint's continuations of `prompts` by `work`: greedy ones of all, and those with beams of the first.
 
     Ids are those after the prompt, forced ones and the end included. `noise` is the largest difference of two torch
     runs of the same positions, in a batch and alone: logits that are no further apart are equal.
     """
 
     parameters: int
+    work: Work
     prompts: tuple[Prompt, ...]
     greedy: tuple[Ids, ...]
     positions: tuple[Positions, ...]
     noise: float
     largest: float
-    num_beams: int
     beams: tuple[Ids, ...]
     beam_scores: tuple[float, ...]
     long: tuple[LongReference, ...] = ()
 
 
 def make_reference(
-    generator: TorchGenerator,
-    prompts: Sequence[Prompt],
-    tokens: int,
-    beam_texts: int,
-    beams: Settings,
-    long: Sequence[LongText] = (),
+    generator: TorchGenerator, prompts: Sequence[Prompt], work: Work, long: Sequence[LongText] = ()
 ) -> Reference:
-    """Continue `prompts` by `tokens` tokens in torch, and the first `beam_texts` of them with the beams of `beams`.
-
-    The texts of `long` are read, and not continued.
-    """
+    """Continue `prompts` in torch as `work` says. The texts of `long` are read, and not continued."""
     ids = [prompt.ids for prompt in prompts]
     sources = generator.encode(ids)
-    greedy, _ = generator.generate(ids, sources, **PLAIN, max_new_tokens=tokens)
+    greedy, _ = generator.generate(ids, sources, **PLAIN, max_new_tokens=work.greedy.max_tokens)
     positions, largest, noise = _positions(generator, ids, greedy, sources)
     searched: tuple[list[Ids], list[float]] = ([], [])
+    beams, beam_texts = work.beams, work.effort.beam_texts
     if beam_texts:  # the checkpoint's penalties stay as they are
         searched = generator.generate(
             ids[:beam_texts],
@@ -103,16 +146,24 @@ def make_reference(
         )
     return Reference(
         parameters=generator.parameters,
+        work=work,
         prompts=tuple(prompts),
         greedy=tuple(greedy),
         positions=positions,
         noise=noise,
         largest=largest,
-        num_beams=beams.num_beams,
         beams=tuple(searched[0]),
         beam_scores=tuple(searched[1]),
         long=tuple(_long(generator, text) for text in long),
     )
+
+
+def recorded(reference: Reference, text_of: Callable[[Ids], str]) -> Recorded:
+    """The prompts as requests for their greedy continuations, and the checkpoint's texts, for `hfx verify`."""
+    fields = plain_fields(reference.work.greedy.max_tokens)
+    requests = [{names.TEXT_INPUT: prompt.text, **fields} for prompt in reference.prompts[:RECORDED_TEXTS]]
+    answers = [{names.TEXT_OUTPUT: text_of(ids)} for ids in reference.greedy[:RECORDED_TEXTS]]
+    return Recorded(tuple(requests), tuple(answers))
 
 
 def _long(generator: TorchGenerator, text: LongText) -> LongReference:
@@ -146,3 +197,58 @@ def _positions(
             _, again = next(generator.logits([prompts[index]], [greedy[index]]))
             noise = max(noise, float((again - logits).abs().max()))
     return tuple(kept[index] for index in range(len(prompts))), largest, noise
+
+
+@dataclass(frozen=True)
+class DataReference:
+    """A file of labelled data, and what the checkpoint in torch reaches on it."""
+
+    file: str
+    data: LabelledData
+    torch: float
+
+
+def texts_of(labelled: Mapping[str, LabelledData]) -> list[str]:
+    """The texts of all files."""
+    return [request[names.TEXT_INPUT] for data in labelled.values() for request in data.requests]
+
+
+def answer_data(
+    plan: GeneratorPlan, labelled: Mapping[str, LabelledData], generator: TorchGenerator, version: Path
+) -> tuple[DataReference, ...]:
+    """What the checkpoint's answers to each file reach, by its own generation settings."""
+    metric, references = plan.task.metrics[plan.task.metric_name], []
+    for file, data in labelled.items():
+        answers = _answers(generator, version, texts_of({file: data}))
+        references.append(DataReference(file, data, metric(answers, data.targets)))
+    return tuple(references)
+
+
+def measure_data(
+    plan: GeneratorPlan, device: Device, model: LocalGenerator, references: Sequence[DataReference]
+) -> dict[str, float]:
+    """File -> the metric of `model`; VerificationFailed where it falls too far below torch's."""
+    values = {}
+    for reference in references:
+        answers = model.infer_all([{**request, **DATA_SETTINGS} for request in reference.data.requests])
+        value = plan.task.metrics[plan.task.metric_name](answers, reference.data.targets)
+        check_drop(plan, reference.file, device, reference.torch, value)
+        values[reference.file] = value
+    return values
+
+
+def _answers(generator: TorchGenerator, version: Path, texts: Sequence[str]) -> list[Answer]:
+    encoder = open_encoder(version)
+    config = resolve_config(DATA_SETTINGS, Configuration.read(version))
+    requests = [encoder.encode(text, config) for text in texts]
+    by_length: dict[int, list[int]] = {}
+    for index, request in enumerate(requests):
+        by_length.setdefault(request.settings.max_tokens, []).append(index)
+    answers: list[Answer] = [{}] * len(texts)
+    for tokens, members in by_length.items():
+        continuations, _ = generator.generate(
+            [requests[i].prompt for i in members], do_sample=False, max_new_tokens=tokens
+        )
+        for index, ids in zip(members, continuations, strict=True):
+            answers[index] = {names.TEXT_OUTPUT: generator.text(ids)}
+    return answers

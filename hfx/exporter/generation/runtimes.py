@@ -17,9 +17,9 @@ from hfx.exporter.generation.engine_folder import MINIMUM_OPENVINO, release_memo
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.runtime import CpuChoice, Runtime, fastest, interleave, last_line, possible_runtimes
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.errors import EngineError
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.spec import read_spec
+from hfx.python_backends.errors import EngineError
 
 ORDER: tuple[Runtime, ...] = ("openvino", "native", "onnxruntime")
 # Rows at a time: one caller, some, and as many as a server has slots by default.

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
-from hfx.exporter.config_file import read_json
+from hfx.exporter.config_file import read_json, read_optional_json
 from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, NEUTRAL, OFF, UNSERVED_SAMPLING, WITHOUT_EFFECT
-from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import bad_words_at_start, class_config, written_by_4
 from hfx.names import Task
+
+if TYPE_CHECKING:
+    from hfx.exporter.generation.tasks import GenerationTask
 
 FILE = "generation_config.json"
 DEFAULT_MAX_TOKENS = 256  # transformers' pipelines; its bare generate() stops after 20
@@ -98,8 +100,7 @@ def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
 
 def _settings_by_4(checkpoint: Checkpoint) -> bool:
     """Whether transformers 4 wrote the settings, by their own file or else by config.json."""
-    file = checkpoint.folder / FILE
-    stated = read_json(file) if file.is_file() else {}
+    stated = read_optional_json(checkpoint.folder / FILE)
     return written_by_4(stated if "transformers_version" in stated else checkpoint.config)
 
 
@@ -146,8 +147,8 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
 
 def _only_sampled(name: str, value: Any) -> bool:
     """Whether a field is read where tokens are drawn alone, and has a value that the server doesn't take."""
-    from hfx.python_backends.engine.errors import InvalidRequest
     from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS
+    from hfx.python_backends.errors import InvalidRequest
 
     if value is None or name in UNSERVED_SAMPLING:
         return value is not None and value not in NEUTRAL[name]
@@ -238,9 +239,9 @@ class _Reader:
 
     def _check(self, defaults: Mapping[str, Any]) -> None:
         """Refuse what the server would refuse in a request that leaves all to the model."""
-        from hfx.python_backends.engine.errors import InvalidRequest
         from hfx.python_backends.engine.generation_settings import DECODING, checked
         from hfx.python_backends.engine.request import Settings
+        from hfx.python_backends.errors import InvalidRequest
 
         try:
             Settings(**{name: value for name, value in defaults.items() if name in {each.name for each in DECODING}})

@@ -14,19 +14,32 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.generation import comparison, folders, gate, runtimes
-from hfx.exporter.generation.data import DataReference, answer_data, measure_data, texts_of
+from hfx.exporter.generation import folders, gate, runtimes
 from hfx.exporter.generation.engine_folder import keep_runtime, release_memory, write
-from hfx.exporter.generation.long_texts import LongReader
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.generation.prompts import Reader, check_languages, check_tokens, choose_prompts, effort_for
-from hfx.exporter.generation.reference import Reference, make_reference
+from hfx.exporter.generation.prompts import (
+    LongReader,
+    Reader,
+    check_languages,
+    check_tokens,
+    choose_prompts,
+    effort_for,
+)
+from hfx.exporter.generation.reference import (
+    DataReference,
+    Reference,
+    answer_data,
+    make_reference,
+    make_work,
+    measure_data,
+    recorded,
+    texts_of,
+)
 from hfx.exporter.generation.torch_generator import TorchGenerator
+from hfx.exporter.labelled_data import read_data
 from hfx.exporter.model_files import copy_files
-from hfx.exporter.parity.data import read_data
-from hfx.exporter.parity.texts import bundled_texts, edge_texts
-from hfx.exporter.pipeline import Artefacts, Step, lint_staged, publish_folders, seal
-from hfx.exporter.runtime import Runtime
+from hfx.exporter.parity_texts import bundled_texts, edge_texts
+from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
 from hfx.local.generator import LocalGenerator
@@ -42,7 +55,6 @@ class GeneratorArtefacts(Artefacts):
 
     version: Path = Path()  # write_engines: NAME_stream/1
     refused: Mapping[str, str] = field(default_factory=dict)  # write_engines: CPU runtime -> why it can't run the model
-    work: gate.Work | None = None  # answer_in_torch
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
     data: tuple[DataReference, ...] = ()  # answer_in_torch
@@ -94,7 +106,7 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     checked = check_tokens(tokenizer, version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
     checked += check_languages(tokenizer, version, LANGUAGES_TEXT)
     generator = TorchGenerator.open(plan, tokenizer)
-    work = gate.make_work(plan, version, effort_for(generator.parameters))
+    work = make_work(plan, version, effort_for(generator.parameters))
     reader = Reader(tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.greedy.max_tokens)
     labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
     require_embeddings(plan.checkpoint, tokenizer, texts_of(labelled))
@@ -104,19 +116,18 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
             f"{plan.checkpoint.id} reads {reader.longest} tokens of a text, too few for any.", "Raise --max-length."
         )
     long = _long_reader(plan, artefacts, generator).read([*texts_of(labelled), *texts])
-    reference = make_reference(generator, prompts, work.greedy.max_tokens, work.effort.beam_texts, work.beams, long)
+    reference = make_reference(generator, prompts, work, long)
     data = answer_data(plan, labelled, generator, version)
-    recorded = gate.recorded(reference, work, generator.text)
-    write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
+    answers = recorded(reference, generator.text)
+    write_recorded(answers, artefacts.staging.root / plan.name / REFERENCE_FILE)
     choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
     del generator
     release_memory()
     return replace(
         artefacts,
-        work=work,
         reference=reference,
         data=data,
-        recorded=recorded,
+        recorded=answers,
         parity={"tokenized_alike": checked},
         choices=choices,
     )
@@ -137,27 +148,26 @@ def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts, generator: 
 
 def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Every engine against the checkpoint, then as text; VerificationFailed where one differs too much."""
-    assert artefacts.reference is not None and artefacts.work is not None
-    standard = comparison.Standard(plan, artefacts.version, artefacts.reference, artefacts.work)
+    assert artefacts.reference is not None
+    comparer = gate.Gate(plan, artefacts.version, artefacts.reference)
     parity, formats, choice = dict(artefacts.parity), {}, artefacts.choice
     for device in plan.built:
         if device == "cpu":
             assert choice is not None
-            compared, choice = comparison.compare_cpu(standard, choice)
+            compared, choice = comparer.compare_cpu(choice)
             folders.write_stream_configs(plan, artefacts.version.parent, choice.runtime)
         else:
-            compared = comparison.compare(standard, device, ("onnxruntime",))
+            compared = comparer.compare(device, ("onnxruntime",))
         # As text by the runtime that serves: from ids on, all that makes text is the same for its reserve.
-        texts = {runtime: _same_texts(plan, artefacts, compared, runtime) for runtime in compared.at_home[:1]}
+        texts = _same_texts(plan, artefacts, compared) if compared.served else None
         parity[device], formats[device] = compared.parity(texts), compared.choice
     return replace(artefacts, parity=parity, choice=choice, choices={**artefacts.choices, "formats": formats})
 
 
-def _same_texts(
-    plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: comparison.Comparison, runtime: Runtime
-) -> dict[str, Any]:
+def _same_texts(plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: gate.Comparison) -> dict[str, Any]:
     assert artefacts.recorded is not None
-    with LocalGenerator.open(artefacts.staging.root, plan.name, compared.device, compared.kind, runtime) as model:
+    root, kind = artefacts.staging.root, gate.KINDS[compared.provider]
+    with LocalGenerator.open(root, plan.name, compared.device, kind, compared.served) as model:
         figures = same_texts(model.infer_all(artefacts.recorded.requests), artefacts.recorded)
     release_memory()
     return figures
@@ -171,8 +181,8 @@ def measure_on_data(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     }
     for device in plan.built if artefacts.data else ():
         parity = artefacts.parity[device]
-        for runtime in comparison.runtimes_of(parity):
-            kind = comparison.KINDS[parity["provider"]]
+        for runtime in gate.runtimes_of(parity):
+            kind = gate.KINDS[parity["provider"]]
             with LocalGenerator.open(artefacts.staging.root, plan.name, device, kind, runtime) as model:
                 for file, value in measure_data(plan, device, model, artefacts.data).items():
                     figures[file][device if runtime == parity["runtime"] else f"{device} {runtime}"] = value

@@ -10,6 +10,7 @@ from typing import Literal
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import read_json
+from hfx.exporter.generation.settings import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks.task import Answer
@@ -144,8 +145,6 @@ def _summarizes(checkpoint: Checkpoint) -> bool:
     Beams with a least length and no repeated n-grams are the recipe of BART's summarizers; translators and question
     answerers must be free to answer in a word.
     """
-    from hfx.exporter.generation.settings import read_fields
-
     tasks = checkpoint.config.get("task_specific_params")
     if isinstance(tasks, dict) and tasks:
         return list(tasks) == [Task.SUMMARIZATION]

@@ -18,7 +18,7 @@ from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.settings import task_fields
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset, use_fused_attention
-from hfx.python_backends.generation.stopping import StopStrings
+from hfx.python_backends.generation.detokenizer import StopStrings
 
 if TYPE_CHECKING:
     import torch

@@ -92,6 +92,13 @@ class Linear:
     bias: Parameter | None = None
 
 
+def side_by_side(name: str, linears: list[Linear]) -> Linear:
+    """Linears of one input as one."""
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    weight = joined(name + ".weight", [linear.weight for linear in linears])
+    return Linear(name, weight, joined(name + ".bias", biases) if biases else None)
+
+
 @dataclass(frozen=True)
 class Norm:
     """Layer norm, or root-mean-square norm where `kind` is "rms" (it has no bias)."""

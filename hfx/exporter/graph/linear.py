@@ -1,22 +1,26 @@
-"""Linear layers and embeddings of ONNX Runtime's graphs: how each weight format is stored and read."""
+"""Linear layers and embeddings of ONNX Runtime's graphs: how each weight format is stored and read.
+
+The head makes `logits` of hidden states, and `next_ids`, the best token of each row; its matrix may be the embedding's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.graph import operators
-from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Linear, Parameter
+from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Head, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 from hfx.exporter.quantize.generator import WeightFormat, int4_blocks
 
 ACTIVATION_LEVELS = 127
 INT8_ACTIVATIONS = 4  # MatMulNBits' accuracy level: activations in int8, by row and block
 QUICK_GELU_ALPHA = 1.702
+WANTS_LOGITS = "wants_logits"
 
 
 def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
@@ -185,3 +189,47 @@ def _quantized(
 
     weight = writer.weight(name, dtype, shapes[0], values)
     return weight, writer.weight(name + ".scale", np.float32, shapes[1], lambda: scales)
+
+
+@dataclass(frozen=True)
+class HeadWriter:
+    """Writes a head that has a matrix of its own with `linear`, one that is the embedding's with `table`."""
+
+    writer: GraphWriter
+    linear: LinearWriter
+    table: LinearWriter
+
+    def __call__(self, hidden: Value, head: Head, vocab_size: int) -> None:
+        """logits [picks, vocabulary] of `hidden` [picks, hidden], and the best of each, next_ids [picks, 1].
+
+        A head in int8 has an input more, wants_logits: without it, logits may be left out.
+        """
+        writer, tied = self.writer, head.embedding is not None
+        product = self.table if tied else self.linear
+        linear = head.linear if head.embedding is None else replace(head.linear, weight=head.embedding.table)
+        if product.format == "int8":
+            logits, best = self._int8(hidden, linear, product, head.loud)
+        else:
+            scores = product.scores(hidden, linear) if tied else product(hidden, linear)
+            logits = scores if writer.compute is np.float32 else writer.cast(scores, np.float32)
+            best = writer.unique("best")
+            # TopK is twice as fast as ArgMax
+            writer.nodes("TopK", [logits, writer.const([1], np.int64)], [writer.unique("value"), best], axis=-1)
+        writer.output("next_ids", np.int64, ["picks", 1], best)
+        writer.output("logits", np.float32, ["picks", vocab_size], logits)
+
+    def _int8(
+        self, hidden: Value, linear: Linear, product: LinearWriter, outliers: tuple[int, ...]
+    ) -> tuple[Value, Value]:
+        writer = self.writer
+        wants_logits = writer.input(WANTS_LOGITS, np.bool_, [])
+        if not outliers:
+            logits, best = product.best(hidden, linear, wants_logits, None)
+            return logits, best
+        kept = np.ones(linear.weight.shape[1], np.float32)
+        kept[list(outliers)] = 0
+        columns = writer.vector(linear.weight.columns(outliers))
+        channels = writer.node("Gather", [hidden, writer.const(outliers, np.int64)], axis=1)
+        others = writer.node("Mul", [hidden, writer.const(kept, np.float32)])
+        logits, best = product.best(others, linear, wants_logits, (channels, columns))
+        return logits, best

@@ -28,8 +28,7 @@ from hfx.exporter.encoder.linears import (
     quantizable,
     read_names,
 )
-from hfx.exporter.encoder.nodes import NodeList
-from hfx.exporter.encoder.ragged import PADDED, REAL
+from hfx.exporter.encoder.ragged import PADDED, REAL, NodeList, assign
 from hfx.exporter.graph import operators
 from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
@@ -191,9 +190,7 @@ def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
     for node in (*of_tokens, *attentions):
         node.input.append(last)
     first = max(made[mask], made[REAL]) + 1
-    nodes = [*graph.node[:first], *new.nodes, *graph.node[first:]]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    assign(graph.node, [*graph.node[:first], *new.nodes, *graph.node[first:]])
     return True
 
 
@@ -216,8 +213,5 @@ def _replace(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
         if read.intersection(node.output):
             read.update(read_names([node]))
             needed.append(node)
-    del graph.node[:]
-    graph.node.extend(reversed(needed))
-    kept = [i for i in graph.initializer if i.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    assign(graph.node, reversed(needed))
+    assign(graph.initializer, (i for i in graph.initializer if i.name in read))

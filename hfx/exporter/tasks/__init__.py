@@ -7,6 +7,7 @@ from hfx.exporter.encoder.sentence_transformers import is_cross_encoder
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
     feature_extraction,
+    fill_mask,
     question_answering,
     text_classification,
     text_ranking,
@@ -22,6 +23,7 @@ TASKS: tuple[EncoderTask, ...] = (
     question_answering.TASK,
     zero_shot_classification.TASK,
     text_ranking.TASK,
+    fill_mask.TASK,
     feature_extraction.TASK,
 )
 

@@ -55,7 +55,6 @@ TASK = EncoderTask(
     auto_class="AutoModel",
     architectures=("Model",),
     item_rank=1,
-    inputs=(TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),),
     outputs=(TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1,)),),
     net_outputs=net_outputs,
     samples=samples,

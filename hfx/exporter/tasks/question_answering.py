@@ -86,10 +86,6 @@ TASK = EncoderTask(
     auto_class="AutoModelForQuestionAnswering",
     architectures=("ForQuestionAnswering",),
     item_rank=2,
-    inputs=(
-        TensorSpec(names.QUESTION, "TYPE_STRING", (1,)),
-        TensorSpec(names.CONTEXT, "TYPE_STRING", (1,)),
-    ),
     outputs=(
         TensorSpec(names.ANSWER, "TYPE_STRING", (1,)),
         TensorSpec(names.SCORE, "TYPE_FP32", (1,)),

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hfx.exporter.source import Checkpoint
 from hfx.names import Task
+from hfx.python_backends.tasks import TASKS
 from hfx.repository.config_pbtxt import TensorSpec
 
 Config = Mapping[str, Any]  # a checkpoint's config.json
 Settings = dict[str, Any]
 Request = dict[str, Any]  # public input tensor -> value of one row: str, or list of str
+OPTIONS = {int: ("TYPE_INT32", (1,)), bool: ("TYPE_BOOL", (1,)), list: ("TYPE_STRING", (-1,))}
 Answer = dict[str, Any]  # public output tensor -> value of one row
 
 
@@ -34,18 +37,19 @@ class Comparison:
 class EncoderTask:
     """One task that an encoder checkpoint can be published for.
 
-    `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs).
-    `token_outputs` are what the tokenizer makes beside the ids, `postprocess_reads` the names of the tensors that the
-    last step reads beside the net's. A task without `postprocess_settings` ends with the net. `longest` bounds the
-    tokens of one sequence below what the model reads, which must be `shortest` at least; `expected_ids(tokenizer,
-    request, max_length)` are the token sequences that transformers' own pipeline feeds the checkpoint with.
+    `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs). `prepare(model,
+    tokenizer)` changes the torch model for all that reads it. `most_rows` bounds the rows of a batch. `token_outputs`
+    are what the tokenizer makes beside the ids, `postprocess_reads` the names of the tensors that the last step reads
+    beside the net's. A task without `postprocess_settings` ends with the net; one with `tokenizer_settings` spells
+    tokens in its last step. `longest` bounds the tokens of one sequence below what the model reads, which must be
+    `shortest` at least; `expected_ids(tokenizer, request, max_length)` are the token sequences that transformers' own
+    pipeline feeds the checkpoint with.
     """
 
     task: Task
     auto_class: str
     architectures: tuple[str, ...]
     item_rank: int
-    inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     net_outputs: Callable[[Config], tuple[TensorSpec, ...]]
     samples: Callable[[Sequence[str]], list[Request]]
@@ -57,9 +61,25 @@ class EncoderTask:
     postprocess_reads: tuple[str, ...] = ()
     tokenize_settings: Callable[[Config, int], Settings] = lambda config, max_length: {}
     postprocess_settings: Callable[[Config], Settings] | None = None
+    tokenizer_settings: Callable[[Any, Checkpoint], Settings] | None = None
+    prepare: Callable[[Any, Any], None] = lambda model, tokenizer: None
+    most_rows: Callable[[Config], int] | None = None
     headless: bool = False
     longest: int | None = None
     shortest: int = 16
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The tensors that clients send, of the task's row in the table that runs inside Triton."""
+        row = TASKS[self.task]
+        return (
+            *(TensorSpec(name, "TYPE_STRING", (1,)) for name in row.inputs),
+            *(TensorSpec(name, "TYPE_STRING", (-1,), ragged=True) for name in row.required),
+            *(
+                TensorSpec(name, *OPTIONS[kind], optional=True, ragged=kind is list)
+                for name, kind in row.options.items()
+            ),
+        )
 
     @property
     def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:

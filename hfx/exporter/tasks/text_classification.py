@@ -62,10 +62,6 @@ TASK = EncoderTask(
     auto_class="AutoModelForSequenceClassification",
     architectures=("ForSequenceClassification",),
     item_rank=1,
-    inputs=(
-        TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
-        TensorSpec(names.TOP_K, "TYPE_INT32", (1,), optional=True),
-    ),
     outputs=(TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))),
     net_outputs=net_outputs,
     postprocess_reads=(names.TOP_K,),

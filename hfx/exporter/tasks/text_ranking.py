@@ -71,11 +71,6 @@ TASK = EncoderTask(
     auto_class="AutoModelForSequenceClassification",
     architectures=("ForSequenceClassification",),
     item_rank=1,
-    inputs=(
-        TensorSpec(names.QUERY, "TYPE_STRING", (1,)),
-        TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
-        TensorSpec(names.RAW_SCORES, "TYPE_BOOL", (1,), optional=True),
-    ),
     outputs=(TensorSpec(names.SCORE, "TYPE_FP32", (1,)),),
     net_outputs=net_outputs,
     postprocess_reads=(names.RAW_SCORES,),

@@ -66,12 +66,6 @@ TASK = EncoderTask(
     auto_class="AutoModelForSequenceClassification",
     architectures=("ForSequenceClassification",),
     item_rank=2,
-    inputs=(
-        TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
-        TensorSpec(names.CANDIDATE_LABELS, "TYPE_STRING", (-1,), ragged=True),
-        TensorSpec(names.TOP_K, "TYPE_INT32", (1,), optional=True),
-        TensorSpec(names.MULTI_LABEL, "TYPE_BOOL", (1,), optional=True),
-    ),
     outputs=(TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))),
     net_outputs=net_outputs,
     postprocess_reads=(names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL),

@@ -35,7 +35,7 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order
 from hfx.front.logprobs import details, finish_reason, stream_tokens
-from hfx.front.pipelines import entities, labels, ranking, text_field
+from hfx.front.pipelines import entities, fills, labels, ranking, text_field
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized, vector_json
 from hfx.metadata import INT32_MAX
@@ -126,6 +126,17 @@ async def _label_tokens(inputs: Inputs) -> Any:
     return rows if inputs.is_list else rows[0]
 
 
+async def _fill_masks(inputs: Inputs) -> Any:
+    """A list of one text has the answer of the text, as the pipeline has it."""
+    inputs.check_parameters("top_k", "targets")
+    targets = inputs.parameters.get("targets")
+    top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, 5)
+    call = calls.fill_mask(inputs.model.name, top_k, None if targets is None else texts(targets, "targets"))
+    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
+    rows = [fills(result) for result in results]
+    return rows[0] if len(rows) == 1 else rows
+
+
 async def _answer_questions(inputs: Inputs) -> Any:
     inputs.check_parameters("top_k")
     _check_equal(inputs.parameters, "top_k", 1, "an answer is the best one")
@@ -200,6 +211,7 @@ ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
     Task.TEXT_CLASSIFICATION: _classify,
     Task.TOKEN_CLASSIFICATION: _label_tokens,
     Task.QUESTION_ANSWERING: _answer_questions,
+    Task.FILL_MASK: _fill_masks,
     Task.FEATURE_EXTRACTION: _embed,
     Task.ZERO_SHOT_CLASSIFICATION: _zero_shot,
     Task.TEXT_RANKING: _rank,

@@ -148,7 +148,7 @@ async def get_model(request: DialectRequest) -> bytes:
 
 async def completions(request: DialectRequest) -> bytes | Events:
     """POST /v1/completions."""
-    fields = json_object(request.content)
+    fields = _fields(request)
     model = await _named_model(request, fields)
     check_generator(model)
     prompts = texts(fields.get("prompt"), "prompt")
@@ -157,22 +157,22 @@ async def completions(request: DialectRequest) -> bytes | Events:
 
 async def chat_completions(request: DialectRequest) -> bytes | Events:
     """POST /v1/chat/completions."""
-    fields = json_object(request.content)
+    fields = _fields(request)
     model = await _named_model(request, fields)
     check_generator(model)
-    rendering = chat_prompt(request.files, model, fields.get("messages"))
+    rendering = chat_prompt(request.files, model, fields.pop("messages", None))
     prompt = await request.inference.while_connected(rendering)
     return await _answer(request, CHAT, _completion(request.id, CHAT, model, chat_settings(model, fields), [prompt]))
 
 
 async def embeddings(request: DialectRequest) -> bytes:
     """POST /v1/embeddings."""
-    fields = json_object(request.content)
+    fields = _fields(request)
     model = await _named_model(request, fields)
     check_task(model, Task.FEATURE_EXTRACTION)
     inputs = texts(fields.get("input"), "input")
     encoding = fields.get("encoding_format") or "float"
-    refuse_unknown(fields, EMBEDDING | IGNORED)
+    refuse_unknown(fields, EMBEDDING)
     call = calls.embed(model.name)
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
@@ -198,6 +198,14 @@ def _model(model: ServedModel) -> dict[str, Any]:
     return {"id": model.name, "object": "model", "created": 0, "owned_by": "hfx"}
 
 
+def _fields(request: DialectRequest) -> dict[str, Any]:
+    """The body's fields; what changes nothing, and may be large, is not kept until the text is written."""
+    fields = json_object(request.content)
+    for name in IGNORED:
+        fields.pop(name, None)
+    return fields
+
+
 async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
     return await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
 
@@ -221,7 +229,7 @@ def _completion(name: str, style: Style, model: ServedModel, fields: Fields, pro
 
 
 def _settings(fields: Fields) -> GenerationSettings:
-    named = {name: value for name, value in fields.items() if name not in OWN | IGNORED | NEUTRAL.keys()}
+    named = {name: value for name, value in fields.items() if name not in OWN | NEUTRAL.keys()}
     if fields.get("max_completion_tokens") is not None:
         named["max_tokens"] = fields["max_completion_tokens"]
     return generation_settings(named)

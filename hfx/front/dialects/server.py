@@ -1,4 +1,4 @@
-"""Requests in dialects: found by their paths, handed to the dialect's function, and its answer sent."""
+"""Requests in dialects: found by their paths, described, handed to the dialect's function, and its answer sent."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from hfx.errors import HfxError
 from hfx.front.catalog import Catalog
-from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, event, parsed
-from hfx.front.failures import refused
+from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, event
 from hfx.front.inference import Inference, fetch
 from hfx.front.model_files import ModelFiles
-from hfx.front.openapi import description
-from hfx.front.refusals import Header, Refusal, error_object
+from hfx.front.refusals import Header, Refusal, dumped, error_object, refused
 from hfx.front.response import Response
-from hfx.front.routes import NAME
+from hfx.front.routes import NAME, TRITON_PATHS
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
 
+PARAMETER = re.compile(r"{(\w+)}")
 STREAM_HEAD: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -71,16 +71,16 @@ class DialectServer:
         for regex, route, dialect in self._rows:
             if route.is_own is not None and (found := regex.fullmatch(path)) and route.is_own(body):
                 target = _target(dialect, route, found)
-                with suppress(HfxError):  # Triton says the rest
+                with suppress(HfxError, Refusal):  # Triton says the rest
                     await self._catalog.model(target.model)
                     return target
         return None
 
-    async def answer(self, target: Target, body: bytes, client: ClientConnection, response: Response) -> None:
-        """Answer a request with `body`. Raises Refusal, unless the answer has begun."""
+    async def answer(self, target: Target, content: Any, client: ClientConnection, response: Response) -> None:
+        """Answer a request with the JSON `content`. Raises Refusal, unless the answer has begun."""
         request = DialectRequest(
             target.model,
-            parsed(body) if body else None,
+            content,
             Inference(self._upstream, self._catalog, client),
             self._files,
             self._limits,
@@ -131,3 +131,50 @@ def _pattern(route: Route) -> re.Pattern[bytes]:
     before, name, after = route.path.partition("{model}")
     model = b"(?P<model>%b)" % NAME if name else b""
     return re.compile(re.escape(before.encode()) + model + re.escape(after.encode()))
+
+
+def description(dialects: Sequence[Dialect]) -> bytes:
+    """The OpenAPI 3.1 description of Triton's paths and those of `dialects`."""
+    paths: dict[str, dict[str, Any]] = {}
+    for method, path, summary in TRITON_PATHS:
+        _describe(paths, method, path, summary, "Triton")
+    for dialect in dialects:
+        for route in dialect.routes:
+            _describe_route(paths, route, dialect.name)
+    content = {
+        "openapi": "3.1.0",
+        "info": {"title": "hfx serve", "version": version("hfx")},
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}],
+        "paths": dict(sorted(paths.items())),
+    }
+    return dumped(content)
+
+
+def _describe_route(paths: dict[str, dict[str, Any]], route: Route, tag: str) -> None:
+    if route.is_own is None:
+        _describe(paths, route.method, route.path, route.summary, tag)
+        if route.is_public:
+            paths[route.path][route.method.lower()]["security"] = []
+    else:  # the path is Triton's too
+        operation = paths[route.path][route.method.lower()]
+        operation["tags"].append(tag)
+        operation["summary"] += f" {tag}: {route.summary}"
+
+
+def _describe(paths: dict[str, dict[str, Any]], method: str, path: str, summary: str, tag: str) -> None:
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "tags": [tag],
+        "responses": {"200": {"description": "The answer."}, "default": {"description": "An error in JSON."}},
+    }
+    names = PARAMETER.findall(path)
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+    if method == "POST":
+        operation["requestBody"] = {"content": {"application/json": {"schema": {}}}}
+    if path == "/health":
+        operation["security"] = []
+    paths.setdefault(path, {})[method.lower()] = operation

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,19 @@ from hfx.front.refusals import Refusal, dumped
 from hfx.front.vectors import cosines, normalized
 from hfx.metadata import INT32_MAX
 from hfx.names import TOKENIZE_SUFFIX, Task
-from hfx.python_backends.postprocess.text_classification import sigmoid
+from hfx.python_backends.errors import TOO_LONG
+from hfx.python_backends.tasks.text_classification import sigmoid
 
 MOST_INPUTS = 512
-TOKENIZED_BYTES = 1 << 18  # of one request: their tokens take 100 MB as JSON values
+TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer has 65 bytes each
+DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
-TOO_LONG = "TOO_LONG"
 EMPTY = "EMPTY"
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
 STATUSES = {400: 422, 500: 424, 502: 424, 504: 424}
-REASONS = {EMPTY: 400, TOO_LONG: 413, WRONG_MODEL: 424}
+REASONS = {EMPTY: 400, TOO_LONG.name: 413, WRONG_MODEL: 424}
 KINDS = {400: "Empty", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 
@@ -194,7 +196,7 @@ def _check_cut(fields: Fields, results: Sequence[Classification | Embedding | Ra
     longest = max(results, key=lambda result: result.truncated_tokens)
     if longest.truncated_tokens and not flag(fields, "truncate"):
         message = f"A text has {longest.truncated_tokens} tokens more than the model reads. Send truncate, or less."
-        raise Refusal(413, message, param="inputs", reason=TOO_LONG)
+        raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
 
 
 def _refuse_prompt(fields: Fields) -> None:
@@ -203,18 +205,23 @@ def _refuse_prompt(fields: Fields) -> None:
 
 
 def _tokens(source: str, encoding: Any) -> bytes:
+    """The tokens of a text, in pieces: the interpreter does nothing else while it writes one."""
     rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
-    tokens = [
-        {
-            "id": token_id,
-            "text": token if special else source[start:stop],
-            "special": bool(special),
-            "start": None if special else start,
-            "stop": None if special else stop,
-        }
-        for token_id, token, (start, stop), special in rows
-    ]
-    return dumped(tokens)
+    pieces = []
+    while tokens := [_token(source, *row) for row in islice(rows, DUMPED_TOKENS)]:
+        pieces.append(dumped(tokens)[1:-1])
+    return b"[%b]" % b",".join(pieces)
+
+
+def _token(source: str, token_id: int, token: str, offsets: tuple[int, int], special: int) -> dict[str, Any]:
+    start, stop = offsets
+    return {
+        "id": token_id,
+        "text": token if special else source[start:stop],
+        "special": bool(special),
+        "start": None if special else start,
+        "stop": None if special else stop,
+    }
 
 
 def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:

@@ -9,9 +9,13 @@ export const ANSWERS = {
   'zero-shot-classification': answer => [bars(answer)],
   'text-ranking': (answer, values) => [bars(answer.map(({ index, score }) => ({ label: values.get('inputs.texts')[index], score })))],
   'token-classification': (answer, values) => entities(answer, values.get('inputs')),
+  'fill-mask': answer => masks(answer).map(fills => bars(fills.map(({ token_str, score }) => ({ label: token_str, score })))),
   'question-answering': (answer, values) => passage(answer, values.get('inputs.context')),
   'feature-extraction': (answer, values) => vectors(answer, values.get('inputs')),
 }
+
+/** A list of tokens for each mask; of one mask, the answer is that list. */
+const masks = answer => Array.isArray(answer[0]) ? answer : [answer]
 
 /** Labels with scores; scores that are no shares are drawn beside the largest. */
 function bars(rows) {

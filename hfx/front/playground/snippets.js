@@ -14,6 +14,10 @@ const CALLS = {
     method: 'label_tokens', inputs: ['inputs'],
     print: ['for entity in result.entities:', '    print(f"{entity.score:.4f}  {entity.entity}  {entity.word}")'],
   },
+  'fill-mask': {
+    method: 'fill_mask', inputs: ['inputs'],
+    print: ['for fills in result.masks:', '    for fill in fills:', '        print(f"{fill.score:.4f}  {fill.sequence}")'],
+  },
   'question-answering': {
     method: 'answer', inputs: ['inputs.question', 'inputs.context'], print: ['print(f"{result.score:.4f}  {result.answer}")'],
   },

@@ -12,10 +12,9 @@ from pathlib import Path
 from hfx.errors import HfxError, RepositoryError, ServerError, UsageError
 from hfx.manifest import Manifest
 from hfx.perf.load import Plan
+from hfx.perf.machine import local_gpus
 from hfx.perf.measuring import MeasureSpec, Target, Watch, measure, server_target
-from hfx.perf.results import Run
-from hfx.perf.results.schema import Scalar
-from hfx.perf.server import gpus
+from hfx.perf.results import Run, Scalar
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, changed_copy
 from hfx.repository.lint import check_rules
@@ -107,7 +106,7 @@ def served(
         precision = precision_on(manifest, device)
         if precision is None:
             raise RepositoryError(f"{name} was not built for {device.upper()}", "Export it with --device both.")
-        if device == "gpu" and not gpus.look():
+        if device == "gpu" and not local_gpus():
             raise ServerError("this machine has no GPU that nvidia-smi knows of", "Measure it on one that has.")
         session.say(f"Starting {label}")
         with EmbeddedServer(repository, device=device, models=[name]) as server:

@@ -15,7 +15,7 @@ from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.manifest import created_now
 from hfx.perf.compare.candidates import Candidate, Case, Measure, Session, one_line
 from hfx.perf.machine import machine
-from hfx.perf.report.numbers import size
+from hfx.perf.report.figures import size
 from hfx.perf.results import Machine, Result, Run, read_result
 
 SHARE_OF_MEMORY = 0.8  # of what is free now

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hfx.errors import UsageError
-from hfx.perf.results import Group, Result, Run, groups
-from hfx.perf.results.schema import Cost
+from hfx.perf.results import Cost, Result, Run
+from hfx.perf.rounds import Group, groups
 
 KEPT = 0.99  # share of the requests that must keep the SLO (without one: succeed) at a load that counts as held
 MAX_STEPS = 100_000  # instances of the cheaper variant up to which a break-even load is looked for

@@ -1,23 +1,44 @@
-"""The kinds of comparison: devices, running servers, precisions, variants; how each one's values become candidates."""
+"""The kinds of comparison: devices, running servers, precisions, variants; how each one's values become candidates.
+
+Precisions are exports of one checkpoint into a folder of the comparison, or models that are published already. One that
+fails the export's gate becomes a note, never a number.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hfx.client import ModelMetadata
 from hfx.client.address import parse_address
-from hfx.errors import UsageError
+from hfx.errors import HfxError, UsageError
 from hfx.local.models import published_metadata
+from hfx.manifest import Manifest
+from hfx.names import TOKENIZE_SUFFIX
 from hfx.perf import measuring
-from hfx.perf.compare.candidates import PRECISIONS, Candidate, CompareSpec, Session, changed, running, served
+from hfx.perf.compare.candidates import (
+    PRECISIONS,
+    Candidate,
+    CompareSpec,
+    Session,
+    changed,
+    one_line,
+    precision_on,
+    running,
+    served,
+)
 from hfx.perf.server import Target
-from hfx.perf.tuning import settings
+from hfx.perf.tuning import space
 from hfx.repository.catalog import model
 from hfx.repository.edit import scratch
 from hfx.triton.server import DEVICES
+
+if TYPE_CHECKING:
+    from hfx.exporter.source import Checkpoint
 
 MAX_VARIANTS = 16
 MADE_BY = "hfx perf compare --variants"
@@ -55,8 +76,6 @@ def candidates_of(spec: CompareSpec, session: Session, notes: list[str]) -> Iter
             if spec.kind == "variants":
                 yield _variants(spec, folder)
             else:
-                from hfx.perf.compare.precisions import precision_candidates  # imports the exporter
-
                 yield precision_candidates(spec, labels(spec), folder, notes, session)
 
 
@@ -98,7 +117,7 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
                 raise UsageError(f"--variants names {name} twice.", f"Write all its values at once: {name}=A,B.")
         if not name:
             raise UsageError(f"--variants {part!r} names no setting.", "Write it like instances=1,2.")
-        values.setdefault(name, []).append(settings.parse(name, part))
+        values.setdefault(name, []).append(space.parse(name, part))
     variants = [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
     if not 2 <= len(variants) <= MAX_VARIANTS:
         raise UsageError(f"--variants makes {len(variants)} variants.", f"Give values for 2 to {MAX_VARIANTS}.")
@@ -107,7 +126,7 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
 
 def label_of(variant: Mapping[str, int]) -> str:
     """A variant in a table: instances=2, max_queue_delay=500us."""
-    return ", ".join(f"{name}={value}{'us' * settings.named(name).is_time}" for name, value in variant.items())
+    return ", ".join(f"{name}={value}{'us' * space.named(name).is_time}" for name, value in variant.items())
 
 
 def _variants(spec: CompareSpec, folder: Path) -> list[Candidate]:
@@ -115,7 +134,101 @@ def _variants(spec: CompareSpec, folder: Path) -> list[Candidate]:
     manifest = model(spec.repository, spec.name)
     candidates = []
     for number, variant in enumerate(parse_variants(spec.values)):
-        edits = settings.edits(spec.repository, manifest, variant, spec.device)
+        edits = space.edits(spec.repository, manifest, variant, spec.device)
         label, copy = label_of(variant), folder / f"variant{number}"
         candidates.append(changed(label, spec.repository, spec.name, edits, copy, MADE_BY, spec.device, {**variant}))
     return candidates
+
+
+# Precisions
+
+COMMAND = "hfx perf compare --precisions"
+
+
+def precision_candidates(
+    spec: CompareSpec, precisions: Sequence[str], folder: Path, notes: list[str], session: Session
+) -> list[Candidate]:
+    """A candidate for each of `precisions`: the model as it is published where that is its precision, else an export.
+
+    Raises ModelMissing, and SourceError and UsageError where the checkpoint of an export can't be had.
+    """
+    manifest = model(spec.repository, spec.name)
+    exported = [each for each in precisions if each in PRECISIONS and each != precision_on(manifest, spec.device)]
+    checkpoint = _checkpoint(manifest, spec.checkpoint) if exported else None
+    candidates, runtimes = [], dict[str, str]()
+    for each in precisions:
+        if session.stop.is_set():
+            break
+        try:
+            if checkpoint and each in exported:
+                _export(spec, manifest, checkpoint, each, folder / each, session)
+                repository, name = folder / each, spec.name
+            else:
+                repository, name = spec.repository, spec.name if each in PRECISIONS else each
+            candidates.append(served(each, repository, name, spec.device))
+            runtimes[each] = _runtime(model(repository, name))
+        except HfxError as error:
+            notes.append(f"{each} was not run: {one_line(error)}")
+    if len(set(runtimes.values())) > 1:
+        notes.append("The runtimes differ: " + ", ".join(f"{each} on {name}" for each, name in runtimes.items()) + ".")
+    return candidates
+
+
+def _checkpoint(manifest: Manifest, given: str) -> Checkpoint:
+    """The checkpoint of a published model: `given`, or what its manifest names."""
+    from hfx.exporter.source import open_checkpoint  # the exporter is imported where it works
+
+    if given:
+        return open_checkpoint(given)
+    if manifest.source.revision is None and not Path(manifest.source.id).is_dir():
+        raise UsageError(
+            f"{manifest.name} came of a folder {manifest.source.id!r}, which is not here.",
+            "Say where its checkpoint is: --checkpoint FOLDER.",
+        )
+    return open_checkpoint(manifest.source.id, manifest.source.revision)
+
+
+def _export(
+    spec: CompareSpec, manifest: Manifest, checkpoint: Checkpoint, precision: str, repository: Path, session: Session
+) -> None:
+    from hfx.exporter.options import ExportOptions
+    from hfx.exporter.pipeline import export, make_plan
+
+    options = ExportOptions(
+        name=spec.name,
+        task=str(manifest.task),
+        precision=precision,  # type: ignore[arg-type]
+        device=spec.device,  # type: ignore[arg-type]
+        repository=repository,
+        triton=manifest.triton.built_for,
+        max_drop=spec.max_drop,
+        command=f"{COMMAND} {precision}",
+        **_kept(spec, manifest, precision),
+    )
+
+    def step(title: str) -> AbstractContextManager[object]:
+        session.say(f"{precision}: {title}")
+        return nullcontext()
+
+    export(make_plan(checkpoint, options), step)
+
+
+def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, Any]:
+    """The options of the published model that `precision` can take, too."""
+    now = space.current(spec.repository, manifest, spec.device)
+    kept: dict[str, Any] = {name: now[name] for name in ("slots", "max_batch_size") if name in now}
+    runtime = manifest.choices.get("cpu_runtime")
+    if isinstance(runtime, dict) and spec.device == "cpu":
+        requested = runtime.get("requested", "auto")
+        kept["cpu_runtime"] = "auto" if requested == "native" and precision != "int8" else requested
+    settings = spec.repository / (spec.name + TOKENIZE_SUFFIX) / "1" / "settings.json"
+    if settings.is_file():
+        kept["max_length"] = json.loads(settings.read_text(encoding="utf-8"))["max_length"]
+    return kept
+
+
+def _runtime(manifest: Manifest) -> str:
+    """What computes on the CPU."""
+    choice = manifest.choices.get("cpu_runtime")
+    math = " in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
+    return f"{choice['runtime']}{math}" if isinstance(choice, dict) else ""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from hfx.errors import ServerUnreachable
-from hfx.perf.load.plans import Closed, Limits, Open, Plan
+from hfx.perf.load.plans import Closed, LoadLimits, Open, Plan
 from hfx.perf.loadgen.log import Phase, Progress, Read, RequestLog, RequestRecord, percentile, timestamp
 
 REPORT_SECONDS = 0.25
@@ -43,7 +43,7 @@ class Driver:
     def __init__(
         self,
         plan: Plan,
-        limits: Limits,
+        limits: LoadLimits,
         send: Send,
         log: RequestLog,
         report: Callable[[Progress], None] = lambda progress: None,

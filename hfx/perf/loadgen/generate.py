@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfx import names
 from hfx.client import ModelMetadata
@@ -21,12 +20,10 @@ from hfx.client.tensors import to_tensors
 from hfx.client.transport import Request as InferRequest
 from hfx.errors import HfxError, ServerError, UsageError
 from hfx.metadata import check_values
-from hfx.perf.load import Limits, Open, Plan, Request, RequestSet, Slo, text_tensors
-from hfx.perf.loadgen.log import RequestLog, Watch
+from hfx.perf.load import LoadLimits, Open, Plan, Request, RequestSet, Slo, text_tensors
+from hfx.perf.loadgen.log import LoadRun, RequestLog
 from hfx.perf.loadgen.worker import Job
-
-if TYPE_CHECKING:
-    from hfx.perf.measuring import MeasureSpec, Target
+from hfx.process import end, ends_with_parent, spawn
 
 WORKER = "hfx.perf.loadgen.worker"
 POLL_SECONDS = 0.05
@@ -34,20 +31,13 @@ END_SECONDS = 10.0
 MAX_INT32 = 2**31 - 1
 
 
-def generate(
-    target: Target,
-    plan: Plan,
-    spec: MeasureSpec,
-    model: ModelMetadata,
-    watch: Watch,
-    stop: threading.Event,
-) -> RequestLog:
-    """Put `plan` to `model`, the name that requests have: NAME_stream for streams.
+def generate(run: LoadRun) -> RequestLog:
+    """The log of `run`, whose requests under way are cancelled when it is stopped.
 
-    `watch` is called some times a second, and at each change of phase, in this thread. When `stop` is set, requests
-    under way are cancelled, and what has ended counts. Raises UsageError for requests that the model does not take,
-    ServerUnreachable before anything is sent; what fails later is counted.
+    Raises UsageError for requests that the model does not take, ServerUnreachable before anything is sent; what fails
+    later is counted.
     """
+    spec, model = run.spec, run.model
     if spec.arguments:
         raise UsageError(
             f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
@@ -61,11 +51,11 @@ def generate(
     messages = tuple(
         encode_request(InferRequest(model.name, each, (), "", 0.0)).SerializeToString() for each in tensors
     )
-    job = Job(parse_address(target.grpc_url), plan, limits, messages, stream, counts_tokens(model))
+    job = Job(parse_address(run.target.grpc_url), run.plan, limits, messages, stream, counts_tokens(model))
     with _process() as (process, pipe):
         try:
             pipe.send(job)
-            return _followed(pipe, watch, stop)
+            return _followed(pipe, run)
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
@@ -73,7 +63,7 @@ def generate(
             raise HfxError(reason, "See what it said above.") from None
 
 
-def check(plan: Plan, limits: Limits, slo: Slo | None, stream: bool) -> None:
+def check(plan: Plan, limits: LoadLimits, slo: Slo | None, stream: bool) -> None:
     """Raise UsageError for a load without an end, or an SLO that can't be judged."""
     if slo is not None and not stream and {"ttft", "tpot"} & set(slo.bounds):
         raise UsageError(
@@ -118,10 +108,10 @@ def counts_tokens(model: ModelMetadata) -> bool:
     return any(tensor.name == names.OUTPUT_TOKENS for tensor in model.outputs)
 
 
-def _followed(pipe: Connection, watch: Watch, stop: threading.Event) -> RequestLog:
+def _followed(pipe: Connection, run: LoadRun) -> RequestLog:
     is_stopping = False
     while True:
-        if stop.is_set() and not is_stopping:
+        if run.stop.is_set() and not is_stopping:
             pipe.send(None)
             is_stopping = True
         if not pipe.poll(POLL_SECONDS):
@@ -131,7 +121,7 @@ def _followed(pipe: Connection, watch: Watch, stop: threading.Event) -> RequestL
             raise message
         if isinstance(message, RequestLog):
             return message
-        watch(message)
+        run.watch(message)
 
 
 @contextmanager
@@ -140,17 +130,12 @@ def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     ours, theirs = Pipe()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
-    # In a group of its own, Ctrl-C reaches its starter alone, which passes it on.
-    process = subprocess.Popen(
-        command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, process_group=0
-    )
+    process = spawn(ends_with_parent(command), pass_fds=[theirs.fileno()], env=environment)
     theirs.close()
     try:
         yield process, ours
     finally:
         ours.close()  # which tells it to end
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, grace=0)

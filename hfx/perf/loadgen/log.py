@@ -8,17 +8,26 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from hfx import names
 from hfx.client.results import CANCELLED
 from hfx.errors import RequestCancelled, RequestTimeout, ServerError
+
+if TYPE_CHECKING:
+    import threading
+
+    from hfx.client import ModelMetadata
+    from hfx.perf.load import Plan
+    from hfx.perf.measuring import MeasureSpec, Target
 
 Failure = tuple[str, str]  # the name of a class of hfx.errors, and its message
 Phase = Literal["warmup", "counted", "draining"]
 TIMED_OUT = RequestTimeout.__name__
+COUNTS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)  # outputs that count an answer's tokens
 # Of a row: times in seconds, NaN where there is none; `kind` is 0 for success or an index into `RequestLog.kinds`;
 # `read`, `written`, `truncated` count tokens; the request's `gaps` follow those of the rows before.
 COLUMNS = ("number", "caller", "due", "sent", "end", "kind", "ttft", "tpot", "read", "written", "truncated", "gaps")
@@ -36,6 +45,13 @@ class Piece:
     truncated: int = 0
     finish_reason: str = ""
     error: str = ""
+
+    @classmethod
+    def of(cls, outputs: Mapping[str, Any]) -> Self:
+        """From the outputs of an answer by name, each as one value."""
+        read, written, truncated = (int(outputs.get(name) or 0) for name in COUNTS)
+        reason = outputs.get(names.FINISH_REASON) or ""
+        return cls(read, written, truncated, reason.decode() if isinstance(reason, bytes) else reason)
 
 
 Read = Callable[[Any], Piece]  # of one message
@@ -82,6 +98,22 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class LoadRun:
+    """What a tool carries out: `plan` is put to `model` at `target` as `spec` says.
+
+    `model` is the name that requests have: NAME_stream for streams. `watch` is called some times a second, and at each
+    change of phase, in the tool's thread; when `stop` is set the load ends early, and what has ended counts.
+    """
+
+    target: Target
+    plan: Plan
+    spec: MeasureSpec
+    model: ModelMetadata
+    watch: Watch
+    stop: threading.Event
 
 
 @dataclass

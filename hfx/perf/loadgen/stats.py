@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from hfx.perf.load import Closed, Open, Plan, Slo
 from hfx.perf.loadgen.log import COLUMNS, TIMED_OUT, RequestLog, percentile
-from hfx.perf.results.distribution import distribution
-from hfx.perf.results.schema import ClientSide, Distribution, Load, Requests, Run, Subject, Tokens
+from hfx.perf.results import ClientSide, Distribution, Load, Requests, Run, Subject, Tokens, distribution
 
 Rows = Any  # np.recarray of ROW
 Column = npt.NDArray[Any]

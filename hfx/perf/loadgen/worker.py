@@ -29,9 +29,9 @@ from hfx.client import errors
 from hfx.client.address import Address
 from hfx.client.grpc_transport import WITH_STATUS, open_channel
 from hfx.errors import ServerError
-from hfx.perf.load.plans import Limits, Plan
+from hfx.perf.load.plans import LoadLimits, Plan
 from hfx.perf.loadgen.driver import Driver
-from hfx.perf.loadgen.log import Piece, Progress, RequestLog, RequestRecord
+from hfx.perf.loadgen.log import COUNTS, Piece, Progress, RequestLog, RequestRecord
 
 SERVICE = "/inference.GRPCInferenceService"
 CONNECT_SECONDS = 5.0
@@ -44,7 +44,7 @@ class Job:
 
     address: Address
     plan: Plan
-    limits: Limits
+    limits: LoadLimits
     messages: tuple[bytes, ...]
     stream: bool
     counts: bool
@@ -161,10 +161,7 @@ def _error(status: str, message: str, url: str, timeout: float) -> ServerError:
 
 def _piece(answer: Any) -> Piece:
     raw = {tensor.name: content for tensor, content in zip(answer.outputs, answer.raw_output_contents, strict=False)}
-    read, written, truncated = (
-        int(np.frombuffer(raw[name], np.int32)[0]) if raw.get(name) else 0
-        for name in (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
-    )
+    read, written, truncated = (int(np.frombuffer(raw[name], np.int32)[0]) if raw.get(name) else 0 for name in COUNTS)
     # A text is preceded by the four bytes of its length.
     return Piece(read, written, truncated, raw.get(names.FINISH_REASON, b"")[4:].decode(errors="replace"))
 

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfx.perf.compare.cost import KEPT, best, by_work
-from hfx.perf.report.figures import FIGURES, Figure, error_share, main
-from hfx.perf.report.numbers import milliseconds, number, percent, ratio
-from hfx.perf.report.tables import by_load, name_of, ratio_of
-from hfx.perf.report.trials import proof
-from hfx.perf.results import Group, Result, Run, Step, groups
-from hfx.perf.results.rounds import steps
-from hfx.perf.results.schema import PHASES
-from hfx.perf.tuning.settings import words
+from hfx.perf.report.figures import FIGURES, Figure, error_share, main, milliseconds, number, percent, ratio
+from hfx.perf.report.tables import by_load, name_of, proof, ratio_of
+from hfx.perf.results import PHASES, Result, Run, Step
+from hfx.perf.rounds import Group, groups, steps
+from hfx.perf.tuning.space import words
 
 FULL = 0.85  # share of the cores above which a CPU counts as busy
 

@@ -5,22 +5,19 @@ Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), which people wit
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
 
-from hfx.perf.report import marks
-from hfx.perf.report import trials as tuning
-from hfx.perf.report.figures import FIGURES, Figure, main
-from hfx.perf.report.numbers import number, ratio
+from hfx.perf.report import tables
+from hfx.perf.report.figures import FIGURES, Figure, main, number, ratio
 from hfx.perf.report.tables import by_load, name_of, ratio_of
-from hfx.perf.results import Group, Load, Result, cumulative, groups
-from hfx.perf.results.distribution import merged
-from hfx.perf.results.rounds import steps
-from hfx.perf.results.schema import PHASES
+from hfx.perf.results import PHASES, Load, Result, cumulative, merged
+from hfx.perf.rounds import Group, groups, steps
 
 LIGHT = {
     "paper": "#ffffff", "ink": "#1b1f24", "soft": "#57606a", "faint": "#d8dee4", "c1": "#0072b2", "c2": "#d55e00",
@@ -51,7 +48,7 @@ class Chart:
 
 def charts(result: Result) -> list[Chart]:
     """The charts for which `result` has data, in reading order; of several cases one of each."""
-    cases = list(dict.fromkeys(run.load.case for run in result.runs if run.load.case != tuning.FINAL))
+    cases = list(dict.fromkeys(run.load.case for run in result.runs if run.load.case != tables.FINAL))
     if len(cases) < 2:
         by_case = [make(result) for make in BY_CASE]
     else:
@@ -100,20 +97,20 @@ def config(colours: Mapping[str, str]) -> dict[str, Any]:
 
 def front(result: Result) -> Chart | None:
     """A tuning's trials: throughput against p99, and the front of those that no other beats in both."""
-    trials = tuning.trials(result)
+    trials = tables.trials(result)
     if len(trials) < 2:
         return None
-    rate, p99 = tuning.figures(result)
+    rate, p99 = tables.trial_figures(result)
     rows: list[dict[str, Any]] = [
         {"trial": t.label, "settings": t.settings, "kind": t.verdict, "rate": t.rate, "p99": t.p99} for t in trials
     ]
     best = [row for row, trial in zip(rows, trials, strict=True) if trial.best]
     scale = alt.Scale(zero=False, nice=True, padding=20)
-    x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=marks.LINES)
-    y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=marks.LINES)
-    line = marks.data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray")
+    x = alt.X("rate:Q", title=f"{rate.title} (more is better)", scale=scale, axis=LINES)
+    y = alt.Y("p99:Q", title=f"{p99.title} ms (less is better)", scale=scale, axis=LINES)
+    line = data(best).mark_line(interpolate="step-before", strokeDash=[6, 3], color="gray")
     tooltip = ["trial:N", "settings:N", "kind:N", "rate:Q", "p99:Q"]
-    points = marks.data(rows).mark_point(size=110).encode(x, y, marks.colour(rows, "kind", KINDS), tooltip=tooltip)
+    points = data(rows).mark_point(size=110).encode(x, y, colour(rows, "kind", KINDS), tooltip=tooltip)
     names = ", ".join(row["trial"] for row in best) or "none"
     description = f"{len(rows)} trials. No other has both more throughput and a lower p99 than: {names}."
     return _chart("front", "Trials", description, [*([line.encode(x, y, order="rate:Q")] if best else []), points])
@@ -127,14 +124,14 @@ def throughput(result: Result) -> Chart | None:
     if len({row["variant"] for row in rows}) < 2:
         return None
     scale = alt.Scale(zero=True, nice=True)
-    x = alt.X("value:Q", title=f"{figure.title} (more is better)", scale=scale, axis=marks.LINES)
-    colour = alt.Color("variant:N", scale=alt.Scale(domain=marks.distinct(rows, "variant")), legend=None)
-    bars = marks.bars(rows, x, colour, tooltip=["bar:N", "value:Q", "least:Q", "most:Q"])
-    uneven = marks.data([row for row in rows if row["least"] < row["most"]] or rows[:1])
-    ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), marks.bar_axis(rows), x2="most:Q")
-    description = f"{figure.title}. " + marks.sentences(f"{row['bar']} {number(row['value'])}" for row in rows)
+    x = alt.X("value:Q", title=f"{figure.title} (more is better)", scale=scale, axis=LINES)
+    variant = alt.Color("variant:N", scale=alt.Scale(domain=distinct(rows, "variant")), legend=None)
+    drawn = bars(rows, x, variant, tooltip=["bar:N", "value:Q", "least:Q", "most:Q"])
+    uneven = data([row for row in rows if row["least"] < row["most"]] or rows[:1])
+    ranges = uneven.mark_rule(yOffset=6).encode(alt.X("least:Q"), bar_axis(rows), x2="most:Q")
+    description = f"{figure.title}. " + sentences(f"{row['bar']} {number(row['value'])}" for row in rows)
     title = f"Throughput, and its ratio to {result.base}" if result.base else "Throughput, side by side"
-    return _chart("throughput", title, description, [bars, ranges, marks.bar_names(rows)], ROW * len(rows))
+    return _chart("throughput", title, description, [drawn, ranges, bar_names(rows)], ROW * len(rows))
 
 
 def latency_throughput(result: Result) -> Chart | None:
@@ -143,12 +140,12 @@ def latency_throughput(result: Result) -> Chart | None:
     rows = [row for row in _sweep(result, "") if row["answered"] is not None]
     if not rows:
         return None
-    x = alt.X("answered:Q", title=f"{figure.title} answered", **marks.axis([row["answered"] for row in rows], 1.1))
-    y = alt.Y("ms:Q", title="ms a request", **marks.axis([row["ms"] for row in rows]))
-    loads = marks.data([row for row in rows if row["part"] == "p50"])
+    x = alt.X("answered:Q", title=f"{figure.title} answered", **axis([row["answered"] for row in rows], 1.1))
+    y = alt.Y("ms:Q", title="ms a request", **axis([row["ms"] for row in rows]))
+    loads = data([row for row in rows if row["part"] == "p50"])
     labels = loads.mark_text(align="left", dx=7, dy=12).encode(x, y, text="amount:N")
-    description = f"The numbers at the points are {rows[0]['axis']}. " + marks.ends(rows, "p99")
-    layers = [*marks.curves(rows, x, y), labels]
+    description = f"The numbers at the points are {rows[0]['axis']}. " + ends(rows, "p99")
+    layers = [*curves(rows, x, y), labels]
     return _chart("latency-throughput", f"Latency against {figure.title}", description, layers)
 
 
@@ -160,25 +157,25 @@ def first_token(result: Result) -> Chart | None:
     amounts = sorted({float(row["amount"]) for row in rows})
     scale = alt.Scale(type="log", base=2, nice=False, padding=14)
     x = alt.X("amount:Q", title=rows[0]["axis"], scale=scale, axis=alt.Axis(values=amounts, format="~r", grid=False))
-    y = alt.Y("ms:Q", title="ms", **marks.axis([row["ms"] for row in rows]))
-    return _chart("first-token", "Time to the first token", marks.ends(rows, "p50"), marks.curves(rows, x, y))
+    y = alt.Y("ms:Q", title="ms", **axis([row["ms"] for row in rows]))
+    return _chart("first-token", "Time to the first token", ends(rows, "p50"), curves(rows, x, y))
 
 
 def latency_cdf(result: Result) -> Chart | None:
     """The share of requests that took no longer than a time: a line for each load of a variant, or each variant."""
     rows: list[dict[str, Any]] = []
-    sentences = []
+    lines = []
     for name, group in _representative(result, MAX_LINES):
         times = merged([run.latency for run in group.runs if run.latency])
         if times and times.count >= MIN_REQUESTS:
             rows += [{"line": name, "ms": max(ms, 1e-3), "share": share} for ms, share in cumulative(times)]
-            sentences.append(f"{name}: half within {number(times.p50)} ms, 99 % within {number(times.p99)} ms")
+            lines.append(f"{name}: half within {number(times.p50)} ms, 99 % within {number(times.p99)} ms")
     if not rows:
         return None
     x = alt.X("ms:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=8, format="~r"))
     y = alt.Y("share:Q", title="requests that took no longer", axis=alt.Axis(format="%", grid=True, tickCount=5))
-    line = marks.data(rows).mark_line().encode(x, y, marks.colour(rows, "line"), order="share:Q")
-    return _chart("latency-cdf", "Distribution of latency", marks.sentences(sentences), [line])
+    line = data(rows).mark_line().encode(x, y, colour(rows, "line"), order="share:Q")
+    return _chart("latency-cdf", "Distribution of latency", sentences(lines), [line])
 
 
 def time_in_steps(result: Result) -> Chart | None:
@@ -191,12 +188,12 @@ def time_in_steps(result: Result) -> Chart | None:
     ]
     if not rows:
         return None
-    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=marks.LINES)
-    bars = marks.bars(rows, x, marks.colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
+    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=LINES)
+    drawn = bars(rows, x, colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
     longest = max(rows, key=lambda row: float(row["ms"]))
     description = f"The longest part: {number(longest['ms'])} ms in {longest['phase']} of {longest['bar']}."
     height = ROW * len(rows) // len(PHASES)
-    return _chart("steps", "Where the time goes", description, [bars, marks.bar_names(rows)], height)
+    return _chart("steps", "Where the time goes", description, [drawn, bar_names(rows)], height)
 
 
 BY_CASE: tuple[Callable[[Result], Chart | None], ...] = (latency_throughput, latency_cdf, first_token, time_in_steps)
@@ -207,7 +204,7 @@ BY_CASE: tuple[Callable[[Result], Chart | None], ...] = (latency_throughput, lat
 
 def _compared(result: Result) -> list[Group]:
     """The groups of a comparison of two variants or more, trials of a tuning aside."""
-    found = groups(tuning.proof(result).runs)
+    found = groups(tables.proof(result).runs)
     return found if len({name_of(group) for group in found}) > 1 else []
 
 
@@ -233,15 +230,15 @@ def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
             series.setdefault(name, []).append(group)
     swept = {name: found for name, found in series.items() if len(found) > 1}
     kinds = {group.load.kind for found in swept.values() for group in found}
-    axis = AXES[kinds.pop()] if len(kinds) == 1 else "callers or requests/s offered"
+    label = AXES[kinds.pop()] if len(kinds) == 1 else "callers or requests/s offered"
     return [
         {
-            "variant": name, "order": order, "load": group.load.label, "axis": axis, "part": part, "ms": ms,
+            "variant": name, "order": order, "load": group.load.label, "axis": label, "part": part, "ms": ms,
             "amount": f"{_amount(group.load):g}", "answered": group.median(answered),
         }
         for name, found in swept.items()
         for order, group in enumerate(sorted(found, key=lambda group: _amount(group.load)))
-        for part in marks.PERCENTILES
+        for part in PERCENTILES
         if (ms := group.median(FIGURES[f"{kind}{part}"].of)) is not None
     ]  # fmt: skip
 
@@ -274,3 +271,92 @@ def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) 
 def _chart(name: str, title: str, description: str, layers: Sequence[alt.Chart], height: int = HEIGHT) -> Chart:
     spec = alt.layer(*layers).properties(width="container", height=height, description=description)
     return Chart(name, title, description, {k: v for k, v in spec.to_dict(validate=False).items() if k != "config"})
+
+
+# What charts are drawn with: bars, curves, axes, legends, and descriptions in words
+
+PHONE, LETTER, SYMBOL = 290, 7, 30  # pixels: a plot on a phone, a letter of a legend, its symbol and gap
+WIDE = 10  # times the least from which on an axis is logarithmic
+PERCENTILES = ("p50", "p99")
+LINES = alt.Axis(grid=True, tickCount=6)
+
+
+def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """A chart of `rows`, to which a mark and its encoding are added."""
+    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
+
+
+def bar_axis(rows: Sequence[Mapping[str, Any]]) -> alt.Y:
+    """A line for each bar, in order of appearance."""
+    return alt.Y("bar:N", sort=distinct(rows, "bar"), axis=None)
+
+
+def bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, tooltip: list[str]) -> Any:
+    """Horizontal bars, with room for their names."""
+    return data(rows).mark_bar(height=14, yOffset=6).encode(x, bar_axis(rows), colour, tooltip=tooltip)
+
+
+def bar_names(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """The name of each bar above it: so that it has the whole width, on a phone too."""
+    names = data(list({row["bar"]: row for row in rows}.values()))
+    mark = names.mark_text(align="left", yOffset=-9, limit=alt.expr("width"))
+    return mark.encode(x=alt.value(0), y=bar_axis(rows), text="text:N")
+
+
+def curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Lines with points: a colour for each variant, p50 solid and p99 dashed."""
+    variant = colour(rows, "variant")
+    dashes = alt.Scale(domain=list(PERCENTILES), range=[[1, 0], [6, 3]])
+    part = alt.StrokeDash("part:N", scale=dashes, legend=legend(PERCENTILES))
+    lines = data(rows).mark_line().encode(x, y, variant, part, order="order:Q", detail=["variant:N", "part:N"])
+    tooltip = ["variant:N", "load:N", "part:N", "ms:Q"]
+    return [lines, data(rows).mark_point().encode(x, y, variant, tooltip=tooltip)]
+
+
+def distinct(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
+    """The values of `field`, in order of appearance."""
+    return list(dict.fromkeys(row[field] for row in rows))
+
+
+def colour(rows: Sequence[Mapping[str, Any]], field: str, order: Sequence[str] = ()) -> alt.Color:
+    """A colour for each value of `field`, in order of appearance, or as in `order`."""
+    domain = sorted(distinct(rows, field), key=order.index) if order else distinct(rows, field)
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=legend(domain))
+
+
+def legend(domain: Sequence[str]) -> alt.Legend:
+    """As many columns as a phone has room for: Vega does not lay legends out again when it has found the width."""
+    return alt.Legend(columns=max(1, PHONE // (LETTER * max(map(len, domain), default=1) + SYMBOL)))
+
+
+def axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
+    """From zero to `room` times the most; logarithmic where the most is more than WIDE times the least."""
+    least, most = min(values), max(values)
+    if not 0 < WIDE * least < most:
+        return {"scale": alt.Scale(domain=[0, most * room or 1], nice=True), "axis": LINES}
+    low, high = least / 1.2, most * max(room, 1.2) ** 2
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    return {"scale": scale, "axis": alt.Axis(grid=True, values=ticks, format=",~r")}
+
+
+def ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
+    """The first and the last point of each variant in words."""
+    lines = {
+        name: [row for row in rows if (row["variant"], row["part"]) == (name, part)]
+        for name in distinct(rows, "variant")
+    }
+    return sentences(
+        f"{name}: {part} {number(line[0]['ms'])} ms with {line[0]['load']}, {number(line[-1]['ms'])} ms with "
+        f"{line[-1]['load']}"
+        for name, line in lines.items()
+        if line
+    )
+
+
+def sentences(parts: Iterable[str], most: int = 3) -> str:
+    """The first `most` of `parts` as sentences, and how many more there are."""
+    found = list(parts)
+    more = [f"{len(found) - most} more: see the tables."] if len(found) > most else []
+    return " ".join([*(f"{part}." for part in found[:most]), *more])

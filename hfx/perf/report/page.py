@@ -16,7 +16,6 @@ from typing import Any
 
 import hfx
 from hfx.perf.report import tables
-from hfx.perf.report import trials as tuning
 from hfx.perf.report.answer import answer
 from hfx.perf.report.charts import DARK, LIGHT, PAGE, charts, config, vega_lite_version
 from hfx.perf.results import Result
@@ -82,7 +81,7 @@ def _section(result: Result) -> dict[str, Any]:
 
 def _tables(result: Result) -> list[tables.Table]:
     """The figures of the answer first, then what stands behind them; notes are among the warnings."""
-    bare = tuning.proof(replace(result, notes=()))
+    bare = tables.proof(replace(result, notes=()))
     if result.kind == "tune":
         top = [tables.trials_table(result), *(tables.comparison_tables(bare) if bare.runs else [])]
     elif len({run.subject.label for run in result.runs}) > 1:

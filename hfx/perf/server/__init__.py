@@ -1,7 +1,6 @@
 """The server's side of a measurement: what it counted and used meanwhile."""
 
 from hfx.perf.server.statistics import Statistics
-from hfx.perf.server.target import Target, located
-from hfx.perf.server.watching import ServerWatch
+from hfx.perf.server.watching import ServerWatch, Target, located
 
 __all__ = ["ServerWatch", "Statistics", "Target", "located"]

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from hfx.errors import ServerError, ServerUnreachable
 from hfx.names import STREAM_SUFFIX
-from hfx.perf.results.schema import Gpu, Step
+from hfx.perf.results import Gpu, Step
 
 ANSWER_SECONDS = 5.0
 MODEL = "model"
@@ -22,8 +22,9 @@ BUCKET = "_bucket"  # of histograms: the client's own distributions are finer
 TOKENS, STEPS = "hfx_generated_tokens_total", "hfx_steps_total"
 FIRST, FURTHER = "hfx_time_to_first_token_seconds", "hfx_inter_token_seconds"
 LAST = f"{FIRST}_count"  # the last counter to be brought up to date: once a second
-COMPLETED, FAST_SECONDS = "hfx_requests_completed_total", 0.25  # of those that are up to date so soon
-LATEST_SECONDS = 1.5
+COMPLETED = "hfx_requests_completed_total"  # five times a second, later on a busy machine
+SETTLED_SECONDS = 1.0  # then it is up to date, also where it is less than what was answered
+LATEST_SECONDS = 3.0
 POLL_SECONDS = 0.1
 MILLI = 1000.0
 GPU = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes")
@@ -124,7 +125,7 @@ def _is_complete(before: Metrics, after: Metrics, models: Collection[str], answe
     was, now = _of(before, models), _of(after, models)
     if LAST not in now or now[LAST] - was.get(LAST, 0.0) >= answered:
         return True
-    return time.monotonic() - began >= FAST_SECONDS and now[LAST] >= now.get(COMPLETED, math.inf)
+    return time.monotonic() - began >= SETTLED_SECONDS and now[LAST] >= now.get(COMPLETED, math.inf)
 
 
 def _of(metrics: Metrics, models: Collection[str]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from hfx.client.address import parse_address
 from hfx.client.grpc_transport import DIRECT
 from hfx.errors import ServerError, ServerUnreachable
 from hfx.names import STREAM_SUFFIX
-from hfx.perf.results.schema import PHASES, Step
+from hfx.perf.results import PHASES, Step
 
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.05

@@ -1,6 +1,7 @@
-"""One run seen from the server: looks before, during and after it, and what they come to.
+"""A served model, and one run seen from its server: looks before, during and after it, and what they come to.
 
 Threads look, so that the load generator is never held up. A source that fails costs its own figures only, and is named.
+Of a server elsewhere, or of another user, nothing is known, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -10,18 +11,86 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
+import httpx
 import psutil
 
+from hfx.client.address import parse_address
 from hfx.errors import ServerError
 from hfx.perf.loadgen.log import Progress
-from hfx.perf.results.schema import Gpu, ServerSide, Step
-from hfx.perf.server import gpus, metrics
+from hfx.perf.machine import joined_gpus, local_gpus
+from hfx.perf.results import Gpu, ServerSide, Step
+from hfx.perf.server import metrics
 from hfx.perf.server.metrics import Metrics, with_engine
 from hfx.perf.server.statistics import Snapshot, Statistics, steps
-from hfx.perf.server.target import Target
+
+USUAL_GRPC, USUAL_METRICS = 8001, 8002
+METRICS_ABOVE_HTTP = 2  # of Triton's usual ports
+ANSWER_SECONDS = 1.0
+# They listen for a server that is elsewhere, or in a container.
+PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
+
+    `metrics_url` is a whole URL; where it is not known, it may be near `http_url`. `pid` is the server's, on this
+    machine. What is empty is not known.
+    """
+
+    model: str
+    grpc_url: str
+    http_url: str = ""
+    metrics_url: str = ""
+    device: str = ""
+    precision: str = ""
+    task: str = ""
+    pid: int | None = None
+
+
+def located(target: Target) -> Target:
+    """`target` with the metrics and the process that it lacks; metrics count only where Triton's are answered."""
+    address = parse_address(target.grpc_url)
+    if address.secure or (target.metrics_url and target.pid is not None):
+        return target
+    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
+    is_here = address.is_loopback or address.host in own
+    usual = [USUAL_METRICS] if address.port == USUAL_GRPC else []
+    pid, ports = (listening(address.port) if is_here else None) or (None, usual)
+    places = [replace(address, port=port) for port in ports if port != address.port]
+    if target.http_url:
+        http = parse_address(target.http_url)
+        places.append(replace(http, port=http.port + METRICS_ABOVE_HTTP))
+    urls = (f"http://{place.target}/metrics" for place in places)
+    metrics_url = target.metrics_url or next(filter(_has_metrics, urls), "")
+    return replace(target, metrics_url=metrics_url, pid=pid if target.pid is None else target.pid)
+
+
+def listening(port: int) -> tuple[int, list[int]] | None:
+    """The process of this user's that listens at `port`, with all its ports; None where it only hands on to another."""
+    try:
+        sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
+        owners = sorted(each.pid for each in sockets if each.laddr.port == port)
+        process = psutil.Process(owners[0]) if owners else None  # of a parent and its forks, the parent
+        if process is None or process.name().startswith(PROXIES):
+            return None
+        if process.uids().real != psutil.Process().uids().real:
+            return None
+    except psutil.Error:
+        return None
+    return process.pid, sorted(each.laddr.port for each in sockets if each.pid == process.pid)
+
+
+def _has_metrics(url: str) -> bool:
+    with suppress(httpx.HTTPError, httpx.InvalidURL):
+        return b"nv_inference" in httpx.get(url, timeout=ANSWER_SECONDS, trust_env=False).content
+    return False
+
+
+# One run
 
 PROCESS_SECONDS = 0.25
 GPU_SECONDS = 1.0
@@ -64,7 +133,7 @@ class ServerWatch:
         self._begin(self._statistics.settled)
         if self._target.pid is not None:
             self._open.enter_context(_repeated(self._look_at_processes, PROCESS_SECONDS))
-            self._open.enter_context(_repeated(lambda: self._gpus.append(gpus.look()), GPU_SECONDS))
+            self._open.enter_context(_repeated(lambda: self._gpus.append(local_gpus()), GPU_SECONDS))
         elif self._metrics is not None and metrics.gpus(self._metrics):
             self._open.enter_context(_repeated(self._look_at_their_gpus, GPU_SECONDS))
         return self
@@ -98,7 +167,7 @@ class ServerWatch:
             steps=with_engine(done, counters, self._target.model),
             cores=busy_cores(looks),
             memory=max((look.memory for look in looks), default=None),
-            gpus=gpus.together(self._gpus),
+            gpus=joined_gpus(self._gpus),
             counters=counters,
         )
 

@@ -9,22 +9,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-import threading
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import TYPE_CHECKING
 
-from hfx.client import ModelMetadata
 from hfx.errors import UsageError
-from hfx.perf.load import Closed, Limits, Plan
-from hfx.perf.loadgen.generate import completed, counts_tokens
-from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, Watch
-from hfx.perf.tools.process import ToolProcess, follow
-from hfx.perf.tools.recorded import check_arguments, due_times, failure, log_of
-
-if TYPE_CHECKING:
-    from hfx.perf.measuring import MeasureSpec, Target
+from hfx.perf.load import Closed
+from hfx.perf.loadgen.log import LoadRun, Piece, RequestLog, RequestRecord
+from hfx.perf.tools.process import ToolProcess, failure, follow, log_of, ordered
 
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
 REPORTS = "hfx-locust"  # in the current folder
@@ -37,57 +29,46 @@ OWN = frozenset({
 })  # fmt: skip
 
 
-def run_locust(
-    target: Target,
-    plan: Plan,
-    spec: MeasureSpec,
-    model: ModelMetadata,
-    watch: Watch,
-    stop: threading.Event,
-) -> RequestLog:
-    """Put `plan` to `model` at `target`. Raises UsageError for what locust or the model can't take, and LoadFailed.
+def run_locust(run: LoadRun) -> RequestLog:
+    """The log of `run`. Raises UsageError for what locust or the model can't take, and LoadFailed.
 
     Of an open plan each request has a user that waits for its time; where all are busy it is late, and counts from the
     moment it was due.
     """
-    check_arguments(spec.arguments, OWN)
-    limits, stream = spec.limits, bool(spec.stream)
+    spec, limits = run.spec, run.spec.limits
     if limits.stable is not None:
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
-    completed(spec.requests, model, stream, limits.timeout)
-    times = () if isinstance(plan, Closed) else due_times(plan, limits)
-    users = plan.callers if isinstance(plan, Closed) else min(len(times), MAX_USERS)
+    _, times = ordered(run, OWN)  # its clients complete the requests themselves
     has_reports = any(word.partition("=")[0] in ("--csv", "--html") for word in spec.arguments)
-    reports = None if has_reports else report_folder(target.model)
+    reports = None if has_reports else report_folder(run.target.model)
     with TemporaryDirectory(prefix="hfx-perf-") as name:
         folder = Path(name)
         records = folder / "records.jsonl"
         load = {"requests": [each.inputs for each in spec.requests.items], "times": times}
         (folder / "load.json").write_text(json.dumps(load), encoding="utf-8")
         records.touch()
-        words = (*command(target, users, limits, stream, folder, reports), *spec.arguments)
+        words = (*command(run, len(times), folder, reports), *spec.arguments)
         answered = lambda: records.read_bytes().count(b"\n")  # noqa: E731
         with ToolProcess(words, folder / "output.txt") as process:
-            cores = follow(process, answered, plan, limits, watch, stop, times)
+            cores = follow(process, answered, run, times)
             if not process.alive:
                 raise failure("locust", process.text)
             process.interrupt(limits.timeout + END_SECONDS)
         recorded = read_records(records)
     notes = () if reports is None else (f"locust's own reports: {reports}",)
-    log = RequestLog(stream, counts_tokens(model), interrupted=stop.is_set(), cores=cores, notes=notes)
-    return log_of(recorded, limits, log, lambda piece: Piece(*piece))
+    return log_of(recorded, run, lambda piece: Piece(*piece), cores=cores, notes=notes)
 
 
-def command(
-    target: Target, users: int, limits: Limits, stream: bool, folder: Path, reports: Path | None
-) -> tuple[str, ...]:
-    """The command line, but for what a user adds."""
+def command(run: LoadRun, requests: int, folder: Path, reports: Path | None) -> tuple[str, ...]:
+    """The command line, but for what a user adds; `requests` are those of an open plan."""
+    users = run.plan.callers if isinstance(run.plan, Closed) else min(requests, MAX_USERS)
+    target, timeout = run.target, run.spec.limits.timeout
     kept = () if reports is None else ("--csv", str(reports / "locust"), "--html", str(reports / "report.html"))
     return (
         sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--host", f"grpc://{target.grpc_url}",
-        "--users", str(users), "--spawn-rate", str(users), "--stop-timeout", f"{math.ceil(limits.timeout)}",
-        "--model", target.model, "--request-timeout", f"{limits.timeout:g}",
-        "--hfx-folder", str(folder), *(("--stream",) if stream else ()), *kept,
+        "--users", str(users), "--spawn-rate", str(users), "--stop-timeout", f"{math.ceil(timeout)}",
+        "--model", target.model, "--request-timeout", f"{timeout:g}",
+        "--hfx-folder", str(folder), *(("--stream",) if run.spec.stream else ()), *kept,
     )  # fmt: skip
 
 

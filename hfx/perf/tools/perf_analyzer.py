@@ -1,4 +1,8 @@
-"""Load from NVIDIA's perf_analyzer, a C++ program: the same requests and plans as of the built-in generator.
+"""NVIDIA's perf_analyzer, a C++ program: where it is, fetching it, and its load.
+
+It can't be installed beside hfx's packages: the binary is the one of the tritonclient 2.51.0 wheel (that release wants
+protobuf below 5); two libraries that it misses come from the nvidia-pytriton wheel. A perf_analyzer on PATH is taken
+too.
 
 It measures windows without end, and is interrupted when the server has answered what was ordered: with a fixed number
 of requests it now and then waits for ever after the last one, and its own rate is of whole seconds. Open plans are
@@ -7,30 +11,145 @@ given to it as a file of pauses, and latency counts from the moment a request wa
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import os
 import re
-import threading
+import shlex
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hfx import names
-from hfx.client import ModelMetadata
-from hfx.errors import HfxError
-from hfx.perf.load import Closed, Limits, Plan, Request
-from hfx.perf.loadgen.generate import completed, counts_tokens
-from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, Watch
+from hfx.errors import HfxError, ServerError, UsageError
+from hfx.extras import install_command
+from hfx.perf import cache
+from hfx.perf.load import Closed, Plan, Request
+from hfx.perf.loadgen.log import LoadRun, Piece, RequestLog, RequestRecord
 from hfx.perf.server.statistics import Statistics, requests_of
-from hfx.perf.tools import install
-from hfx.perf.tools.process import ToolProcess, follow
-from hfx.perf.tools.recorded import callers_of, check_arguments, due_times, failure, log_of
+from hfx.perf.tools.process import ToolProcess, callers_of, failure, follow, log_of, ordered
 
-if TYPE_CHECKING:
-    from hfx.perf.measuring import MeasureSpec, Target
+NAME = "perf_analyzer"
+PINS = ("tritonclient==2.51.0",)
+LIBRARIES_FOLDER = "perf_analyzer-libraries"
+LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+FETCH = "Run: hfx perf tools perf_analyzer    (fetches 19 MB with pip, apart from your packages)"
+VERSION_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A perf_analyzer that can be run. `libraries`: a folder that the loader must search, None for one of PATH."""
+
+    path: Path
+    version: str
+    libraries: Path | None = None
+
+    @property
+    def command(self) -> str:
+        """The beginning of a shell line that runs it."""
+        libraries = f"LD_LIBRARY_PATH={shlex.quote(str(self.libraries))} " if self.libraries else ""
+        return libraries + shlex.quote(str(self.path))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What it is run with."""
+        searched = [str(self.libraries or ""), os.environ.get("LD_LIBRARY_PATH", "")]
+        return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, searched))}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A load generator: its version and place, empty where it is not there; then `fix` says how to get it."""
+
+    name: str
+    about: str
+    version: str = ""
+    where: str = ""
+    fix: str = ""
+
+
+def tools() -> tuple[Tool, ...]:
+    """Every tool that `hfx perf run --tool` takes."""
+    builtin = Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", _version("hfx"), "part of hfx")
+    analyzer = Tool(NAME, "NVIDIA's, in C++: closed and open loop, streaming")
+    locust = Tool("locust", "in Python, with a web page of its own; gRPC, HTTP, streaming", _version("locust"))
+    try:
+        program = find()
+        analyzer = replace(analyzer, version=program.version, where=str(program.path))
+    except UsageError as error:
+        analyzer = replace(analyzer, fix=f"{error.message} {error.fix}")
+    if locust.version:
+        locust = replace(locust, where=str(Path(__file__).parents[1] / "locustfile.py"))
+    else:
+        locust = replace(locust, fix=f"Run: {install_command('perf')}")
+    return builtin, analyzer, locust
+
+
+def find() -> Program:
+    """The perf_analyzer that was fetched, or the one on PATH. Raises UsageError that says how to get it."""
+    if folder := cache.installed(NAME, PINS):
+        return _checked(folder / "bin" / NAME, _libraries())
+    if on_path := shutil.which(NAME):
+        return _checked(Path(on_path), None)
+    raise UsageError("perf_analyzer is not here: neither fetched nor on PATH.", FETCH)
+
+
+def fetch() -> Program:
+    """Fetch perf_analyzer if it is not there yet. Raises FetchFailed, and UsageError where it does not run here.
+
+    The folder appears whole or not at all, even with several processes at a time.
+    """
+    folder = cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755))
+    return _checked(folder / "bin" / NAME, _libraries())
+
+
+def _libraries() -> Path | None:
+    """Copies of the libraries that the binary misses, from this environment's wheel of Triton; None without it."""
+
+    def copy(folder: Path) -> None:
+        from hfx.triton.installation import libraries
+
+        for name, pattern in LIBRARIES.items():
+            for library in libraries().glob(pattern):
+                shutil.copyfile(library, folder / name)
+
+    try:
+        return cache.made(LIBRARIES_FOLDER, copy)
+    except ServerError:
+        return None  # what the system has must do
+
+
+def _checked(path: Path, libraries: Path | None) -> Program:
+    """The program with its version. Raises UsageError where it does not run."""
+    program = Program(path, "", libraries)
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, env=program.environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{path} does not run: {error}.", FETCH) from error
+    # `Perf Analyzer Version 2.51.0 (commit unknown)`; it ends with a code as of an error.
+    version = re.search(r"Version (\S+)", done.stdout + done.stderr)
+    if version is None:
+        reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+        fix = f"Its libraries come with: {install_command('embedded')}" if "shared librar" in reason else FETCH
+        raise UsageError(f"{path} does not run: {reason}.", fix)
+    return replace(program, version=version[1])
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+# Its load
 
 MICRO, NANO = 1e-6, 1e-9
 WINDOW_SECONDS = 0.5
@@ -54,52 +173,42 @@ OWN = frozenset({
 })  # fmt: skip
 
 
-def run_perf_analyzer(
-    target: Target,
-    plan: Plan,
-    spec: MeasureSpec,
-    model: ModelMetadata,
-    watch: Watch,
-    stop: threading.Event,
-) -> RequestLog:
-    """Put `plan` to `model` at `target`. Raises UsageError for what it or the model can't take, and LoadFailed.
+def run_perf_analyzer(run: LoadRun) -> RequestLog:
+    """The log of `run`. Raises UsageError for what it or the model can't take, and LoadFailed.
 
     A request that fails ends perf_analyzer's run, and with it this one.
     """
-    check_arguments(spec.arguments, OWN)
-    program, limits, stream = install.find(), spec.limits, bool(spec.stream)
-    requests = completed(spec.requests, model, stream, limits.timeout)
-    times = () if isinstance(plan, Closed) else due_times(plan, limits)
-    with TemporaryDirectory(prefix="hfx-perf-") as name, Statistics(target.grpc_url) as statistics:
+    spec, limits, model = run.spec, run.spec.limits, run.model.name
+    requests, times = ordered(run, OWN)
+    program = find()
+    with TemporaryDirectory(prefix="hfx-perf-") as name, Statistics(run.target.grpc_url) as statistics:
         folder = Path(name)
         record = folder / "record.json"
         write_inputs(requests, folder / "inputs.json")
         write_times(times, folder / "pauses.txt")
-        words = (*command(target, model.name, plan, limits, stream, folder), *spec.arguments)
-        before = requests_of(statistics.look(), model.name)
-        answered = lambda: requests_of(statistics.look(), model.name) - before  # noqa: E731
+        words = (*command(run, folder), *spec.arguments)
+        before = requests_of(statistics.look(), model)
+        answered = lambda: requests_of(statistics.look(), model) - before  # noqa: E731
         with ToolProcess((str(program.path), *words), folder / "output.txt", program.environment) as process:
-            cores = follow(process, answered, plan, limits, watch, stop, times, FAILED)
+            cores = follow(process, answered, run, times, FAILED)
             stable = None if limits.stable is None else not process.alive
             process.interrupt(limits.timeout, lambda: is_whole(record))
             if not is_whole(record):
-                raise failure(install.NAME, process.text)
-        recorded = read_record(record, plan, times)
-    log = RequestLog(
-        stream, counts_tokens(model), stable=stable, interrupted=stop.is_set(), cores=cores, single_core=False
-    )
-    return log_of(recorded, limits, log, piece_of)
+                raise failure(NAME, process.text)
+        recorded = read_record(record, run.plan, times)
+    return log_of(recorded, run, Piece.of, stable=stable, cores=cores, single_core=False)
 
 
-def command(target: Target, model: str, plan: Plan, limits: Limits, stream: bool, folder: Path) -> tuple[str, ...]:
+def command(run: LoadRun, folder: Path) -> tuple[str, ...]:
     """perf_analyzer's arguments, but for those that a user adds."""
+    limits = run.spec.limits
     window = WINDOW_SECONDS if limits.stable is None else limits.window
-    if isinstance(plan, Closed):
-        load: tuple[str, ...] = ("--concurrency-range", str(plan.callers))
+    if isinstance(run.plan, Closed):
+        load: tuple[str, ...] = ("--concurrency-range", str(run.plan.callers))
     else:  # without --async, few threads would wait for their answers
         load = ("--request-intervals", str(folder / "pauses.txt"), "--async")
     return (
-        "-m", model, "-i", "grpc", "-u", target.grpc_url, *(("--streaming",) if stream else ()),
+        "-m", run.model.name, "-i", "grpc", "-u", run.target.grpc_url, *(("--streaming",) if run.spec.stream else ()),
         "--input-data", str(folder / "inputs.json"), "--profile-export-file", str(folder / "record.json"), *load,
         "--measurement-interval", str(round(window * 1e3)), "--max-trials", str(MAX_WINDOWS),
         "--stability-percentage", NEVER_STABLE if limits.stable is None else f"{limits.stable:g}",
@@ -154,14 +263,6 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Req
     # The clocks of plan and record meet where a request was least late.
     start = min((each.sent - at for each, at in pairs), default=0.0)
     return [replace(each, due=start + at) for each, at in pairs]
-
-
-def piece_of(outputs: Mapping[str, Any]) -> Piece:
-    """From the outputs of an answer by name."""
-    read, written, truncated = (
-        int(outputs.get(name) or 0) for name in (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)
-    )
-    return Piece(read, written, truncated, str(outputs.get(names.FINISH_REASON) or ""))
 
 
 def _recorded(request: Mapping[str, Any]) -> RequestRecord:

@@ -1,25 +1,33 @@
-"""The search: Optuna proposes, short measurements come before long ones, and a budget of seconds ends it.
+"""The search and its proof.
 
-One objective, because Optuna prunes only then: what is done within the SLO, by a TPE sampler and asynchronous
-successive halving. A trial's server is started once; the next, longer measurement is made while it runs.
+Optuna proposes, short measurements come before long ones, and a budget of seconds ends it. One objective, because
+Optuna prunes only then: what is done within the SLO, by a TPE sampler and asynchronous successive halving. A trial's
+server is started once; the next, longer measurement is made while it runs.
+
+A search takes the highest of many noisy figures, so its own figure proves nothing: the proof's rounds are new, with the
+best settings and the published ones on two servers, in turn; a gain has to exceed what a candidate differs by from one
+round to the next.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import optuna
 
 from hfx.errors import HfxError
-from hfx.perf.compare.candidates import one_line
+from hfx.perf.compare.candidates import Candidate, Case, Session, one_line
+from hfx.perf.compare.comparison import compare
 from hfx.perf.results import Run
-from hfx.perf.tuning.score import score
+from hfx.perf.rounds import Spread, spread
 from hfx.perf.tuning.space import Settings
-from hfx.perf.tuning.study import FACTOR, Study, Trial
+from hfx.perf.tuning.study import FACTOR, PUBLISHED, Score, Study, Trial, score
 
 RUNGS = 3  # measurements of a trial, each FACTOR times as long as the one before
 SHORTEST, FIRST, LONGEST = 0.5, 1.0, 10.0  # seconds: of any measurement; of the first look; of the longest measurement
@@ -134,3 +142,68 @@ def uninterrupted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     if any(run.interrupted for run in runs):
         raise KeyboardInterrupt
     return runs
+
+
+# The proof
+
+MIN_ROUNDS, ROUNDS = 3, 5
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All runs, the gain round by round (1.1: 10 % more), and by how much a candidate differs between rounds."""
+
+    runs: tuple[Run, ...]
+    gain: Spread | None
+    noise: float
+    kept: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Better in every round, by more than the noise, and within the SLO."""
+        return self.kept and self.gain is not None and self.gain.least > 1 and self.gain.median > 1 + self.noise
+
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+        if self.gain is None:
+            return "Not proven, the published settings stay: the gain was not measured. " + "; ".join(self.notes)
+        figures = f"x{self.gain.median:.3f} ({self.gain.least:.3f} to {self.gain.most:.3f}, {self.gain.rounds} rounds)"
+        if not self.kept:
+            return f"Not proven, the published settings stay: the new ones missed the SLO ({figures})."
+        proven = "Proven" if self.proven else "Not proven, the published settings stay"
+        return f"{proven}: {figures}; from round to round a candidate differs by {100 * self.noise:.1f} %."
+
+
+def prove(candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, session: Session) -> Proof:
+    """Measure two candidates, the published settings first, for `rounds` rounds of each case.
+
+    Raises KeyboardInterrupt where the session was stopped.
+    """
+    notes: list[str] = []
+    runs = uninterrupted(tuple(compare(candidates, cases, rounds, notes, session)))
+    if session.stop.is_set():
+        raise KeyboardInterrupt
+    return judge([replace(run, round=run.round + 1) for run in runs], candidates[1].label, notes)
+
+
+def judge(runs: Sequence[Run], best: str, notes: Sequence[str] = ()) -> Proof:
+    """What runs of the published settings and of those labelled `best` prove."""
+    old, new = _rounds(runs, PUBLISHED), _rounds(runs, best)
+    gains = [new[number].figure / old[number].figure for number in old if number in new and old[number].figure]
+    steps = [
+        abs(after.figure / before.figure - 1)
+        for candidate in (old, new)
+        for before, after in pairwise(candidate.values())
+        if before.figure
+    ]
+    kept = sum(each.kept for each in new.values()) * 2 > len(new)
+    noise = statistics.median(steps) if steps else 0.0
+    return Proof(tuple(runs), spread(gains) if len(gains) >= MIN_ROUNDS else None, noise, kept, tuple(notes))
+
+
+def _rounds(runs: Sequence[Run], label: str) -> dict[int, Score]:
+    """The score of each round of one candidate: of the load that it held best."""
+    own = [run for run in runs if run.subject.label == label]
+    return {number: score([run for run in own if run.round == number]) for number in sorted({r.round for r in own})}

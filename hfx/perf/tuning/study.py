@@ -1,4 +1,4 @@
-"""The trials of a search on disk: an Optuna study in an SQLite file, which survives a kill."""
+"""The trials of a search on disk, an Optuna study in an SQLite file that survives a kill; and how good each is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import hashlib
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,9 +18,53 @@ from optuna.trial import TrialState
 from pydantic import TypeAdapter
 
 from hfx.errors import UsageError
+from hfx.perf.compare.cost import KEPT
 from hfx.perf.results import Run
-from hfx.perf.tuning.score import score
 from hfx.perf.tuning.space import Settings, Space
+
+LATE = 1e-4  # what a second of p99 costs where the rate is given: it decides among settings that hold it
+
+
+@dataclass(frozen=True)
+class Score:
+    """`value`: higher is better; `kept`: enough requests kept the SLO; `run`: the load that it comes from."""
+
+    value: float
+    kept: bool
+    run: Run
+
+    @property
+    def figure(self) -> float:
+        """What two scores of the same load are divided by: their value, or their speed at a given rate."""
+        return self.run.kept**2 / p99(self.run) if self.run.load.kind == "open" else self.value
+
+
+def score(runs: Sequence[Run]) -> Score:
+    """The score of one trial: of the load that it holds best.
+
+    Closed loops count successful requests (tokens, where they are written) a second; a load that misses the SLO counts
+    the less, the more requests miss it. Of an open load the rate is given: the share that keeps the SLO counts, then
+    the latency.
+    """
+    return max((_score(run) for run in runs), key=lambda each: (each.kept, each.value))
+
+
+def rate(run: Run) -> float:
+    """What a run gets done in a second: tokens where they are written, else requests."""
+    return run.tokens_per_second or run.throughput
+
+
+def p99(run: Run) -> float:
+    """Milliseconds; infinite without a single answer."""
+    return run.latency.p99 if run.latency else float("inf")
+
+
+def _score(run: Run) -> Score:
+    good = run.kept
+    if run.load.kind == "open":
+        return Score(round(min(good, KEPT), 2) - LATE * min(p99(run), 6e4) / 1e3, good >= KEPT, run)
+    return Score(rate(run) if good >= KEPT else rate(run) * good**2, good >= KEPT, run)
+
 
 State = Literal["complete", "pruned", "failed"]
 PUBLISHED = "published"  # the label of the settings as they were found
@@ -102,28 +146,25 @@ def opened(path: Path, identity: Mapping[str, object], space: Space, seed: int, 
     is no study.
     """
     optuna.logging.set_verbosity(logging.WARNING)
-    lock = _locked(path)
-    try:
-        study = _study(path, _name(identity, space), again)
+    choices = {dimension.name: list(dimension.options) for dimension in space.dimensions}
+    text = json.dumps({"identity": identity, "choices": choices}, sort_keys=True)
+    with _locked(path):
+        study = _study(path, hashlib.sha256(text.encode()).hexdigest()[:16], again)
         yield Study(study, space, seed)
         study.set_user_attr("done", True)  # not after an interrupt or an error
-    finally:
-        lock.release()
 
 
-def _locked(path: Path) -> FileLock:
+def _locked(path: Path) -> AbstractContextManager[object]:
     """The lock beside the file, held; the kernel drops it when its holder dies."""
-    lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        return FileLock(path.with_name(f"{path.name}.lock")).acquire(timeout=0)
     except Timeout:
         raise UsageError(
             f"Another hfx tune is at work with {path}.", "Two at a time would disturb each other."
         ) from None
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another --study.") from error
-    return lock
 
 
 def _study(path: Path, name: str, again: bool) -> optuna.Study:
@@ -144,9 +185,3 @@ def _study(path: Path, name: str, again: bool) -> optuna.Study:
         reason = str(error).splitlines()[0]
         raise UsageError(f"{path} is no study that can be used: {reason}.", "Give another --study.") from error
     return study
-
-
-def _name(identity: Mapping[str, object], space: Space) -> str:
-    choices = {dimension.name: list(dimension.options) for dimension in space.dimensions}
-    text = json.dumps({"identity": identity, "choices": choices}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -15,18 +15,26 @@ from hfx.errors import LoadFailed, UsageError
 from hfx.manifest import Manifest, created_now
 from hfx.perf import cache
 from hfx.perf.compare.candidates import Candidate, Case, Session, changed
-from hfx.perf.load import Closed, Limits, Plan
+from hfx.perf.load import Closed, LoadLimits, Plan
 from hfx.perf.measuring import MeasureSpec
-from hfx.perf.report.trials import FINAL
-from hfx.perf.results import Machine, Result, Run
-from hfx.perf.results.schema import Scalar
+from hfx.perf.report.tables import FINAL
+from hfx.perf.results import Machine, Result, Run, Scalar
 from hfx.perf.tuning import study as studies
-from hfx.perf.tuning.proof import ROUNDS, Proof, prove
-from hfx.perf.tuning.score import p99, rate, score
-from hfx.perf.tuning.search import FIRST, Budget, Measure, Open, budget, first, search, uninterrupted
-from hfx.perf.tuning.settings import MODEL, current, edits, words
-from hfx.perf.tuning.space import Settings, space
-from hfx.perf.tuning.study import PUBLISHED, Study, Trial
+from hfx.perf.tuning.search import (
+    FIRST,
+    ROUNDS,
+    Budget,
+    Measure,
+    Open,
+    Proof,
+    budget,
+    first,
+    prove,
+    search,
+    uninterrupted,
+)
+from hfx.perf.tuning.space import MODEL, Settings, current, edits, space, words
+from hfx.perf.tuning.study import PUBLISHED, Study, Trial, p99, rate, score
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, change, scratch
 from hfx.strict_json import Json
@@ -131,7 +139,7 @@ class Copies:
     def case(self, plan: Plan, seconds: float, name: str = "") -> Case:
         """A load for so many seconds."""
         warmup = min(WARMUP_SECONDS, WARMUP_SHARE * seconds)
-        limits = Limits(seconds=seconds, warmup_seconds=warmup, timeout=self.spec.measure.limits.timeout)
+        limits = LoadLimits(seconds=seconds, warmup_seconds=warmup, timeout=self.spec.measure.limits.timeout)
         return Case(plan, replace(self.spec.measure, limits=limits), name)
 
 

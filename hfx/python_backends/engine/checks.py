@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import InvalidRequest, ModelDamaged
+from ..errors import InvalidRequest, ModelDamaged
 
 Check = Callable[[str, Any], Any]
 Ids = tuple[int, ...]

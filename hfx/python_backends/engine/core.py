@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .errors import DeadlineExceeded, EngineError, StepFailed
+from ..errors import DeadlineExceeded, EngineError, StepFailed
 from .fair_scheduler import FairScheduler
-from .handle import Events, Listener, notify_all
-from .jobs import Job, Sequence
+from .jobs import Events, Job, Listener, Sequence, notify_all
 from .picker import Picker
 from .plan import Compact, Encode, Outcome, Plan, Run
 from .request import Event
@@ -114,7 +113,7 @@ class Core:
             return
         completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
         self.scheduler.remove(job)
-        notify_all(self._deliver(job, completions, over=True))
+        notify_all(self._deliver(job, completions))
         self.counters.cancelled += 1
 
     def expire(self, now: float) -> None:
@@ -169,7 +168,9 @@ class Core:
         """End `jobs` with `error` without asking the scheduler, which may be what failed."""
         ended = list(jobs)
         self.counters.failed += len(ended)
-        notify_all(listener for job in ended for listener in self._deliver(job, (), True, error))
+        for job in ended:
+            job.over = True
+        notify_all(listener for job in ended for listener in self._deliver(job, (), error))
 
     def _publish(self, outcomes: list[Outcome]) -> None:
         events: dict[Job, list[Event]] = {}
@@ -196,19 +197,14 @@ class Core:
         for job in completed:
             row_seconds = job.rows * (now - job.began)
             self.row_seconds += (row_seconds - self.row_seconds) * (RECENT if self.row_seconds else 1)
-        takes = (self._deliver(job, tuple(new), job.over, failures.get(job)) for job, new in events.items())
+        takes = (self._deliver(job, tuple(new), failures.get(job)) for job, new in events.items())
         notify_all(listener for listeners in takes for listener in listeners)
 
-    def _deliver(
-        self, job: Job, events: Events, over: bool, failure: EngineError | None = None
-    ) -> tuple[Listener | None, ...]:
-        """A job's events to its handle; forget the job where it is over. Returns the listeners."""
-        if over:
+    def _deliver(self, job: Job, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
+        """A job's events to its reader; forget the job where it is over. Returns the listeners."""
+        if job.over:
             self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
-        listeners = job.handle.deliver(events, over, failure)
-        if over:
-            job.close()
-        return listeners
+        return job.deliver(events, failure)
 
     def _time(self, job: Job, now: float) -> None:
         if job.last_token:

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Collection
 from copy import deepcopy
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from ..errors import EngineClosed, EngineError, QueueFull
 from .core import Core, Stats
-from .errors import EngineClosed, EngineError, QueueFull
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
-from .handle import Handle
 from .jobs import Drafter, Job, new_job
 from .picker import Picker
 from .prefix_cache import DEFAULT_MB, PrefixCache
@@ -29,21 +28,47 @@ LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
 # After so long without work, memory is given back, and the thread looks whether the program has ended without close().
 IDLE_SECONDS = 1.0
+FROZEN_SECONDS = 30.0  # of one step: a long prompt takes less, and other servers can take requests meanwhile
 FULL_SECONDS = 1.0  # after a refusal, and while at least half of the queue is in use: requests are refused unseen
 THREAD_NAME = "generation-engine"
 CPU = "CPU"  # the provider whose memory is real where it is written only, so that there can be rows for several batches
 
 
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine is operated. Raises EngineError.
+
+    `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
+    that have rows, and with `max_queue_seconds` no more than will have begun by then, by the time that requests have
+    taken so far; as many as there are rows may always wait. `beams` are usual: an encoder-decoder's decoders for them
+    are opened with the engine, others with the first request that needs them, and requests of more rows are not light
+    (see FairScheduler). Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are kept of
+    beginnings that prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter.
+    """
+
+    slots: int = DEFAULT_SLOTS
+    max_queue: int = 64
+    max_queue_seconds: float = 0.0
+    beams: Collection[int] = ()
+    prefix_cache_mb: int | None = None
+    guesses: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("slots", self.slots), ("max_queue", self.max_queue)):
+            if value < 1:
+                raise EngineError(f"{name} is {value}", "It must be at least 1")
+        if self.prefix_cache_mb is not None and self.prefix_cache_mb < 0:
+            raise EngineError(
+                f"prefix_cache_mb is {self.prefix_cache_mb}", "It must be at least 0, which is no prefix cache"
+            )
+
+
 class Engine:
     """A model that answers many requests at once. Use as a context manager, or `close()` it."""
 
-    def __init__(
-        self, spec: EngineSpec, core: Core, max_queue: int, guesses: bool = True, max_queue_seconds: float = 0.0
-    ) -> None:
+    def __init__(self, spec: EngineSpec, core: Core, settings: EngineSettings) -> None:
         self.spec = spec
-        self.guesses = guesses
-        self.max_queue = max_queue
-        self.max_queue_seconds = max_queue_seconds
+        self.settings = settings
         self._core = core
         self._arrivals = itertools.count()
         self._submitted: list[Job] = []
@@ -53,6 +78,7 @@ class Engine:
         self._work = threading.Condition(self._lock)
         self._full_until = float("-inf")
         self._rested = False
+        self._step_began = float("inf")  # no step runs
         self._closing = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=False)
@@ -63,79 +89,40 @@ class Engine:
         cls,
         folder: Path | str,
         *,
-        slots: int = DEFAULT_SLOTS,
-        max_queue: int = 64,
-        max_queue_seconds: float = 0.0,
         threads: int = 0,
-        provider: str = "CPU",
-        beams: Collection[int] = (),
+        provider: str = CPU,
         runtime: str | None = None,
-        prefix_cache_mb: int | None = None,
-        guesses: bool = True,
+        **settings: Any,
     ) -> Engine:
-        """The engine of the model in `folder` (with engine.json).
+        """The engine of the model in `folder` (with engine.json); `settings` are the fields of EngineSettings.
 
-        `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
-        that have rows, and with `max_queue_seconds` no more than will have begun by then, by the time that requests
-        have taken so far; as many as there are rows may always wait. `threads` of each operator, 0 for one a core.
-        `beams` are usual: an encoder-decoder's decoders for them are opened now, others with the first request that
-        needs them, and requests of more rows are not light (see FairScheduler). `runtime` is one of spec.RUNTIMES;
-        None: the model's own choice on CPU, or onnxruntime where it can't be had. Of a decoder that ONNX Runtime runs
-        on CPU, `prefix_cache_mb` MB of keys and values are kept of beginnings that prompts have in common (0: none;
-        None: DEFAULT_MB). `guesses`: see Drafter. Raises ModelRefused in its kinds.
+        `threads` of each operator, 0 for one a core. `runtime` is one of spec.RUNTIMES; None: the model's own choice on
+        CPU, or onnxruntime where it can't be had. Raises ModelRefused in its kinds.
         """
-        for name, value in (("slots", slots), ("max_queue", max_queue)):
-            if value < 1:
-                raise EngineError(f"{name} is {value}", "It must be at least 1")
-        if prefix_cache_mb is not None and prefix_cache_mb < 0:
-            raise EngineError(
-                f"prefix_cache_mb is {prefix_cache_mb}", "It must be at least 0, which is no prefix cache"
-            )
-        spec, settings = read_spec(Path(folder)), SessionSettings(threads, provider, runtime)
-        runner = open_runner(spec, slots, settings)
-        return cls.of(
-            runner,
-            spec,
-            settings,
-            slots=slots,
-            max_queue=max_queue,
-            max_queue_seconds=max_queue_seconds,
-            beams=beams,
-            prefix_cache_mb=prefix_cache_mb,
-            guesses=guesses,
-        )
+        chosen = EngineSettings(**settings)
+        spec, session = read_spec(Path(folder)), SessionSettings(threads, provider, runtime)
+        return cls.of(open_runner(spec, chosen.slots, session), spec, session, chosen)
 
     @classmethod
-    def of(
-        cls,
-        runner: Runner,
-        spec: EngineSpec,
-        settings: SessionSettings,
-        *,
-        slots: int,
-        max_queue: int,
-        max_queue_seconds: float = 0.0,
-        beams: Collection[int] = (),
-        prefix_cache_mb: int | None = None,
-        guesses: bool = True,
-    ) -> Engine:
-        """The engine of a runner with `slots` rows, which it closes in the end; see `open`."""
+    def of(cls, runner: Runner, spec: EngineSpec, session: SessionSettings, settings: EngineSettings) -> Engine:
+        """The engine of a runner with rows for the slots, which it closes in the end."""
+        beams, slots = settings.beams, settings.slots
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
-        prefixes = open_prefix_cache(runner, prefix_cache_mb)
-        separates = settings.provider == CPU
+        prefixes = open_prefix_cache(runner, settings.prefix_cache_mb)
+        separates = session.provider == CPU
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, runner.limits, light_rows, prefixes)
-        return cls(spec, Core(scheduler, runners, Picker(spec, slots, settings)), max_queue, guesses, max_queue_seconds)
+        return cls(spec, Core(scheduler, runners, Picker(spec, slots, session)), settings)
 
     @property
     def runtime(self) -> str:
         """The one that runs the model: one of spec.RUNTIMES."""
         return self._core.runners[0].runtime
 
-    def submit(self, request: Request) -> Handle:
-        """Take a request; its handle gives its events.
+    def submit(self, request: Request) -> Job:
+        """Take a request; its job gives its events.
 
         Raises InvalidRequest, DoesNotFit, QueueFull or EngineClosed at once, and then nothing was taken. The
         first request with a new number of beams waits here until the decoder for it is open.
@@ -145,11 +132,11 @@ class Engine:
         job = new_job(request, self.spec.has_encoder)
         job.batch = scheduler.batch_of(job)
         job.submitted = time.monotonic()
-        job.handle = Handle(partial(self._cancel, job))
+        job.on_cancel = self._cancel
         self._refuse_if_closed()
         self._open_partition(job)
         self._enqueue(job)
-        return job.handle
+        return job
 
     def most_open(self) -> int | None:
         """How many requests may be under way in all; None where the queue has not been full for a while.
@@ -167,6 +154,10 @@ class Engine:
             self._full_until = now + FULL_SECONDS
         free = scheduler.free_rows
         return len(self._core.jobs) + len(self._submitted) - waiting + free + most
+
+    def is_working(self) -> bool:
+        """Whether it takes requests and its thread makes steps; False too when one step takes for very long."""
+        return not self._closing and time.monotonic() - self._step_began < FROZEN_SECONDS
 
     def stats(self) -> Stats:
         """Counters and the state at the moment."""
@@ -209,16 +200,15 @@ class Engine:
             self._work.notify()
 
     def _most_waiting(self) -> int:
-        """How many requests may wait; see `open`."""
+        """How many requests may wait; see EngineSettings."""
         slots, row_seconds = self._core.scheduler.slots, self._core.row_seconds
-        if not (self.max_queue_seconds and row_seconds):
-            return self.max_queue
-        return min(self.max_queue, max(slots, int(self.max_queue_seconds * slots / row_seconds)))
+        most, seconds = self.settings.max_queue, self.settings.max_queue_seconds
+        return min(most, max(slots, int(seconds * slots / row_seconds))) if seconds and row_seconds else most
 
     def _open_partition(self, job: Job) -> None:
         runner, width = self._core.runner_of(job), job.sequences[0].width
         runner.open_partition(width)
-        if self.guesses and job.rows == 1 and runner.partitions[width].verifier is not None:
+        if self.settings.guesses and job.rows == 1 and runner.partitions[width].verifier is not None:
             job.sequences[0].drafter = Drafter(job.request.prompt, MOST_DRAFT, job.request.settings.max_tokens)
 
     def _cancel(self, job: Job) -> None:
@@ -233,10 +223,12 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._take_requests():
-                self._core.expire(time.monotonic())
+                self._step_began = time.monotonic()
+                self._core.expire(self._step_began)
                 if not self._core.step() and self._rested:
                     for runner in self._core.runners:
                         runner.release_memory()
+                self._step_began = float("inf")
         except BaseException as error:  # a bug: all requests must end
             self._failure = error
         finally:

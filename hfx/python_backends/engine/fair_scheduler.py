@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from .errors import QueueFull
+from ..errors import QueueFull
 from .jobs import Job
 from .plan import Limits, Outcome, Plan
 from .prefix_cache import PrefixCache

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import UnionType
 from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..parameters import nearest
+from ..errors import InvalidRequest
+from ..parameters import NAME_LENGTH, nearest
 from .checks import Check, boolean, integer, number, one_of, strings
-from .errors import InvalidRequest
 
 LONGEST_LANGUAGE = 64  # characters of a code
 MOST_ALTERNATIVES = 20  # of a token, as in OpenAI's API
@@ -295,6 +295,7 @@ def _refuse_effect(name: str, value: Any) -> None:
 
 
 def _unknown(name: str, value: Any) -> InvalidRequest:
+    name = name[:NAME_LENGTH]
     near = nearest(name, [*SETTINGS, *ALIASES])
     hint = f"did you mean {ALIASES.get(near, near)}?" if near else f"fields are {', '.join(SETTINGS)}"
     return InvalidRequest(name, value, f"no such field; {hint}", f"There is no field {name}; {hint}")

@@ -1,19 +1,22 @@
-"""A request inside the engine: its sequences, guesses at their next tokens, and the rows that they have."""
+"""A request in the engine: its events for the caller, its sequences, and guesses at their next tokens."""
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
+from ..errors import EngineError
 from .beam import BeamSearch
 from .checks import Ids
-from .plan import Outcome, Pairs, Run
-from .request import Request
+from .request import Event, Request
 from .sampling import SingleSearch
-from .search import Search, Step
+from .search import Search
 
-if TYPE_CHECKING:
-    from .handle import Handle
+Events = tuple[Event, ...]
+Pairs = tuple[tuple[int, int], ...]
 
 # Of guesses: see Drafter.
 NGRAM = 3  # tokens that a place must have in common with the sequence's end
@@ -61,9 +64,8 @@ class Drafter:
         self._guessed = len(guess)
         return guess
 
-    def take(self, outcome: Outcome) -> None:
-        """What was chosen after the last guess."""
-        chosen = outcome.earlier + (outcome.result.emitted if isinstance(outcome.result, Step) else ())
+    def take(self, chosen: Events, accepted: int) -> None:
+        """What was chosen after the last guess, of which so many tokens were right."""
         before = len(self._tokens)
         for event in chosen:
             self._tokens += event.ids
@@ -72,9 +74,9 @@ class Drafter:
         guessed, self._guessed = self._guessed, 0
         if not guessed:
             return
-        if outcome.accepted:
-            right = outcome.accepted == guessed
-            self._length = min(2 * self._length if right else max(outcome.accepted, SHORTEST), self._most)
+        if accepted:
+            right = accepted == guessed
+            self._length = min(2 * self._length if right else max(accepted, SHORTEST), self._most)
             self._next_pause = 1
         else:
             self._length = min(SHORTEST, self._most)
@@ -87,6 +89,17 @@ class Drafter:
             self._after[tuple(tokens[at - NGRAM : at])] = at
         self._indexed = max(self._indexed, end - 1)
         return self._after.get(tuple(tokens[-NGRAM:]))
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What a reader is notified by: `notify` is called with the keys of all listeners that have news, once a step.
+
+    The engine's thread calls it, so it must only hand over.
+    """
+
+    notify: Callable[[list[Any]], None]
+    key: Hashable
 
 
 @dataclass(eq=False)
@@ -133,32 +146,90 @@ class Sequence:
         ]
 
 
-@dataclass(eq=False)
 class Job:
-    """A request and its sequences. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests.
+    """A request in the engine, as `Engine.submit` returns it: for any thread or event loop, and for the scheduler.
 
-    `batch` is the number of the one that runs it (fair_scheduler.py); `admitted` jobs have their rows reserved;
-    `prefilled` positions of the prompt have been run. `submitted`, `began`, when the prompt was first run, and
-    `last_token` (both 0 before) are in seconds of `time.monotonic`.
+    Iterate it for the request's events as they come: one for each new token of greedy decoding and sampling, and one
+    for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it failed, the
+    iterator after the events before it. Set `on_events` to be notified of new events, `on_end` of the request's end;
+    then look for those that were there before, by `poll()` and `done`.
+
+    The rest is the engine's. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests; `batch` is the
+    number of the batch that runs it (fair_scheduler.py); `admitted` jobs have their rows reserved; `prefilled`
+    positions of the prompt have been run; what is `over` gets no more tokens. `submitted`, `began`, when the prompt was
+    first run, and `last_token` (both 0 before) are in seconds of `time.monotonic`.
     """
 
-    request: Request
-    rows: int
-    prompt: Ids
-    sequences: tuple[Sequence, ...] = ()
-    arrival: int = 0
-    batch: int = 0
-    admitted: bool = False
-    prefilled: int = 0
-    over: bool = False
-    submitted: float = 0.0
-    began: float = 0.0
-    last_token: float = 0.0
-    handle: Handle = field(init=False, repr=False)
+    def __init__(self, request: Request, rows: int, prompt: Ids) -> None:
+        self.request = request
+        self.rows = rows
+        self.prompt = prompt
+        self.sequences: tuple[Sequence, ...] = ()
+        self.arrival = self.batch = self.prefilled = 0
+        self.admitted = self.over = False
+        self.submitted = self.began = self.last_token = 0.0
+        self.on_cancel: Callable[[Job], None] | None = None
+        self.on_events: Listener | None = None
+        self.on_end: Listener | None = None
+        self._arrived: queue.SimpleQueue[Events | None] = queue.SimpleQueue()
+        self._done = threading.Event()
+        self._ends: list[Event] = []
+        self._failure: EngineError | None = None
 
-    def close(self) -> None:
-        """Release the sequences, which refer to the job: so what is over is freed without the garbage collector."""
+    @property
+    def done(self) -> bool:
+        """Whether all events are there, though they may not have been read."""
+        return self._done.is_set()
+
+    def cancel(self) -> None:
+        """End the request soon: its sequences end with the reason "cancelled". From any thread, any number of times."""
+        if (on_cancel := self.on_cancel) is not None:
+            on_cancel(self)
+
+    def result(self, timeout: float | None = None) -> tuple[Event, ...]:
+        """The ends of all sequences, by index. Raises TimeoutError after `timeout` seconds, or the failure."""
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"the request is not done after {timeout} s")
+        if self._failure is not None:
+            raise self._failure
+        return tuple(sorted(self._ends, key=lambda event: event.index))
+
+    def poll(self) -> Events | None:
+        """New events, without waiting, which may be none; None when they are at their end.
+
+        Raises the failure there.
+        """
+        try:
+            events = self._arrived.get_nowait()
+        except queue.Empty:
+            return ()
+        if events is None:
+            self._end()
+        return events
+
+    def __iter__(self) -> Iterator[Event]:
+        while (events := self._arrived.get()) is not None:
+            yield from events
+        self._end()
+
+    def deliver(self, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
+        """More events, the last ones if it is over, and why it failed. Returns the listeners.
+
+        What is over is freed without the garbage collector: the sequences, which refer to it, are released.
+        """
+        self._ends += [event for event in events if event.finish_reason]
+        if events:
+            self._arrived.put(events)
+        if not self.over:
+            return (self.on_events,)
+        self._failure = failure
+        self.on_cancel = None
         self.sequences = ()
+        self._done.set()
+        self._arrived.put(None)
+        listeners = (self.on_events, self.on_end)  # only now: a reader that has not seen the end has set one
+        self.on_events = self.on_end = None  # whose keys may hold the reader
+        return listeners
 
     @property
     def all_rows(self) -> Ids:
@@ -169,6 +240,11 @@ class Job:
     def unfinished(self) -> list[Sequence]:
         """The sequences that go on."""
         return [sequence for sequence in self.sequences if not sequence.over]
+
+    def _end(self) -> None:
+        self._arrived.put(None)  # for the next iteration
+        if self._failure is not None:
+            raise self._failure
 
 
 def new_job(request: Request, has_encoder: bool) -> Job:
@@ -187,84 +263,11 @@ def new_searches(request: Request) -> list[Search]:
     return [SingleSearch(request, index) for index in range(request.settings.num_return_sequences)]
 
 
-class Partition:
-    """Rows for searches of `width` beams: at most `capacity` groups of them; row = group * width + beam.
-
-    `groups[group]` is the sequence that has the group, None in a hole; the last group is never a hole.
-    """
-
-    def __init__(self, width: int, capacity: int) -> None:
-        self.width = width
-        self.capacity = capacity
-        self.groups: list[Sequence | None] = []
-        self.holes: set[int] = set()
-        self.sequences: dict[Sequence, None] = {}
-
-    def take(self, sequence: Sequence, groups: int) -> None:
-        """Give `sequence` so many groups more: holes first, then new ones."""
-        for _ in range(groups):
-            group = self._free_group()
-            self.groups[group] = sequence
-            sequence.rows += range(group * self.width, (group + 1) * self.width)
-        self.sequences[sequence] = None
-
-    def leave(self, sequence: Sequence) -> None:
-        """Free the rows of `sequence`."""
-        del self.sequences[sequence]
-        for group in {row // self.width for row in sequence.rows}:
-            self.groups[group] = None
-            self.holes.add(group)
-        sequence.rows = []
-        self._trim()
-
-    def compact(self) -> tuple[Pairs, tuple[Sequence, ...]]:
-        """Fill every hole with the last group; the moves, as (source, target), and the sequences that moved."""
-        moves = []
-        moved: dict[Sequence, None] = {}
-        while self.holes:
-            source, target = len(self.groups) - 1, min(self.holes)
-            sequence = self.groups.pop()
-            assert sequence is not None
-            self.holes.remove(target)
-            self.groups[target] = sequence
-            shift = (target - source) * self.width
-            sequence.rows = [row + shift if row // self.width == source else row for row in sequence.rows]
-            moves.append((source, target))
-            moved[sequence] = None
-            self._trim()
-        return tuple(moves), tuple(moved)
-
-    def step(self) -> Run:
-        """The next token of all rows, where there are no holes."""
-        follows: list[Pairs] = []
-        feeds: list[tuple[int, int]] = []
-        for sequence in self.sequences:
-            rows = sequence.rows
-            if sequence.copies:
-                follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
-            if sequence.feed:
-                feeds += zip(rows, sequence.feed, strict=True)
-        return Run(
-            self.width, len(self.groups), tuple(follows), tuple(feeds), tuple(self.sequences), draft=self._draft()
-        )
-
-    def _draft(self) -> Ids:
-        """A guess at what follows, where there is one row only: rows beside each other fill a run better."""
-        if len(self.groups) != 1 or self.width != 1:
-            return ()
-        (sequence,) = self.sequences
-        return sequence.drafter.guess() if sequence.drafter is not None and not sequence.prompt_left else ()
-
-    def _free_group(self) -> int:
-        if self.holes:
-            group = min(self.holes)
-            self.holes.remove(group)
-            return group
-        assert len(self.groups) < self.capacity, "more groups are taken than were reserved"
-        self.groups.append(None)
-        return len(self.groups) - 1
-
-    def _trim(self) -> None:
-        while self.groups and self.groups[-1] is None:
-            self.groups.pop()
-            self.holes.remove(len(self.groups))
+def notify_all(listeners: Iterable[Listener | None]) -> None:
+    """Notify all that there are, with one call for each event loop or thread."""
+    news: dict[Callable[[list[Any]], None], list[Any]] = {}
+    for listener in listeners:
+        if listener is not None:
+            news.setdefault(listener.notify, []).append(listener.key)
+    for notify, keys in news.items():
+        notify(keys)

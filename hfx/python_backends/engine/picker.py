@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import EngineError, StepFailed
+from ..errors import EngineError, StepFailed
 from .memory import Reserved
 from .ort.sessions import Arrays, Binding, open_session
 from .plan import Outcome, Pick

@@ -7,17 +7,12 @@ within the partition of `width`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
+from ..errors import EngineError
 from .checks import Ids
-from .errors import EngineError
-from .request import Event
+from .jobs import Events, Job, Pairs, Sequence
 from .search import Step
-
-if TYPE_CHECKING:
-    from .jobs import Job, Sequence
-
-Pairs = tuple[tuple[int, int], ...]
 
 # ONNX Runtime's attention takes queries in blocks of a multiple of so many, and a last block of one query goes to
 # another kernel, which rounds differently: the last token would have other bits than in a longer row or part.
@@ -62,7 +57,7 @@ class Outcome:
     result: Step | EngineError
     argmax: int | None = None
     accepted: int = 0
-    earlier: tuple[Event, ...] = ()
+    earlier: Events = ()
 
 
 def part_start(start: int, end: int) -> int:

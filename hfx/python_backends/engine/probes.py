@@ -13,8 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ..errors import ProcessorUnsuited
 from .checks import Ids
-from .errors import ProcessorUnsuited
 from .plan import part_start
 from .prefix_cache import BLOCK
 from .runner import Outputs, RunnerPartition, Verifier

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from ..errors import DoesNotFit, InvalidRequest
 from .checks import Ids, boolean, integer, optional, token_id, token_ids, token_sequences
-from .errors import DoesNotFit, InvalidRequest
 from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, setting
 from .spec import EngineSpec
 

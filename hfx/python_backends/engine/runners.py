@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from ..errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
 from . import openvino
-from .errors import EngineError, ModelDamaged, ProcessorUnsuited, ProviderMissing
-from .openvino.decoder_runner import PagedDecoderRunner
-from .openvino.encoder_decoder_runner import PagedEncoderDecoderRunner
-from .ort.decoder_runner import OrtDecoderRunner
-from .ort.encoder_decoder_runner import OrtEncoderDecoderRunner
+from .openvino.runners import PagedDecoderRunner, PagedEncoderDecoderRunner
 from .ort.kv_cache import CacheMaker, DeviceCache, KvCache
+from .ort.runners import OrtDecoderRunner, OrtEncoderDecoderRunner
 from .ort.sessions import check_machine, operators_refusal
 from .runner import Runner, SessionSettings
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import StepFailed
 from .checks import Ids
-from .errors import StepFailed
 from .request import Event, Top
 
 Floats = NDArray[np.float32]

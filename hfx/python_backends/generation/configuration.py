@@ -24,9 +24,9 @@ from ..engine.checks import (
     token_ids,
     token_sequences,
 )
-from ..engine.errors import InvalidRequest
 from ..engine.generation_settings import checked
 from ..engine.spec import DECODER, ENCODER_DECODER
+from ..errors import InvalidRequest
 
 FILE_NAME = "generation.json"
 FORMAT = 1

@@ -1,12 +1,12 @@
 """A document in parts that the model can read: whole sentences, some of them in two parts.
 
-What becomes of the parts is merging.py's. Nothing is left out, and every part fits (but for a single character of more
-tokens than the model holds, whose prompt then counts what it loses). The same text has the same parts always, in time
-linear in the text; each is made when it is asked for, in memory that does not grow with the text. A sentence ends
-behind . ! ? … and the like (and the quotes and brackets that close there) where white space and then no small letter
-follows, behind the full stops of scripts that write no spaces, and at an empty line. A full stop ends none behind a
-common abbreviation, initials or the number of a list. Where the rules err, a part begins elsewhere, and no text is
-lost.
+What becomes of the parts is request_window.py's. Nothing is left out, and every part fits (but for a single character
+of more tokens than the model holds, whose prompt then counts what it loses). The same text has the same parts always,
+in time linear in the text; each is made when it is asked for, in memory that does not grow with the text. A sentence
+ends behind . ! ? … and the like (and the quotes and brackets that close there) where white space and then no small
+letter follows, behind the full stops of scripts that write no spaces, and at an empty line. A full stop ends none
+behind a common abbreviation, initials or the number of a list. Where the rules err, a part begins elsewhere, and no
+text is lost.
 """
 
 from __future__ import annotations

@@ -11,20 +11,18 @@ from typing import Any, Union
 
 from tokenizers import Tokenizer
 
-from ..engine.engine import DEFAULT_SLOTS, Engine
-from ..engine.errors import DeadlineExceeded, InvalidRequest, ModelDamaged
+from ..engine.engine import Engine
 from ..engine.request import Request
 from ..engine.spec import NATIVE, OPENVINO
+from ..errors import DeadlineExceeded, InvalidRequest, ModelDamaged
 from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
-from .merging import concatenate, summarize
-from .pieces import Piece, Pieces, Read, SequenceReader, as_one_piece, join_texts, read_live, read_whole
+from .pieces import Piece, Pieces, TokenReader, as_one_piece, join_texts
 from .prompts import PromptEncoder, Text
-from .request_window import Cancelled, RequestWindow
+from .request_window import Cancelled, RequestWindow, concatenate, summarize
 from .settings import GenerationConfig, resolve_config
-from .streams import TextStream
-from .tokens import TokenReader
+from .streams import Read, SequenceReader, TextStream, read_live, read_whole
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -67,19 +65,15 @@ class TextGenerator:
         device: str = "cpu",
         provider: str = "",
         runtime: str | None = None,
-        slots: int = DEFAULT_SLOTS,
-        max_queue: int = 64,
-        max_queue_seconds: float = 0.0,
-        threads: int = 0,
-        prefix_cache_mb: int | None = None,
+        **settings: Any,
     ) -> TextGenerator:
         """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
         `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
         computes on the CPU, as the configuration names it: openvino or native (onnxruntime where that can't be had), or
-        onnxruntime; None: what engine.json says. `slots`, `max_queue`, `max_queue_seconds`, `threads` and
-        `prefix_cache_mb` are those of Engine.open. The decoder for the default number of beams is open when this
-        returns. Raises ModelRefused in its kinds.
+        onnxruntime; None: what engine.json says. `settings` are `threads` of Engine.open and the fields of
+        EngineSettings, but for the beams: the decoder for the default number of them is open when this returns. Raises
+        ModelRefused in its kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -89,15 +83,11 @@ class TextGenerator:
             raise ModelDamaged(f"{folder} has no engine for the device {device!r}", "Export the model for that device")
         engine = Engine.open(
             folder / device,
-            slots=slots,
-            max_queue=max_queue,
-            max_queue_seconds=max_queue_seconds,
-            threads=threads,
-            prefix_cache_mb=prefix_cache_mb,
             provider=provider or PROVIDERS[device],
             # A name would be strict: engine.json's own choice is what gives way where it can't be had.
             runtime=None if runtime in (OPENVINO, NATIVE) else runtime,
             beams=(int(configuration.defaults.get("num_beams", 1)),),
+            **settings,
         )
         try:
             _check_engine(configuration, engine, folder)
@@ -171,10 +161,10 @@ class TextGenerator:
         return TextStream(partial(self._pieces, text, config, _read(config)))
 
     def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
-        handle = self.engine.submit(request)
-        stream.add(handle)
+        job = self.engine.submit(request)
+        stream.add(job)
         readers = [self._reader(config) for _ in range(config.settings.num_return_sequences)]
-        return read(stream, handle, request, readers)
+        return read(stream, job, readers)
 
     def _reader(self, config: GenerationConfig) -> SequenceReader:
         tokens = TokenReader(self._detokenizer) if config.returns_tokens else None
@@ -211,7 +201,7 @@ class TextGenerator:
             return (piece for pieces in documents for piece in pieces)
         requests = (self._prompts.encode(text, config) for text in texts)
         submit = partial(self._submit, stream, config)
-        window = RequestWindow(stream, submit, requests, self._slots + self.engine.max_queue)
+        window = RequestWindow(stream, submit, requests, self._slots + self.engine.settings.max_queue)
         return window.pieces(lambda *submitted: as_one_piece(read(*submitted)))
 
 

@@ -1,19 +1,93 @@
-"""What a caller gets: a text, or its pieces as they come; and how they are made of the engine's events."""
+"""What a caller gets: a text, or its pieces as they come, and of its tokens the id, text and log-probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar
 
-from ..engine.errors import EngineClosed
-from ..engine.handle import Handle
-from ..engine.request import Event, Request
-from .detokenizer import Decoding
-from .tokens import Token, TokenReader, token_outputs
+from ..engine.request import Event, Top
+from .detokenizer import Detokenizer
 
-if TYPE_CHECKING:
-    from .streams import TextStream
+# JSON has no minus infinity; OpenAI's API writes this for a token that can't be.
+LEAST = -9999.0
+# How the text of a token begins that is no UTF-8 by itself, as OpenAI's API has it: bytes:\xe2\x80
+BYTES = "bytes:"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A generated token: `text` is what it adds to the text, and the name of a `special` one, which adds nothing.
+
+    Half a character has the text `bytes:\\xe2\\x80`, as in OpenAI's API. `logprob` is the natural logarithm of the
+    model's own probability, before temperature, penalties and any other processing. `top` are the most probable tokens
+    in its place, best first, as many as `logprobs` asks for; the token may be among them.
+    """
+
+    id: int
+    text: str
+    logprob: float
+    special: bool = False
+    top: tuple[Token, ...] = ()
+
+    @property
+    def raw(self) -> bytes:
+        """The text as UTF-8, and half a character as the bytes that it is."""
+        if not self.text.startswith(BYTES):
+            return self.text.encode()
+        return bytes.fromhex(self.text.removeprefix(BYTES).replace("\\x", " "))
+
+
+class TokenReader:
+    """The tokens of one sequence, as they come. Spaces of their texts are as they are before they are cleaned up."""
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+        self._window = detokenizer.window()
+
+    def read(self, event: Event, known: int, count: int) -> tuple[Token, ...]:
+        """The `count` tokens behind the first `known` of an event."""
+        found = []
+        log_probs = event.log_probs or ()
+        for at in range(known, known + count):
+            token_id = event.ids[at]
+            top: Top = event.top[at] if event.top else ()
+            found.append(self._token(token_id, log_probs[at], tuple(self._token(*each) for each in top)))
+            if self._window is not None and not self._detokenizer.is_special(token_id):
+                self._window.push(token_id)
+        return tuple(found)
+
+    def _token(self, token_id: int, log_prob: float, top: tuple[Token, ...] = ()) -> Token:
+        """One that may come next."""
+        raw = self._detokenizer.token_bytes(token_id)
+        if raw is None:
+            assert self._window is not None
+            raw = self._window.peek(token_id).encode()
+        return Token(token_id, shown(raw), max(log_prob, LEAST), self._detokenizer.is_special(token_id), top)
+
+
+def shown(raw: bytes) -> str:
+    """The text of a token's bytes; one that could be mistaken for bytes is written as bytes, too."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = BYTES
+    return BYTES + "".join(f"\\x{byte:02x}" for byte in raw) if text.startswith(BYTES) else text
+
+
+def token_outputs(tokens: Sequence[Token]) -> dict[str, Any]:
+    """Rows [tokens, 1 + alternatives] by the names of a generator's output tensors."""
+    return {
+        "token_ids": _table(tokens, "id"),
+        "token_texts": _table(tokens, "text"),
+        "token_log_probs": _table(tokens, "logprob"),
+        "token_special": _table(tokens, "special"),
+    }
+
+
+def _table(tokens: Iterable[Token], field: str) -> list[list[Any]]:
+    return [[getattr(each, field) for each in (token, *token.top)] for token in tokens]
+
 
 Item = TypeVar("Item")
 
@@ -57,15 +131,6 @@ class Piece:
 
 # None: there is no piece yet; the listener of the stream that is read is notified when to go on.
 Pieces = Generator[Optional[Piece], None, None]
-Read = Callable[["TextStream", Handle, Request, Sequence["SequenceReader"]], Pieces]
-
-
-@dataclass(frozen=True)
-class SequenceReader:
-    """What makes a text of a sequence's tokens and, where they are wanted, what callers see of the tokens."""
-
-    decoding: Decoding
-    tokens: TokenReader | None = None
 
 
 def join_pieces(pieces: Sequence[Piece]) -> Piece:
@@ -105,101 +170,3 @@ def as_one_piece(pieces: Pieces) -> Pieces:
         else:
             parts.append(piece)
     yield join_pieces(parts)
-
-
-def read_live(stream: TextStream, handle: Handle, request: Request, readers: Sequence[SequenceReader]) -> Pieces:
-    """Pieces as tokens come, of a text for each of `readers`.
-
-    Once all have met a stop string, the request is cancelled.
-    """
-    newest = _before_first(request, readers)
-    try:
-        while newest:
-            handle.on_events = stream.listener
-            events = handle.poll()
-            if events is None:
-                raise EngineClosed("the engine ended the request before its texts were complete")
-            if not events:
-                yield None
-            yield from _pieces(events, newest, readers)
-    finally:
-        handle.cancel()
-
-
-def read_whole(stream: TextStream, handle: Handle, request: Request, readers: Sequence[SequenceReader]) -> Pieces:
-    """A single piece for each text, when all are complete: the listener is not notified before."""
-    try:
-        while True:
-            handle.on_end = stream.listener
-            if handle.done:
-                break
-            yield None
-        newest = _before_first(request, readers)
-        yield from _pieces(handle.result(), newest, readers)
-    finally:
-        handle.cancel()
-
-
-def _pieces(events: Iterable[Event], newest: dict[int, Piece], readers: Sequence[SequenceReader]) -> Iterator[Piece]:
-    """The pieces that are shown of `events`; `newest` has the last one of each text, until the text is complete."""
-    for event in events:
-        if event.index not in newest:
-            continue
-        piece = newest[event.index] = next_piece(newest[event.index], event, readers[event.index])
-        if piece.finish_reason:
-            del newest[event.index]
-        if piece.is_shown:
-            yield piece
-
-
-def _before_first(request: Request, readers: Sequence[SequenceReader]) -> dict[int, Piece]:
-    """What each text begins with, by index."""
-    return {
-        index: Piece(
-            "",
-            index,
-            input_tokens=len(request.prompt),
-            truncated_tokens=request.truncated_tokens,
-            log_probs=() if request.settings.log_probs else None,
-            tokens=None if reader.tokens is None else (),
-        )
-        for index, reader in enumerate(readers)
-    }
-
-
-def next_piece(before: Piece, event: Event, reader: SequenceReader) -> Piece:
-    """What an event adds to the text behind `before`, whose tokens go to this piece where it was not shown.
-
-    Of the tokens of a text's end, those that have come before are left out.
-    """
-    known = before.output_tokens if event.finish_reason else 0
-    text, count = _decoded(event, known, reader.decoding)
-    log_probs, tokens = before.log_probs, before.tokens
-    if log_probs is not None:
-        new = (event.log_probs or ())[known : known + count]
-        log_probs = new if before.is_shown else log_probs + new
-    if tokens is not None and reader.tokens is not None:
-        read = reader.tokens.read(event, known, count)
-        tokens = read if before.is_shown else tokens + read
-    return Piece(
-        text,
-        before.index,
-        "stop" if reader.decoding.stopped else event.finish_reason,
-        before.input_tokens,
-        before.output_tokens + count,
-        before.truncated_tokens,
-        log_probs,
-        tokens,
-    )
-
-
-def _decoded(event: Event, known: int, decoding: Decoding) -> tuple[str, int]:
-    """The text of the tokens behind the first `known`, up to a stop string, and how many of them were taken."""
-    text = ""
-    for count, token_id in enumerate(event.ids[known:], 1):
-        text += decoding.push(token_id)
-        if decoding.stopped:
-            return text, count
-    if event.finish_reason:
-        text += decoding.finish()
-    return text, max(len(event.ids) - known, 0)

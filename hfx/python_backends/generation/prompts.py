@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Union
 
-from ..engine.errors import DoesNotFit, InvalidRequest, ModelDamaged
 from ..engine.request import Request
-from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, InvalidInput, decoded, piece
+from ..errors import DoesNotFit, InvalidInput, InvalidRequest, ModelDamaged
+from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, decoded, piece
 from .configuration import Configuration
 from .settings import GenerationConfig
 

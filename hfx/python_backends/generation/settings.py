@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from ..engine.errors import InvalidRequest
 from ..engine.generation_settings import BEAMS, CHUNKS, DECODING, SAMPLING, SETTINGS, TEXTS, Texts, checked, of_scope
 from ..engine.request import Settings
+from ..errors import InvalidRequest
 from .configuration import Configuration, Languages
 
 SHOWN_LANGUAGES = 10

@@ -1,17 +1,25 @@
-"""The pieces of a call for a thread, for an event loop, or for a thread that polls many streams."""
+"""The pieces of a call, made of the engine's events.
+
+They are for a thread, for an event loop, or for a thread that polls many streams.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Union
 
-from ..engine.handle import Handle, Listener, LoopNotifier
-from .pieces import Piece, Pieces
+from ..engine.jobs import Job, Listener
+from ..engine.request import Event, Request
+from ..errors import EngineClosed
+from .detokenizer import Decoding
+from .pieces import Piece, Pieces, TokenReader
 
 AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
 # Starts work that takes a while elsewhere.
@@ -34,25 +42,25 @@ class TextStream:
         self.start: Start | None = None
         self._news = threading.Event()
         self._own_listener = self.listener = Listener(_set_all, self._news)
-        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of `cancelled` and `_handles`
+        self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of `cancelled` and `_jobs`
         self._pieces = open_pieces(weakref.proxy(self))
 
-    def add(self, handle: Handle) -> None:
-        """Cancel `handle` too when the stream is cancelled, or now if it has been."""
+    def add(self, job: Job) -> None:
+        """Cancel `job` too when the stream is cancelled, or now if it has been."""
         with self._lock:
-            self._handles.add(handle)
+            self._jobs.add(job)
             is_cancelled = self.cancelled.is_set()
         if is_cancelled:
-            handle.cancel()
+            job.cancel()
 
     def cancel(self) -> None:
         """End the request soon: its texts end where they are, with the reason "cancelled". From any thread."""
         with self._lock:
             self.cancelled.set()
-            handles = tuple(self._handles)
-        for handle in handles:
-            handle.cancel()
+            jobs = tuple(self._jobs)
+        for job in jobs:
+            job.cancel()
 
     def close(self) -> None:
         """Cancel what is left and be done with it."""
@@ -129,6 +137,127 @@ def compute(stream: TextStream, work: Callable[[], None]) -> Pieces:
     future.result()
 
 
-def _set_all(events: list[threading.Event]) -> None:
+@dataclass(frozen=True)
+class LoopNotifier:
+    """Sets events of an event loop from another thread; equal for the same loop."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __call__(self, events: list[Any]) -> None:
+        """Set `events`."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for them
+            self.loop.call_soon_threadsafe(_set_all, events)
+
+
+def _set_all(events: Iterable[threading.Event | asyncio.Event]) -> None:
     for event in events:
         event.set()
+
+
+@dataclass(frozen=True)
+class SequenceReader:
+    """What makes a text of a sequence's tokens and, where they are wanted, what callers see of the tokens."""
+
+    decoding: Decoding
+    tokens: TokenReader | None = None
+
+
+Read = Callable[[TextStream, Job, Sequence[SequenceReader]], Pieces]
+
+
+def read_live(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -> Pieces:
+    """Pieces as tokens come, of a text for each of `readers`.
+
+    Once all have met a stop string, the request is cancelled.
+    """
+    newest = _before_first(job.request, readers)
+    try:
+        while newest:
+            job.on_events = stream.listener
+            events = job.poll()
+            if events is None:
+                raise EngineClosed("the engine ended the request before its texts were complete")
+            if not events:
+                yield None
+            yield from _pieces(events, newest, readers)
+    finally:
+        job.cancel()
+
+
+def read_whole(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -> Pieces:
+    """A single piece for each text, when all are complete: the listener is not notified before."""
+    try:
+        while True:
+            job.on_end = stream.listener
+            if job.done:
+                break
+            yield None
+        newest = _before_first(job.request, readers)
+        yield from _pieces(job.result(), newest, readers)
+    finally:
+        job.cancel()
+
+
+def _pieces(events: Iterable[Event], newest: dict[int, Piece], readers: Sequence[SequenceReader]) -> Iterator[Piece]:
+    """The pieces that are shown of `events`; `newest` has the last one of each text, until the text is complete."""
+    for event in events:
+        if event.index not in newest:
+            continue
+        piece = newest[event.index] = next_piece(newest[event.index], event, readers[event.index])
+        if piece.finish_reason:
+            del newest[event.index]
+        if piece.is_shown:
+            yield piece
+
+
+def _before_first(request: Request, readers: Sequence[SequenceReader]) -> dict[int, Piece]:
+    """What each text begins with, by index."""
+    return {
+        index: Piece(
+            "",
+            index,
+            input_tokens=len(request.prompt),
+            truncated_tokens=request.truncated_tokens,
+            log_probs=() if request.settings.log_probs else None,
+            tokens=None if reader.tokens is None else (),
+        )
+        for index, reader in enumerate(readers)
+    }
+
+
+def next_piece(before: Piece, event: Event, reader: SequenceReader) -> Piece:
+    """What an event adds to the text behind `before`, whose tokens go to this piece where it was not shown.
+
+    Of the tokens of a text's end, those that have come before are left out.
+    """
+    known = before.output_tokens if event.finish_reason else 0
+    text, count = _decoded(event, known, reader.decoding)
+    log_probs, tokens = before.log_probs, before.tokens
+    if log_probs is not None:
+        new = (event.log_probs or ())[known : known + count]
+        log_probs = new if before.is_shown else log_probs + new
+    if tokens is not None and reader.tokens is not None:
+        read = reader.tokens.read(event, known, count)
+        tokens = read if before.is_shown else tokens + read
+    return Piece(
+        text,
+        before.index,
+        "stop" if reader.decoding.stopped else event.finish_reason,
+        before.input_tokens,
+        before.output_tokens + count,
+        before.truncated_tokens,
+        log_probs,
+        tokens,
+    )
+
+
+def _decoded(event: Event, known: int, decoding: Decoding) -> tuple[str, int]:
+    """The text of the tokens behind the first `known`, up to a stop string, and how many of them were taken."""
+    text = ""
+    for count, token_id in enumerate(event.ids[known:], 1):
+        text += decoding.push(token_id)
+        if decoding.stopped:
+            return text, count
+    if event.finish_reason:
+        text += decoding.finish()
+    return text, max(len(event.ids) - known, 0)

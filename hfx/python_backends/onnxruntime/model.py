@@ -16,8 +16,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from ..postprocess.inputs import InvalidInput, read_request
-from ..postprocess.tasks import Postprocessor, answer_each, open_postprocessor
+from ..errors import InvalidInput
+from ..tasks.inputs import read_request
+from ..tasks.postprocessing import Postprocessor, answer_each, open_postprocessor
 from .config import POSTPROCESS, Config, model_file, parameters
 from .ragged import InvalidShape, Layout, Request, answer, check
 from .sessions import open_session

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..engine.handle import Listener
+from ..engine.jobs import Listener
 from ..generation.streams import TextStream
 from .cancellation_poller import CancellationPoller
 from .request import GenerateRequest

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE = Path("/proc/self/ns/pid")
-# The reason in the message of a call whose engine has died, or is not there yet; response_writer.py has the others.
-ENGINE_UNREACHABLE = "ENGINE_UNREACHABLE"
 CONNECT_SECONDS = 5.0  # an engine that is stopped takes none once its backlog is full
 PUBLICATION_FILE = ".publication"
 HEADER = struct.Struct("<Q")  # the length of the message behind it

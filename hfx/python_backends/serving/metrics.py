@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..engine.core import Histogram, Stats
-from .response_writer import REASONS
+from ..errors import REASONS
 
 Kind = Literal["counter", "gauge"]
 Labels = tuple[tuple[str, str], ...]
@@ -62,11 +62,12 @@ _INTER_TOKEN = ("hfx_inter_token_seconds", "Seconds from one token of a request 
 
 
 def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
-    """Gauges and counters. `refused` counts by the reasons of codes.py."""
+    """Gauges and counters. `refused` counts by `Reason.refusal`."""
     for name, kind, description, read in _VALUES:
         yield Sample(name, description, kind, (), read(stats))
-    for reason in REASONS:
-        yield Sample(*_REFUSED, "counter", (("reason", reason),), refused[reason])
+    for reason in REASONS.values():
+        if reason.refusal:
+            yield Sample(*_REFUSED, "counter", (("reason", reason.refusal),), refused[reason.refusal])
 
 
 def histograms(stats: Stats) -> Iterator[Sample]:

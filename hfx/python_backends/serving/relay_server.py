@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
+from ..errors import reason_of, with_reason
 from .ipc import FramedSocket, address, bytes_of, check_peer
 from .request import Channel, Tensors
-from .response_writer import code_of, message_of
 
 RETRY_SECONDS = 0.1
 
@@ -137,7 +137,8 @@ class RelayServer:
             tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
             self._take(tensors, message.get("parameters", ""), channel, f"{relay}-{message['id']}")
         except Exception as error:  # a bug, which is this request's alone
-            channel.fail(message_of(error), code_of(error))
+            reason = reason_of(error)
+            channel.fail(with_reason(reason, error), reason.code)
 
 
 def _raw(item: Any) -> Any:

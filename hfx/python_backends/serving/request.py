@@ -14,9 +14,9 @@ from typing import Any, Optional, Protocol
 import numpy as np
 
 from ..engine.checks import boolean, filled
-from ..engine.errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..engine.generation_settings import LISTS, from_text
-from ..engine.handle import Listener
+from ..engine.jobs import Listener
+from ..errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
 from ..generation.streams import Start, TextStream

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 
-from ..engine.errors import DeadlineExceeded, DoesNotFit, Draining, InvalidRequest, QueueFull
+from ..errors import reason_of, with_reason
 from ..generation.pieces import Piece, join_pieces
 from .request import GenerateRequest
 
@@ -17,19 +17,6 @@ RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
 LONGEST_PAUSE = 0.25  # seconds
 COALESCED_AT_ONCE = 8  # so that a first piece never waits for more than these to be sent
-
-# Kind, Triton's code, reason in the message, reason of a refusal in the metrics; hfx/client/errors.py and
-# docs/generation-serving.md have the same reasons. Codes are names in pb.TritonError, which is not there yet while the
-# stub imports a model.
-_CODES = (
-    (InvalidRequest, "INVALID_ARG", "INVALID_REQUEST", "invalid"),
-    (DoesNotFit, "INVALID_ARG", "TOO_LONG", "too_long"),
-    (QueueFull, "UNAVAILABLE", "QUEUE_FULL", "queue_full"),
-    (Draining, "UNAVAILABLE", "DRAINING", "draining"),
-    (DeadlineExceeded, "CANCELLED", "DEADLINE_EXCEEDED", None),
-    (Exception, "INTERNAL", "FAILED", None),
-)
-REASONS = tuple(reason for *_, reason in _CODES if reason)
 
 
 class ResponseWriter:
@@ -85,20 +72,5 @@ class ResponseWriter:
             piece = join_pieces(pieces)
             request.channel.send(request.outputs(piece), final=bool(piece.finish_reason))
         if error is not None:
-            request.channel.fail(message_of(error), code_of(error))
-
-
-def code_of(error: Exception) -> str:
-    """The name of the code that a caller gets."""
-    return next(code for kind, code, _, _ in _CODES if isinstance(error, kind))
-
-
-def message_of(error: Exception) -> str:
-    """What a caller reads: `[hfx:REASON]`, for programs, and the error's own message."""
-    reason = next(reason for kind, _, reason, _ in _CODES if isinstance(error, kind))
-    return f"[hfx:{reason}] {error}"
-
-
-def reason_of(error: Exception) -> str | None:
-    """Why a request was refused; None for one that was taken and went wrong."""
-    return next(reason for kind, _, _, reason in _CODES if isinstance(error, kind))
+            reason = reason_of(error)
+            request.channel.fail(with_reason(reason, error), reason.code)

@@ -6,9 +6,8 @@ Python 3.10 only, relative imports.
 """
 
 from .calls import NO_ANSWER, call, connect_socket, socket_url
-from .probe import Probe, Target, probes
+from .probe import PATIENCE_SECONDS, Death, Probe, Target, probes, send
 from .process_table import SERVER, STUB, model_of, processes, read_process
-from .verdicts import PATIENCE_SECONDS, Death, send
 
 __all__ = [
     "NO_ANSWER",

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from .calls import NO_ANSWER, answer
-from .probe import Target, probes
-from .verdicts import send
+from .probe import Target, probes, send
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,17 +1,24 @@
-"""What a liveness probe is: the cheapest request to each entry point, made from the model's own configuration."""
+"""A liveness probe: the cheapest request to each entry point, sent, and what its answer means."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
-from collections.abc import Mapping
+import re
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from .calls import call
+from .calls import CONNECT_SECONDS, JSON_HEADERS, NO_ANSWER, call, connect
+from .process_table import cpu_seconds
 
 TEXT = "hi"
+MASKED = "hi [MASK] <mask> <special1>"  # for models that fill masks: one of them is the tokenizer's own
 SETTINGS = {"max_tokens": 1, "timeout_ms": 10_000}  # of generators, where their configuration lists them
 
 
@@ -88,9 +95,10 @@ def _infer(config: Mapping[str, Any]) -> dict[str, Any]:
 def _values(config: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[Any]]]:
     """The tensors to send with their elements: the required texts, and the settings that make an answer cheap."""
     values: list[tuple[Mapping[str, Any], list[Any]]] = []
+    fills = any(tensor["name"] == "fills" for tensor in config.get("output", ()))
     for tensor in config["input"]:
         if not tensor.get("optional"):
-            values.append((tensor, [TEXT] * math.prod(_shape(tensor))))
+            values.append((tensor, [MASKED if fills else TEXT] * math.prod(_shape(tensor))))
         elif tensor["name"] in SETTINGS and tensor["data_type"] == "TYPE_INT32":
             values.append((tensor, [SETTINGS[tensor["name"]]]))
     return values
@@ -103,3 +111,111 @@ def _shape(tensor: Mapping[str, Any]) -> list[int]:
 def model_path(model: str) -> str:
     """The path of `model` in the V2 protocol."""
     return f"/v2/models/{quote(model, safe='')}"
+
+
+# What an answer means
+
+
+# What the Python backend says of a process that it has lost; no other answer is the end of a model.
+LOST = re.compile(
+    r"Stub process(?: '(?P<model>[^'\"\\]+)_\d+_\d+')?[^\"\\]*is not healthy\.?|Failed to obtain the health mutex\.?"
+)
+PATIENCE_SECONDS = 10.0  # without an answer: then the model's progress is measured, and again after as long
+LOOK_SECONDS = 1.0  # between two looks at the progress of a model that has not answered
+FAILING_SECONDS = 2.0  # in which requests failed and nothing was done: requests before the probe fail one by one
+BUSY_SHARE = 0.05  # of a core: a process that takes more is at work
+MAX_BYTES = 1 << 20  # read of an answer
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a model can't answer: `models` are those whose processes are to be replaced, none: the whole server."""
+
+    models: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a probe's workers have completed so far; `counts` is empty when the server gives none.
+
+    `failures` are requests that failed, which is no progress: a stopped engine under streams fails one after the other.
+    """
+
+    counts: tuple[int | bytes, ...]
+    failures: int
+    cpu_seconds: float
+    at: float
+
+    def beyond(self, before: Progress) -> bool:
+        """Whether anything was done since `before`."""
+        worked = self.cpu_seconds - before.cpu_seconds
+        return self.counts != before.counts or worked > BUSY_SHARE * (self.at - before.at)
+
+
+def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> Death | None:
+    """Why the model is dead; None when it is not, or when the connection broke.
+
+    Waits for the answer for as long as the model makes progress, so a server that is merely overloaded is alive.
+    """
+    connection = connect(target.http_url, CONNECT_SECONDS)
+    with closing(connection):
+        try:
+            connection.request("POST", probe.path, probe.body, JSON_HEADERS)
+            if reason := _wait(connection, lambda: progress(target, probe), patience):
+                return Death(probe.workers, f"{probe.model} {reason}")
+            answer = connection.getresponse().read(MAX_BYTES).decode(errors="replace")
+        except (OSError, http.client.HTTPException):
+            return None
+    lost = LOST.search(answer)
+    if lost is None:
+        return None
+    return Death((lost["model"],) if lost["model"] else probe.workers, f"{probe.model} can't answer ({lost[0]})")
+
+
+def _wait(connection: http.client.HTTPConnection, look: Callable[[], Progress], patience: float) -> str:
+    """Wait for the answer; returns why none will come, or an empty string when one has begun to."""
+    began = time.monotonic()
+    last: Progress | None = None  # that was seen to be made
+    while not _readable(connection, min(patience, LOOK_SECONDS)):
+        now = look()
+        if last is None or now.beyond(last):
+            last = now
+            continue
+        idle = now.at - last.at
+        if now.failures > last.failures and idle >= FAILING_SECONDS:
+            return f"gave no answer for {idle:.1f} s in which requests failed and none succeeded"
+        if idle >= patience and now.at - began >= 2 * patience:
+            return f"gave no answer for {2 * patience:g} s and did nothing meanwhile"
+    return ""
+
+
+def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def progress(target: Target, probe: Probe) -> Progress:
+    """What the workers of `probe` have completed until now: requests, an engine's steps, and CPU time."""
+    counts: list[int | bytes] = []
+    failures = 0
+    with suppress(*NO_ANSWER):
+        for worker in probe.workers:
+            statistics = json.loads(call(f"{target.http_url}{model_path(worker)}/stats"))["model_stats"]
+            counts.append(_requests(statistics, "success"))
+            failures += _requests(statistics, "fail")
+        if target.metrics_url:
+            counts += _steps_made(call(target.metrics_url), probe.workers)
+    return Progress(tuple(counts), failures, cpu_seconds(probe.workers if counts else ()), time.monotonic())
+
+
+def _requests(versions: Sequence[Mapping[str, Any]], outcome: str) -> int:
+    """The requests to all versions of a model with an `outcome`: success, fail."""
+    return sum(int(version["inference_stats"][outcome]["count"]) for version in versions)
+
+
+def _steps_made(metrics: bytes, workers: Sequence[str]) -> list[bytes]:
+    labels = [f'"{name}"'.encode() for name in {*workers, *(worker.removesuffix("_stream") for worker in workers)}]
+    lines = (line for line in metrics.splitlines() if line.startswith(b"hfx_steps_total"))
+    return [line for line in lines if any(label in line for label in labels)]

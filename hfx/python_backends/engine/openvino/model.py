@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ModelDamaged
+from ...errors import ModelDamaged
 from ..memory import Reserved
 from ..runner import SessionSettings
 from ..spec import EngineSpec

@@ -1,6 +1,6 @@
 """Where keys and values lie in ONNX Runtime: on the host or on a device, of rows, prefixes and encoded sources.
 
-OpenVINO's are in openvino/paged_cache.py (in blocks) and openvino/partition.py. None knows which rows are in use.
+OpenVINO's are in openvino/kv_cache.py. None knows which rows are in use.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..checks import Ids
 from ..memory import Reserved
-from ..plan import Pairs
 from ..prefix_cache import BLOCK
-from ..runner import SessionSettings
+from ..runner import Pairs, SessionSettings
 from ..spec import EngineSpec
 from .sessions import Bindables, Binding, DeviceArray, open_session
 

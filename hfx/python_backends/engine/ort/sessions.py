@@ -13,7 +13,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
+from ...errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
 from ..memory import trim_heap
 from ..plan import QUERIES
 from ..runner import SessionSettings

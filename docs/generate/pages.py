@@ -1,0 +1,62 @@
+"""The generated pages of docs/: commands, rules, and the tables of tables.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from docs.generate import tables
+from hfx.cli.commands import COMMANDS, load
+
+WIDTH = 110
+
+
+def pages() -> dict[str, str]:
+    """File name -> text of every generated page."""
+    return {
+        "cli.md": command_page(),
+        "lint.md": lint_page(),
+        "settings.md": tables.settings_page(),
+        "tensors.md": tables.tensors_page(),
+        "errors.md": tables.errors_page(),
+        "parameters.md": tables.parameters_page(),
+        "metrics.md": tables.metrics_page(),
+        "api.md": tables.api_page(),
+    }
+
+
+def command_page() -> str:
+    """The help of every command."""
+    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes: [errors.md](errors.md).", ""]
+    for name, command in _commands("", COMMANDS):
+        parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
+    return "\n".join(parts)
+
+
+def _commands(prefix: str, table: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name, the members of a group instead of it."""
+    for name in table:
+        command = load(name, table)
+        if members := getattr(command, "table", None):
+            yield from _commands(f"{prefix}{name} ", members)
+        else:
+            yield prefix + name, command
+
+
+def lint_page() -> str:
+    """The rules of `hfx lint`, and those of `hfx deploy check DIR`."""
+    from hfx.deploy.check import RULES as DEPLOYMENT_RULES
+    from hfx.repository.lint import RULES
+
+    rows = [f"| {rule.id} | {rule.severity} | {rule.title} |" for rule in RULES]
+    head = ["# Rules of `hfx lint`", "", "Made by `make docs`.", "", "| id | severity | rule |", "|---|---|---|"]
+    sourced = [f"| {each.id} | {each.severity} | {each.title} | <{each.source}> |" for each in DEPLOYMENT_RULES]
+    second = ["", "## Of `hfx deploy check DIR`", "", "| id | severity | rule | source |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows, *second, *sourced, ""])
+
+
+def _help(command: Any, name: str) -> str:
+    settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    context = command.context_class(command, info_name=f"hfx {name}", **settings)
+    text: str = command.get_help(context)
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip()

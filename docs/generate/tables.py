@@ -1,0 +1,231 @@
+"""Generated tables of the documentation: settings, tensors, errors, configuration parameters, metrics, Python API."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
+from typing import Any
+
+from hfx import errors, names
+
+MADE = "Generated from the code by `make docs`."
+UNEXPECTED = {130: "interrupted by Ctrl-C", 141: "the reader of stdout has closed it"}
+# Parameters of config.pbtxt: folder, name, what it means. Defaults of an export are in the files themselves.
+PARAMETERS = (
+    ("NAME_tokenize", "max_queue_seconds", "a request that would wait for longer is refused; 0: no bound"),
+    ("NAME_tokenize", "max_queue_size", "requests that may wait for the net; 0: no bound"),
+    ("NAME_net", "intra_op_thread_count", "threads of each operator"),
+    ("NAME_net", "inter_op_thread_count", "operators that run at a time"),
+    ("NAME_net", "max_width", "tokens of the longest row that the net takes"),
+    ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
+    ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
+    ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
+    ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
+    ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
+    ("NAME_net", "skips_padding", "1: it computes nothing for padding, so that rows of near widths share a run"),
+    ("NAME", "engine", "of a generator: the model that holds the engine"),
+    ("NAME", "task", "of a generator: its task, which clients can't tell from the tensors"),
+    ("NAME", "model_sha256", "of the published files but configurations: by it `hfx batch --url` sees another model"),
+    ("NAME_stream", "device", "cpu or gpu"),
+    ("NAME_stream", "cpu_runtime", "onnxruntime, openvino or native"),
+    ("NAME_stream", "slots", "sequences that are decoded at a time; each beam takes one"),
+    ("NAME_stream", "max_queue_size", "requests that may wait for slots; the next one is refused"),
+    ("NAME_stream", "max_queue_seconds", "no more requests wait than will have begun by then; 0: no bound"),
+    ("NAME_stream", "prefix_cache_mb", "MB for beginnings that prompts have in common, of decoders on CPU; 0: none"),
+    ("NAME_stream", "intra_op_thread_count", "threads of each operator"),
+    ("NAME_stream", "drain_seconds", "time that running requests get when the model is unloaded"),
+)
+
+
+def settings_page() -> str:
+    """The settings of generation requests."""
+    from hfx.python_backends.engine.generation_settings import SETTINGS
+
+    rows = [
+        (
+            code(setting.name),
+            ", ".join(map(code, setting.aliases)),
+            setting.dtype or "not served",
+            setting.allowed,
+            default(setting),
+            setting.text,
+        )
+        for setting in SETTINGS.values()
+    ]
+    text = (
+        "The settings of a generation request, in every interface: `hfx infer` (as `--max-tokens`), the Python "
+        "client, Triton's tensors and request parameters, OpenAI's and the other HTTP APIs. The default holds where "
+        "neither the request nor the checkpoint's `generation_config.json` sets the field. A value out of range, a "
+        "setting that nothing would read (one of beam search without beams) and an unknown name are refused, naming "
+        "the field."
+    )
+    return page("Generation settings", text, ("setting", "also called", "type", "values", "default", "meaning"), rows)
+
+
+def default(setting: Any) -> str:
+    """The default of a generation setting in a table."""
+    if setting.name == "long":
+        return "truncate with an encoder, error without"
+    return "–" if setting.default in (None, ()) or setting.name == "seed" else code(str(setting.default).lower())
+
+
+def tensors_page() -> str:
+    """Inputs and outputs of every task."""
+    from hfx.exporter.encoder.folders import TRUNCATED
+    from hfx.exporter.generation.folders import OUTPUTS, STREAM_INPUTS
+    from hfx.exporter.tasks import TASKS
+
+    text = (
+        "What Triton sees. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. Names of "
+        "generation settings are explained in [settings.md](settings.md)."
+    )
+    parts = [f"# Tensors of every task\n\n{wrapped(text)}\n"]
+    for task in TASKS:
+        parts.append(_tensor_section(str(task.task), task.inputs, (*task.outputs, TRUNCATED)))
+    generators = ", ".join(sorted(str(task) for task in names.GENERATION_TASKS))
+    parts.append(_tensor_section(f"Generators: {generators}", STREAM_INPUTS, OUTPUTS))
+    parts.append(f"`{names.CANCEL_REQUEST}` is an input of `NAME_stream` alone.\n")
+    return "\n".join(parts)
+
+
+def _tensor_section(title: str, inputs: Iterable[Any], outputs: Iterable[Any]) -> str:
+    rows = [(code(spec.name), "optional input" if spec.optional else "input", *_type_of(spec)) for spec in inputs]
+    rows += [(code(spec.name), "output", *_type_of(spec)) for spec in outputs]
+    return f"## {title}\n\n" + "\n".join(table(("tensor", "", "type", "dims"), rows)) + "\n"
+
+
+def _type_of(spec: Any) -> tuple[str, str]:
+    data_type = spec.data_type.removeprefix("TYPE_")
+    return "BYTES" if data_type == "STRING" else data_type, str(list(spec.dims))
+
+
+def errors_page() -> str:
+    """The errors of the library and the exit codes of the command line."""
+    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.HfxError)]
+    rows = [(f"`{e.__name__}`", code(e.__mro__[1].__name__), str(e.exit_code), first_line(e)) for e in found]
+    text = (
+        "Every error that a user can cause or cure is an `hfx.errors.HfxError` with `message` (what happened) and "
+        "`fix` (what to do next). The command line prints both on stderr and exits with the error's code; 0 is success."
+    )
+    others = [(str(number), meaning) for number, meaning in UNEXPECTED.items()]
+    codes = ["", "## Other exit codes", "", *table(("code", "meaning"), others), ""]
+    return page("Errors and exit codes", text, ("error", "a kind of", "exit code", "meaning"), rows) + "\n".join(codes)
+
+
+def parameters_page() -> str:
+    """The parameters of config.pbtxt that a published model has."""
+    rows = [(code(folder), code(name), meaning) for folder, name, meaning in PARAMETERS]
+    text = (
+        "Parameters in the `config.pbtxt` of published models. `hfx tune --apply` changes them safely; after an edit "
+        "by hand, `hfx lint` reports that the file is not the published one. Instances, batch sizes and queue delays "
+        "are Triton's own fields."
+    )
+    return page("Configuration parameters", text, ("folder", "parameter", "meaning"), rows)
+
+
+def metrics_page() -> str:
+    """The metrics of generators."""
+    from hfx.front.settings import SAMPLES
+    from hfx.python_backends.engine.core import Stats
+    from hfx.python_backends.serving.metrics import counts, histograms
+
+    samples = {sample.name: sample for sample in (*counts(Stats(), Counter()), *histograms(Stats()))}
+    rows = [
+        *(
+            (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
+            for name, sample in samples.items()
+        ),
+        *((code(name), kind, "", description) for name, kind, description in SAMPLES),
+    ]
+    text = (
+        "Generators publish these on `/metrics`, each with the label `model`, beside Triton's own (`nv_...`); the last "
+        "two are of `hfx serve`, without a label. "
+        "Buckets are counters with the label `le`, as `histogram_quantile` reads them."
+    )
+    return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
+
+
+def page(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A page of one table."""
+    return "\n".join([f"# {title}", "", wrapped(text), "", *table(columns, rows), ""])
+
+
+def wrapped(text: str) -> str:
+    """`text` behind the note that a page is generated, in lines of a page's width."""
+    return textwrap.fill(f"{MADE} {text}", 120, break_long_words=False, break_on_hyphens=False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a Markdown table."""
+    for row in (columns, ["---"] * len(columns), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+
+
+def code(text: str) -> str:
+    """`text` as code."""
+    return f"`{text}`"
+
+
+def first_line(value: Any) -> str:
+    """The first sentence of a docstring."""
+    return (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+# The Python API
+
+
+def api_page() -> str:
+    """The public names of hfx.client: classes with their methods and fields."""
+    import hfx.client
+
+    text = "The public names of `hfx.client`. Examples: [client.md](client.md). Errors: [errors.md](errors.md)."
+    head = f"# Python API\n\n{wrapped(text)}\n"
+    return "\n".join([head, *(_class_section(getattr(hfx.client, name)) for name in hfx.client.__all__)])
+
+
+def _class_section(cls: type) -> str:
+    lines = [f"## {cls.__name__}", "", *_paragraphs(cls), ""]
+    bases = [base for base in cls.__mro__ if base.__module__.startswith("hfx.")]
+    made = any("__init__" in vars(base) for base in bases if not base.__name__.startswith("_"))
+    if not issubclass(cls, Warning) and (is_dataclass(cls) or made):
+        lines += ["```text", f"{cls.__name__}{_signature(cls)}", "```", ""]
+    found = {name: member for base in reversed(bases) for name, member in vars(base).items()}
+    names = dict.fromkeys(name for base in bases for name in vars(base) if not name.startswith("_"))
+    rows = [
+        (code(_shown(name, found[name])), first_line(_function(found[name])))
+        for name in names
+        if _function(found[name])
+    ]
+    return "\n".join([*lines, *(table(("member", "meaning"), rows) if rows else ()), ""])
+
+
+def _function(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    return member if inspect.isfunction(member) else getattr(member, "__func__", None)
+
+
+def _shown(name: str, member: Any) -> str:
+    if isinstance(member, property):
+        return f".{name}"
+    signature = inspect.signature(_function(member))
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    shown = str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+    return f"{'await ' if inspect.iscoroutinefunction(member) else ''}{name}{shown}"
+
+
+def _signature(cls: type) -> str:
+    """The parameters without their types."""
+    signature = inspect.signature(cls)
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=plain, return_annotation=signature.empty))
+
+
+def _paragraphs(cls: type) -> list[str]:
+    """The docstring, lists of fields in it as they are written; nothing for one that dataclasses made."""
+    text = inspect.getdoc(cls) or ""
+    parts = [] if text.startswith(f"{cls.__name__}(") else text.split("\n\n")
+    return "\n\n".join(f"```text\n{part}\n```" if "`  " in part else part for part in parts).splitlines()

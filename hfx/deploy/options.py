@@ -1,0 +1,164 @@
+"""What a user chooses for a platform, with the options of `hfx deploy` that say it; light, as `--help` imports it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from hfx.errors import UsageError
+
+NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+LABEL_LENGTH = 63
+CLAIM_PATTERN = re.compile(rf"{NAME_PATTERN.pattern}(?:\.{NAME_PATTERN.pattern})*")
+URI_LENGTH = 1024
+STORAGE_PATTERN = re.compile(r"(?:s3|gs|hf|pvc|https|abfss?|wasbs|oci)://[A-Za-z0-9][A-Za-z0-9._~/%@:+=-]*")
+PROMETHEUS_PATTERN = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
+
+
+def check_range(option: str, value: float | None, low: float, high: float) -> None:
+    """Raise UsageError for the value of an `option` that is outside of `low` to `high`; None is not given."""
+    if value is not None and not low <= value <= high:
+        raise UsageError(f"{option} {value:.9g} is out of range.", f"Choose {low:.9g} to {high:.9g}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How many pods there are, and how long requests may wait; a `rate` of None is not known."""
+
+    replicas: Annotated[int, Option(help="Pods, at least.")] = 2
+    max_replicas: Annotated[int | None, Option(help="Pods at most; four times as many without it.")] = None
+    rate: Annotated[float | None, Option(help="Requests a second that all pods must answer; with --from.")] = None
+    wait: Annotated[float, Option(help="Seconds that requests may wait before a pod is added; with --from.")] = 0.5
+    pre_stop: Annotated[int, Option(help="Seconds between a pod's end and SIGTERM, while it still serves.")] = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the manifests need to know of the cluster.
+
+    Pods of the namespace `monitoring` read /metrics; those of `clients`, and of the deployment's own, send requests.
+    Without `api_keys` requests need no key, and without `tls` they are not encrypted.
+    """
+
+    claim: Annotated[
+        str, Option(help="PersistentVolumeClaim with the model repository; without it --image has the models.")
+    ] = ""
+    monitoring: Annotated[str, Option("--monitoring-namespace", help="Namespace of Prometheus.")] = "monitoring"
+    clients: Annotated[
+        tuple[str, ...],
+        Option(
+            "--allow-namespace",
+            help="Further namespaces that may send requests, such as the ingress controller's.",
+        ),
+    ] = ()
+    api_keys: Annotated[
+        str,
+        Option(
+            "--api-key-secret",
+            help="Secret with API keys: `keys`, one in each line; `token`, one of them for the job. Closes gRPC.",
+            metavar="NAME",
+        ),
+    ] = ""
+    tls: Annotated[
+        str,
+        Option(
+            "--tls-secret",
+            help="Secret with tls.crt and tls.key of the server, and ca.crt, which the job trusts.",
+            metavar="NAME",
+        ),
+    ] = ""
+
+    @property
+    def has_grpc(self) -> bool:
+        """Whether gRPC is reachable: Triton knows no API keys."""
+        return not self.api_keys
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What callers can do that the network policy alone hinders."""
+        if self.api_keys and self.tls:
+            return ()
+        if self.api_keys:
+            return ("API keys travel in plain text inside the cluster: give --tls-secret.",)
+        return (
+            "The server asks for no key: whatever the network policy lets in can use it, and all pods can where no "
+            "network plugin enforces policies. Give --api-key-secret and --tls-secret.",
+        )
+
+    def __post_init__(self) -> None:
+        if self.claim and (len(self.claim) > 253 or not CLAIM_PATTERN.fullmatch(self.claim)):
+            raise UsageError(f"{self.claim!r} can't be a claim's name.", "`kubectl get pvc` shows the names.")
+        for secret in filter(None, (self.api_keys, self.tls)):
+            if len(secret) > 253 or not CLAIM_PATTERN.fullmatch(secret):
+                raise UsageError(f"{secret!r} can't be a Secret's name.", "`kubectl get secrets` shows the names.")
+        for namespace in (self.monitoring, *self.clients):
+            check_namespace(namespace)
+
+
+def check_namespace(name: str) -> None:
+    """Raise UsageError for a name that no namespace can have."""
+    if len(name) > LABEL_LENGTH or not NAME_PATTERN.fullmatch(name):
+        raise UsageError(f"{name!r} can't be a namespace.", "`kubectl get namespaces` shows them.")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where KServe takes the models from, and how traffic is split; a `canary` of None is all at once."""
+
+    storage_uri: Annotated[str, Option(help="Where the model folders are: s3://BUCKET/PATH, pvc://CLAIM/PATH, …")]
+    namespace: Annotated[str, Option(help="The service's namespace.")] = "default"
+    canary: Annotated[
+        int | None, Option(help="Percent of requests for a new revision; runs on Knative, else on Deployments.")
+    ] = None
+    prometheus: Annotated[str, Option(help="Address of Prometheus, for KEDA.")] = (
+        "http://prometheus-operated.monitoring.svc:9090"
+    )
+
+    def __post_init__(self) -> None:
+        check_namespace(self.namespace)
+        if len(self.storage_uri) > URI_LENGTH or not STORAGE_PATTERN.fullmatch(self.storage_uri):
+            raise UsageError(
+                f"{self.storage_uri!r} can't be a storage URI of KServe.",
+                "Give SCHEME://PATH of a folder of model folders: s3, gs, hf, pvc, https, abfs, wasbs or oci.",
+            )
+        if len(self.prometheus) > URI_LENGTH or not PROMETHEUS_PATTERN.fullmatch(self.prometheus):
+            raise UsageError(f"{self.prometheus!r} is no address of Prometheus.", "Give http://HOST:PORT.")
+        if self.canary is not None and not 0 <= self.canary <= 100:
+            raise UsageError(f"--canary {self.canary} is out of range.", "Choose 0 to 100, percent.")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """What an endpoint of SageMaker is; an empty text, list or None is "not given"."""
+
+    role: Annotated[str, Option(help="ARN of the execution role; role-trust.json and policy.json describe it.")] = ""
+    region: Annotated[str, Option(help="Where AWS's own Triton image is taken from; that of --image without it.")] = ""
+    bucket: Annotated[
+        str, Option(help="s3://BUCKET/PREFIX of archives and answers; s3://sagemaker-REGION-ACCOUNT/NAME without it.")
+    ] = ""
+    instance_type: Annotated[str, Option(help="Such as ml.c7i.xlarge.")] = ""
+    instances: Annotated[int, Option(help="Number of instances; the fewest with autoscaling.")] = 1
+    budget: Annotated[float | None, Option(help="What the instances may cost an hour: the cheapest type is taken.")] = (
+        None
+    )
+    prices: Annotated[Path | None, Option(help="Price file of the region (JSON); hfx has no prices of its own.")] = None
+    serverless: Annotated[bool, Option("--serverless", help="A serverless endpoint.")] = False
+    memory_mb: Annotated[int | None, Option(help="Of a serverless endpoint; what the model needs without it.")] = None
+    concurrency: Annotated[int, Option(help="Requests at once that a serverless endpoint takes.")] = 5
+    asynchronous: Annotated[bool, Option("--async", help="An asynchronous endpoint: requests, answers in S3.")] = False
+    stream: Annotated[bool, Option("--stream", help="A generator answers token by token.")] = False
+    capture: Annotated[int | None, Option(help="Percent of requests and answers that are kept in S3.")] = None
+    subnets: Annotated[tuple[str, ...], Option("--subnet", help="Subnet of the VPC to run in; repeatable.")] = ()
+    security_groups: Annotated[
+        tuple[str, ...], Option("--security-group", help="Security group in the VPC; repeatable.")
+    ] = ()
+    max_instances: Annotated[int | None, Option(help="Scale automatically up to so many instances.")] = None
+    scale_target: Annotated[
+        float | None,
+        Option(help="Load of an instance to hold: requests a minute; generators: at once; --async: waiting."),
+    ] = None
+    ami: Annotated[str, Option(help="Image of GPU instances (InferenceAmiVersion); that of CUDA 13 without it.")] = ""

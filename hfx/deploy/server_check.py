@@ -1,0 +1,282 @@
+"""`hfx deploy check URL`: the answers of a server against those that the exports recorded from their checkpoints.
+
+Requests in the dialects of the front have the form that clients of the dialect send, so its parsing and its JSON are
+part of the comparison; its answers are output tensors again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hfx import names
+from hfx.answering import map_all, pause
+from hfx.errors import ServerError, UsageError, VerificationFailed
+from hfx.names import GENERATION_TASKS, Task
+
+if TYPE_CHECKING:
+    from hfx.client.http_transport import JsonPort
+    from hfx.exporter.tasks.task import Answer, Request
+    from hfx.exporter.verify import Ask, Published
+
+Dialect = Literal["openai", "huggingface", "tei", "mlserver"]
+NO_HEADERS: Mapping[str, str] = {}
+SECONDS = 60.0  # for an answer, unless a timeout is given
+AT_ONCE = 32
+UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # of generators: dialects have them in forms of their own
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A model to compare; `activation` is that of its scores, empty where it is not in its settings."""
+
+    name: str
+    task: Task
+    activation: str = ""
+
+
+def asked_model(repository: Path, name: str, task: Task) -> AskedModel:
+    """The published model NAME of `repository`."""
+    settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
+    return AskedModel(name, task, json.loads(settings.read_bytes()).get("activation", "") if settings.is_file() else "")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A task in a dialect: the path, the JSON of a request to a model, and the output tensors of its answer."""
+
+    path: str
+    body: Callable[[AskedModel, Request], dict[str, Any]]
+    answer: Callable[[Any], Answer]
+
+
+# Requests
+
+
+def _settings(request: Request) -> dict[str, Any]:
+    """What a request has beside its texts."""
+    texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.RETURN_LOG_PROBS}
+    return {name: value for name, value in request.items() if name not in texts}
+
+
+def _inputs(model: AskedModel, request: Request) -> dict[str, Any]:
+    pair = {key: request[key] for key in (names.QUESTION, names.CONTEXT) if key in request}
+    return {"inputs": pair or request[names.TEXT_INPUT], "parameters": _settings(request)}
+
+
+def _prompt(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"model": model.name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
+
+
+def _embedding_input(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"model": model.name, "input": request[names.TEXT_INPUT]}
+
+
+def _vector_input(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"inputs": request[names.TEXT_INPUT], "normalize": False, "truncate": True}
+
+
+def _text_input(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"inputs": request[names.TEXT_INPUT], "truncate": True}
+
+
+def _ranked_inputs(model: AskedModel, request: Request) -> dict[str, Any]:
+    return {"inputs": {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}}
+
+
+def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
+    """Scores are sigmoids there, whatever the checkpoint's own are, or logits."""
+    pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
+    return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True}
+
+
+def _pipeline_arguments(model: AskedModel, request: Request) -> dict[str, Any]:
+    texts = {"args": request.get(names.TEXT_INPUT)} | {key: request.get(key) for key in (names.QUESTION, names.CONTEXT)}
+    inputs = [
+        {"name": key, "shape": [1], "datatype": "BYTES", "data": [value]}
+        for key, value in texts.items()
+        if value is not None
+    ]
+    return {"inputs": inputs, "parameters": _settings(request)}
+
+
+def _continued_prompt(model: AskedModel, request: Request) -> dict[str, Any]:
+    body = _pipeline_arguments(model, request)
+    return {**body, "parameters": {**body["parameters"], "return_full_text": False}}
+
+
+# Answers
+
+
+def _labels(rows: Any) -> Answer:
+    return {names.LABEL: [each["label"] for each in rows], names.SCORE: [each["score"] for each in rows]}
+
+
+def _ranking(answer: Any) -> Answer:
+    return {names.LABEL: answer["labels"], names.SCORE: answer["scores"]}
+
+
+def _entities(rows: Any) -> Answer:
+    found = [
+        {
+            "entity": each.get("entity_group", each.get("entity")),
+            **{field: each[field] for field in ("score", "start", "end", "word")},
+        }
+        for each in rows
+    ]
+    return {names.ENTITIES: json.dumps(found)}
+
+
+def _fills(answer: Any) -> Answer:
+    return {names.FILLS: json.dumps(answer if isinstance(answer[0], list) else [answer])}
+
+
+def _span(answer: Any) -> Answer:
+    return {name: answer[name] for name in (names.ANSWER, names.SCORE, names.START, names.END)}
+
+
+def _score(answer: Any) -> Answer:
+    return {names.SCORE: answer["score"]}
+
+
+def _vector(answer: Any) -> Answer:
+    return {names.EMBEDDING: [float(value) for value in answer]}
+
+
+def _generated(answer: Any) -> Answer:
+    [text] = answer.values()  # under a name of its task
+    return {names.TEXT_OUTPUT: text}
+
+
+def _first(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    return lambda answer: convert(answer[0])
+
+
+def _listed(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    """Of MLServer's output: a JSON text for each input."""
+    return lambda answer: convert(json.loads(answer["outputs"][0]["data"][0]))
+
+
+# Dialects
+
+MODEL, INFER = "/models/{model}", "/v2/models/{model}/infer"
+COMPLETION = Conversion("/v1/completions", _prompt, lambda answer: {names.TEXT_OUTPUT: answer["choices"][0]["text"]})
+EMBEDDING = Conversion("/v1/embeddings", _embedding_input, lambda answer: _vector(answer["data"][0]["embedding"]))
+GENERATED = Conversion(MODEL, _inputs, _first(_generated))
+CONTINUED = Conversion(INFER, _continued_prompt, _listed(_generated))
+
+DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
+    "openai": {Task.FEATURE_EXTRACTION: EMBEDDING, **dict.fromkeys(GENERATION_TASKS, COMPLETION)},
+    "huggingface": {
+        Task.TEXT_CLASSIFICATION: Conversion(MODEL, _inputs, _first(_labels)),
+        Task.ZERO_SHOT_CLASSIFICATION: Conversion(MODEL, _inputs, _labels),
+        Task.TOKEN_CLASSIFICATION: Conversion(MODEL, _inputs, _entities),
+        Task.QUESTION_ANSWERING: Conversion(MODEL, _inputs, _span),
+        Task.FEATURE_EXTRACTION: Conversion(MODEL, _inputs, _vector),
+        Task.FILL_MASK: Conversion(MODEL, _inputs, _fills),
+        Task.TEXT_RANKING: Conversion(MODEL, _ranked_inputs, _first(_score)),
+        **dict.fromkeys(GENERATION_TASKS, GENERATED),
+    },
+    "tei": {
+        Task.TEXT_CLASSIFICATION: Conversion(f"{MODEL}/predict", _text_input, _labels),
+        Task.FEATURE_EXTRACTION: Conversion(f"{MODEL}/embed", _vector_input, _first(_vector)),
+        Task.TEXT_RANKING: Conversion(f"{MODEL}/rerank", _ranked_text, _first(_score)),
+    },
+    "mlserver": {
+        Task.TEXT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_labels)),
+        Task.ZERO_SHOT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_ranking)),
+        Task.TOKEN_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_entities)),
+        Task.QUESTION_ANSWERING: Conversion(INFER, _pipeline_arguments, _listed(_span)),
+        Task.FEATURE_EXTRACTION: Conversion(INFER, _pipeline_arguments, _listed(_vector)),
+        **dict.fromkeys(GENERATION_TASKS, CONTINUED),
+    },
+}
+
+
+def check_tasks(dialect: Dialect, tasks: Mapping[str, Task]) -> None:
+    """Raise UsageError for models (name -> task) whose task `dialect` does not have."""
+    others = [f"{name} ({task})" for name, task in tasks.items() if task not in DIALECTS[dialect]]
+    usable = [name for name, task in tasks.items() if task in DIALECTS[dialect]]
+    if others:
+        raise UsageError(
+            f"The dialect {dialect} can't ask {', '.join(others)}.",
+            f"Name the models that it has: {' '.join(usable)}." if usable else "Choose another --through.",
+        )
+
+
+# Asking
+
+
+@contextmanager
+def connected(
+    url: str,
+    dialect: Dialect,
+    headers: Mapping[str, str] = NO_HEADERS,
+    token: str | None = None,
+    ca: Path | None = None,
+) -> Iterator[JsonPort]:
+    """The HTTP port of the server at `url`. Raises UsageError for an address of gRPC."""
+    from hfx.client import Tls
+    from hfx.client.address import checked_headers, parse_address
+    from hfx.client.http_transport import JsonPort
+
+    address = parse_address(url)
+    if address.protocol != "http":
+        raise UsageError(f"{address.url} is an address of gRPC; {dialect} is HTTP.", "Give http://HOST:PORT.")
+    tls = None if ca is None else Tls(ca=ca)
+    with closing(JsonPort(address, checked_headers(address, headers, token, tls), tls)) as port:
+        yield port
+
+
+def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
+    """A function that sends requests for `model` in `dialect`; the answers have the tensors that it carries."""
+    from hfx.client.retries import Deadline, Retries, RetryPolicy
+    from hfx.client.transport import run
+
+    conversion, retries = DIALECTS[dialect][model.task], Retries(RetryPolicy(), _sleep)
+    path = conversion.path.format(model=model.name)
+
+    def answer(request: Request) -> Answer:
+        body, deadline = json.dumps(conversion.body(model, request)).encode(), Deadline(timeout or SECONDS)
+
+        async def attempt() -> bytes:
+            return port.post(path, body, deadline.left())
+
+        return _answer_of(conversion, run(retries.call(attempt, deadline)), f"{port.url}{path}", dialect)
+
+    return lambda requests: map_all(answer, requests, AT_ONCE)
+
+
+async def _sleep(seconds: float) -> None:
+    pause(seconds)
+
+
+def _answer_of(conversion: Conversion, content: bytes, url: str, dialect: Dialect) -> Answer:
+    try:
+        return conversion.answer(json.loads(content))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise ServerError(
+            f"The answer of {url} is none of {dialect} ({error!r}).", "Give the HTTP address of `hfx serve`."
+        ) from error
+
+
+# Comparing
+
+
+def compared(
+    published: Published, ask: Ask, device: str, max_drop: float | None, dialect: Dialect | None
+) -> dict[str, Any]:
+    """What the comparison of one model with its checkpoint gave: its figures, or the error."""
+    from hfx.exporter.verify import against_checkpoint
+
+    name = published.manifest.name
+    try:
+        figures = against_checkpoint(published, ask, device, max_drop)
+    except VerificationFailed as error:
+        return {"name": name, "error": error.message}
+    is_less = dialect and published.task.task in GENERATION_TASKS
+    return {"name": name, **figures, **({"not_compared": list(UNCOMPARED)} if is_less else {})}

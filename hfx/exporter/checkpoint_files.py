@@ -1,0 +1,190 @@
+"""The files of a checkpoint: its weights, and its private view, a temporary folder with what an answer depends on.
+
+Libraries are given this folder, never the user's: they would run code that lies beside the weights
+(custom_generate/generate.py under transformers 4, modeling files), follow an adapter to another model, or open whatever
+else they know a name for. Small files are copied, weights are links to the files that were looked at.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, StorageFull
+from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_json
+
+PREFIX = "hfx-views-"
+LOCK = "lock"
+MAX_TOKENIZER_BYTES = 64 << 20  # the largest in use, of 256,000 tokens, have 35 MB
+CONFIGS = (
+    "config.json",
+    "generation_config.json",
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "*_Pooling/config.json",
+)
+# Without any of these, there is no tokenizer.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+    "spiece.model",
+    "spm.model",
+    "source.spm",
+)
+TOKENIZERS = (
+    *TOKENIZER_FILES, "merges.txt", "bpe.codes", "dict.txt", "tokenizer.model", "target.spm", "target_vocab.json",
+)  # fmt: skip
+# Ends of the names of those fields of tokenizer_config.json by which transformers opens other files than the folder's.
+PATH_FIELDS = ("_file", "_files", "_spm", "vocab", "merges")
+SAFE_WEIGHTS, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED_WEIGHTS, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
+    """The view of the checkpoint in `folder` with these `weights`; it is removed when the process ends.
+
+    Raises CheckpointCorrupt for a file that is too large or no regular file, StorageFull without room.
+    """
+    contents = {path: _content(path, most) for path, most in _small_files(folder, index_of(folder, weights))}
+    try:
+        view = Path(tempfile.mkdtemp(dir=_views()))
+        for path, content in contents.items():
+            target = view / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(content)
+        for path in weights:
+            (view / path.name).symlink_to(path.resolve())
+    except OSError as error:
+        raise StorageFull(
+            f"The files of {folder} can't be copied to {tempfile.gettempdir()}: {error.strerror}.",
+            "Free space there, or set TMPDIR to another folder.",
+        ) from error
+    return view
+
+
+def _small_files(folder: Path, index: Path | None) -> Iterator[tuple[Path, int]]:
+    """The files beside the weights, each with the most bytes that it may have."""
+    if index:
+        yield index, MAX_BYTES
+    for names, most in ((CONFIGS, MAX_BYTES), (TOKENIZERS, MAX_TOKENIZER_BYTES)):
+        for name in names:
+            yield from ((path, most) for path in sorted(folder.glob(name)))
+
+
+def _content(file: Path, most: int) -> bytes:
+    """What of `file` comes into the view: all of it, but for fields that lead to other files."""
+    content = read_bytes(file, most)
+    if file.name != TOKENIZER_CONFIG:
+        return content
+    fields = read_json(file)
+    kept = {name: value for name, value in fields.items() if not name.endswith(PATH_FIELDS)}
+    return content if kept == fields else json.dumps(kept).encode()
+
+
+@functools.cache
+def _views() -> Path:
+    """The folder of all views of this process, which holds a lock on a file in it for as long as it lives."""
+    _sweep()
+    views, process = Path(tempfile.mkdtemp(prefix=PREFIX)), os.getpid()
+    # Locked under another name first: a sweep of another process never meets one that isn't held yet.
+    unborn = views / f"{LOCK}.new"
+    fcntl.flock(os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+    unborn.rename(views / LOCK)
+
+    def remove() -> None:
+        if os.getpid() == process:  # not in a fork
+            shutil.rmtree(views, ignore_errors=True)
+
+    atexit.register(remove)
+    return views
+
+
+def _sweep() -> None:
+    """Remove the views of this user's processes that were killed: the kernel has freed their locks."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError):  # its process lives, or another sweep was faster
+            if lock.parent.lstat().st_uid == os.getuid():
+                with lock.open("rb") as stream:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def find_weights(folder: Path) -> tuple[Path, ...]:
+    """The weight files that transformers loads from `folder`, each one whole as far as its header tells.
+
+    Safetensors come before pickles and a single file before shards, as in transformers: what was looked at is what is
+    loaded. Raises CheckpointCorrupt or CheckpointUnsafe, naming the file.
+    """
+    for single, index in ((SAFE_WEIGHTS, SAFE_INDEX), (PICKLED_WEIGHTS, PICKLED_INDEX)):
+        if (folder / single).is_file():
+            return _checked(folder / single)
+        if (folder / index).is_file():
+            return _checked(*_shards(folder, folder / index, Path(single).suffix))
+    raise CheckpointCorrupt(
+        f"{folder} has no weights ({SAFE_WEIGHTS} or {PICKLED_WEIGHTS}).",
+        "Save them beside config.json: model.save_pretrained(FOLDER).",
+    )
+
+
+def index_of(folder: Path, weights: Sequence[Path]) -> Path | None:
+    """The index by which transformers finds the `weights` of `folder`; None where they are a single file."""
+    if not weights or weights[0].name in (SAFE_WEIGHTS, PICKLED_WEIGHTS):
+        return None
+    return folder / (SAFE_INDEX if weights[0].suffix == ".safetensors" else PICKLED_INDEX)
+
+
+def _shards(folder: Path, index: Path, suffix: str) -> list[Path]:
+    contents = read_json(index)
+    weight_map = contents.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
+        raise CheckpointCorrupt(f"{index} has no weight_map.", AGAIN)
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        if Path(name).name != name or name == "..":
+            raise CheckpointUnsafe(f"{index} names {name!r}, outside the checkpoint.", "Use a checkpoint you trust.")
+        if not name.endswith(suffix):
+            raise CheckpointCorrupt(f"{index} names {name!r}, which is no {suffix} file.", AGAIN)
+        if len(os.fsencode(name)) > os.pathconf(folder, "PC_NAME_MAX") or not (folder / name).is_file():
+            raise CheckpointCorrupt(f"{index} names {name[:100]!r}, which is missing.", AGAIN)
+    if not isinstance(contents.get("metadata"), dict):
+        raise CheckpointCorrupt(f"{index} has no metadata, without which transformers doesn't read it.", AGAIN)
+    return [folder / name for name in names]
+
+
+def _checked(*files: Path) -> tuple[Path, ...]:
+    for file in files:
+        with file.open("rb") as stream:
+            if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise CheckpointCorrupt(f"{file} is a Git LFS pointer, not the weights.", "Run `git lfs pull` there.")
+        if file.suffix == ".safetensors":
+            _check_safetensors(file)
+    return files
+
+
+def _check_safetensors(file: Path) -> None:
+    """The header and the file's length; safetensors refuses overlaps, holes and lengths that don't fit."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(os.fspath(file), framework="np") as tensors:
+            if not tensors.keys():
+                raise CheckpointCorrupt(f"{file} holds no tensor.", AGAIN)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointCorrupt(f"{file} is truncated or damaged: {error}.", AGAIN) from error

@@ -1,0 +1,139 @@
+"""What the steps of both kinds of exports share: what they make, and the last ones, as every export ends alike.
+
+The last steps write the manifest, check the repository's rules, and move the staged folders into the repository.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from hfx.exporter.plan import Plan
+from hfx.exporter.runtime import CpuChoice
+from hfx.manifest import (
+    FileEntry,
+    Manifest,
+    Precision,
+    Source,
+    TritonTarget,
+    created_now,
+    hash_file,
+    hash_folder,
+    is_config,
+    model_sha256,
+    write_manifest,
+)
+from hfx.names import GENERATION_TASKS, MANIFEST_FILE, MODEL_SHA256
+from hfx.releases import for_generators
+from hfx.repository import Staging, publish
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config
+from hfx.repository.edit import rendered
+from hfx.repository.lint import check_rules
+from hfx.strict_json import read_text
+
+VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "openvino", "numpy")
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """What the steps of any kind make; each kind has further fields."""
+
+    staging: Staging
+    tokenizer: Any = None
+    choice: CpuChoice | None = None  # None where nothing is built for CPU
+    parity: dict[str, Any] = field(default_factory=dict)  # figures for the manifest
+    choices: dict[str, Any] = field(default_factory=dict)  # decisions for the manifest
+    manifest: Manifest | None = None
+
+
+P = TypeVar("P", bound=Plan)
+A = TypeVar("A", bound=Artefacts)
+
+
+@dataclass(frozen=True)
+class Step(Generic[P, A]):
+    """A step and what is shown while it runs.
+
+    `gate`: it compares with the checkpoint; `labelled`: it is for plans with labelled data.
+    """
+
+    title: str
+    run: Callable[[P, A], A]
+    gate: bool = False
+    labelled: bool = False
+
+
+def seal(plan: Plan, artefacts: A, graph: Path) -> A:
+    """Write the manifest of the staged folders: every file hashed, every figure kept. `graph` is an ONNX file."""
+    import onnx
+
+    net = onnx.load(graph, load_external_data=False)
+    opset = next(entry.version for entry in net.opset_import if entry.domain in ("", "ai.onnx"))
+    root = artefacts.staging.root
+    listed = sorted(path.name for path in root.iterdir())
+    files = {name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()}
+    files |= stamp(root, plan.name, files)
+    checkpoint = plan.checkpoint
+    manifest = Manifest(
+        name=plan.name,
+        task=plan.task.task,
+        # A hub id as it is; of a folder the name alone: a published file holds no path of this machine.
+        source=Source(
+            checkpoint.id if checkpoint.revision else checkpoint.folder.name, checkpoint.revision, checkpoint.sha256()
+        ),
+        precision=Precision(plan.cpu_precision, plan.gpu_precision),
+        opset=opset,
+        ir=net.ir_version,
+        triton=TritonTarget(plan.release.tag, _minimum(plan)),
+        folders=(plan.name, *(name for name in listed if name != plan.name)),
+        files=files,
+        versions=_versions(),
+        created=created_now(),
+        parity=artefacts.parity,
+        choices={"graph": plan.graph, **artefacts.choices},
+    )
+    write_manifest(manifest, root / plan.name / MANIFEST_FILE)
+    return replace(artefacts, manifest=manifest)
+
+
+def stamp(root: Path, name: str, files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """Write the model's SHA-256 into the configurations of its entry point; their new entries."""
+    digest, stamped = model_sha256(files), {}
+    for path in (path for path in files if path.startswith(f"{name}/") and is_config(path)):
+        text = read_text(root / path, MAX_CONFIG_BYTES)
+        config = parse_config(text)
+        config.parameters[MODEL_SHA256].string_value = digest
+        (root / path).write_text(rendered(text, config), encoding="utf-8")
+        stamped[path] = hash_file(root / path)
+    return stamped
+
+
+def lint_staged(plan: Plan, artefacts: A) -> A:
+    """The repository's own rules on the staged folders; LintFailed where they break one."""
+    check_rules(artefacts.staging.root, _minimum(plan), "Please report this.")
+    return artefacts
+
+
+def publish_folders(plan: Plan, artefacts: A) -> A:
+    """Into the repository, by renames."""
+    publish(artefacts.staging, replace=plan.force)
+    return artefacts
+
+
+def _minimum(plan: Plan) -> str:
+    """The oldest Triton release that can serve the model."""
+    return for_generators(plan.release).tag if plan.task.task in GENERATION_TASKS else plan.release.tag
+
+
+def _versions() -> dict[str, str]:
+    """The versions of the installed packages of VERSIONED; openvino and optimum are optional."""
+    found = {}
+    for package in VERSIONED:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

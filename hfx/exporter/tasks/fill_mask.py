@@ -1,0 +1,121 @@
+"""Fill-mask: what a masked language model writes in place of each mask token of a text.
+
+The net computes its head for the mask tokens alone: logits for all tokens would be a vocabulary for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hfx import names
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
+from hfx.exporter.tasks.text_classification import TIE, expected_ids
+from hfx.exporter.transformers_versions import cleans_up
+from hfx.python_backends.tasks.fill_mask import MOST_MASKS
+from hfx.repository.config_pbtxt import TensorSpec
+from hfx.tasks.fill_mask import PROBE, fills
+
+BATCH_BYTES = 128 << 20  # of the logits of a batch, of which tritonserver and the last step hold several copies
+
+
+def prepare(model: Any, tokenizer: Any) -> None:
+    """Have the head of `model` see the mask tokens alone: logits are [rows, masks, vocabulary], at least one a row.
+
+    Rows with fewer masks than another one have its first token's logits behind their own.
+    """
+    mask_id = tokenizer.mask_token_id
+    if mask_id is None:
+        raise CheckpointUnsupported("The checkpoint's tokenizer has no mask token.", "Pass another --task.")
+
+    def keep_masks(module: Any, arguments: Any, named: Any, output: Any) -> Any:
+        import torch
+
+        ids = named["input_ids"] if "input_ids" in named else arguments[0]
+        is_mask = ids.eq(mask_id)
+        number = is_mask.long().cumsum(dim=1)
+        most = number[:, -1].max().clamp(1, MOST_MASKS)
+        wanted = torch.arange(1, most + 1, device=ids.device)
+        chosen = is_mask[:, None, :] & number[:, None, :].eq(wanted[None, :, None])  # [rows, masks, tokens]
+        places = chosen.long().argmax(dim=2)
+        hidden = output[0]
+        kept = hidden.gather(1, places[:, :, None].expand(-1, -1, hidden.shape[-1]))
+        if isinstance(output, tuple):
+            return (kept, *output[1:])
+        output.last_hidden_state = kept
+        return output
+
+    model.mask_token_id = mask_id  # the traced example has some
+    getattr(model, model.base_model_prefix).register_forward_hook(keep_masks, with_kwargs=True)
+
+
+def tokenizer_settings(tokenizer: Any, checkpoint: Checkpoint) -> Settings:
+    """The mask (as a text for the playground), padding, and whether spaces before punctuation are removed."""
+    return {
+        "mask_id": tokenizer.mask_token_id,
+        "mask_token": tokenizer.mask_token,
+        "pad_id": tokenizer.pad_token_id,
+        "cleans_up": cleans_up(tokenizer, checkpoint),
+    }
+
+
+def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
+    """One logit a mask and token of the vocabulary."""
+    return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, int(config["vocab_size"]))),)
+
+
+def most_rows(config: Config) -> int:
+    """The rows of a batch whose logits [rows, masks, vocabulary] in float32 fit BATCH_BYTES.
+
+    Raises CheckpointUnsupported for a config without the vocabulary's size.
+    """
+    size = config.get("vocab_size")
+    if type(size) is not int or size < 1:
+        raise CheckpointUnsupported(f"vocab_size in config.json is {size!r}.", "It must be the number of tokens.")
+    return max(1, BATCH_BYTES // (4 * MOST_MASKS * size))
+
+
+def samples(texts: Sequence[str]) -> list[Request]:
+    """Each text behind a mask, and every third one between two."""
+    return [{names.TEXT_INPUT: f"{PROBE} {text}" + (f" {PROBE}" if i % 3 == 0 else "")} for i, text in enumerate(texts)]
+
+
+def compare(reference: Answer, answer: Answer) -> Comparison:
+    """The best token of every mask decides; the largest difference of its scores drifts."""
+    pairs = [*zip(fills(reference), fills(answer), strict=True)]
+    drift, same, tie = 0.0, True, True
+    for expected, found in pairs:
+        scores = {each["token"]: each["score"] for each in expected}
+        best, token = expected[0], found[0]["token"]
+        drift = max(drift, abs(best["score"] - found[0]["score"]))
+        same = same and token == best["token"]
+        tie = tie and best["score"] - scores.get(token, float("-inf")) <= TIE
+    return Comparison(same, drift, tie and not same)
+
+
+def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Share of texts whose first mask's best token is the target, but for outer blanks."""
+    hits = sum(bool(fills(a)[0][0]["token_str"].strip() == t.strip()) for a, t in zip(answers, targets, strict=True))
+    return hits / len(targets)
+
+
+TASK = EncoderTask(
+    task=names.Task.FILL_MASK,
+    auto_class="AutoModelForMaskedLM",
+    architectures=("ForMaskedLM",),
+    item_rank=1,
+    outputs=(TensorSpec(names.FILLS, "TYPE_STRING", (1,)),),
+    net_outputs=net_outputs,
+    prepare=prepare,
+    most_rows=most_rows,
+    postprocess_reads=(names.INPUT_IDS, names.TOP_K, names.TARGETS),
+    postprocess_settings=lambda config: {},
+    tokenizer_settings=tokenizer_settings,
+    samples=samples,
+    expected_ids=expected_ids,
+    compare=compare,
+    metric=accuracy,
+    metric_name="accuracy",
+)

@@ -1,0 +1,137 @@
+"""Who may use the server: callers with an API key, and the web pages that were named.
+
+A browser sends requests of every page that is open in it, also to 127.0.0.1. The names of `Host` end DNS rebinding,
+where a page's own name is resolved to 127.0.0.1 (CVE-2024-28224 of Ollama); `Origin` and `Sec-Fetch-Site`, which no
+page can forge, tell the requests of other sites (Fetch standard, 2026).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hfx.errors import UsageError
+from hfx.front.refusals import Header, Refusal
+
+ANY = "*"
+METHODS: Header = (b"access-control-allow-methods", b"GET, POST")
+EXPOSED: Header = (b"access-control-expose-headers", b"inference-header-content-length, retry-after, x-request-id")
+PREFLIGHT_SECONDS = 600
+HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,1000}")
+# Which a page can't send to another origin without a preflight.
+MEDIA_TYPES = (b"application/json", b"application/octet-stream")
+SHOWN = 100  # characters of a header in a message
+SHORTEST = 16  # characters of an API key: fewer can be guessed
+KEY = re.compile(rf"[!-~]{{{SHORTEST},}}")  # as headers carry it
+COMMENT = "#"
+
+
+def read_keys(path: str) -> list[str]:
+    """The API keys in the lines of the file at `path`, without comments. Raises UsageError for what is none."""
+    try:
+        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        fix = f"Give a text file that this program's user ({os.getuid()}) can read."
+        raise UsageError(f"The file of API keys can't be read: {error}.", fix) from None
+    keys = {number: line for number, line in enumerate(lines, 1) if line and not line.startswith(COMMENT)}
+    for number, key in keys.items():
+        if not KEY.fullmatch(key):
+            raise UsageError(
+                f"Line {number} of {path} is no API key: it is shorter than {SHORTEST} characters, or has others.",
+                f"Write {SHORTEST} or more letters, digits and signs without spaces, as `openssl rand -hex 24` does.",
+            )
+    if not keys:
+        raise UsageError(f"{path} holds no API key.", "Write one into each line.")
+    return [*keys.values()]
+
+
+class ApiKeys:
+    """The keys, of which a request has one; none: every request is answered. They are kept as digests."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise Refusal (401) for a request without a known key."""
+        if not self._digests:
+            return
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        digest = _digest(given.strip())
+        known = [hmac.compare_digest(digest, key) for key in self._digests]  # all of them: the time tells nothing
+        if scheme.lower() != b"bearer" or not any(known):
+            message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
+            raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
+
+
+class WebAccess:
+    """Requests with a `Host` of `hosts` (none: any), from pages of this server and of `origins`."""
+
+    def __init__(self, hosts: Sequence[str], origins: Sequence[str]) -> None:
+        self._hosts = frozenset() if ANY in hosts else frozenset(host.lower().encode() for host in hosts)
+        self._origins = frozenset(origin.lower().encode() for origin in origins)
+
+    def check_host(self, headers: Mapping[bytes, bytes], http_version: str) -> None:
+        """Raise Refusal (400 where HTTP/1.1 names no host, 403 for a foreign one)."""
+        host = headers.get(b"host")
+        if host is None and http_version == "1.1":
+            raise Refusal(400, "The request has no Host. Send one, as HTTP/1.1 requires.")
+        if host is not None and self._hosts and _name(host) not in self._hosts:
+            fix = "Use a name of this machine, or start `hfx serve` with --allowed-host NAME."
+            raise Refusal(403, f"The server does not answer as {_shown(host)}. {fix}")
+
+    def check_origin(self, method: str, headers: Mapping[bytes, bytes]) -> list[Header]:
+        """The headers of an answer that a page of another origin may read; none where no such page asks.
+
+        Raises Refusal (403) for a page that may not.
+        """
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"")
+        is_known = origin is not None and (ANY.encode() in self._origins or origin.lower() in self._origins)
+        if not (is_known or _is_own(method, origin, site, headers)):
+            fix = "Start `hfx serve` with --cors-origin ORIGIN to allow it."
+            raise Refusal(403, f"A web page of {_shown(origin or b'another site')} may not use this server. {fix}")
+        if origin is None or not is_known:
+            return [] if not self._origins else [(b"vary", b"Origin")]
+        return [(b"access-control-allow-origin", origin), (b"vary", b"Origin"), EXPOSED]
+
+
+def check_media_type(method: str, headers: Mapping[bytes, bytes]) -> None:
+    """Raise Refusal (415) for a body of a web page that it could send to any server without a preflight."""
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if method == "POST" and b"origin" in headers and media_type not in MEDIA_TYPES:
+        raise Refusal(415, "A web page has to send JSON as such. Set Content-Type: application/json.")
+
+
+def preflight(method: str, headers: Mapping[bytes, bytes]) -> list[Header] | None:
+    """The further headers of the answer to a preflight; None where the request is none."""
+    if method != "OPTIONS" or b"origin" not in headers or b"access-control-request-method" not in headers:
+        return None
+    requested = headers.get(b"access-control-request-headers", b"")
+    allowed = [(b"access-control-allow-headers", requested)] if HEADER_NAMES.fullmatch(requested) else []
+    return [METHODS, *allowed, (b"access-control-max-age", b"%d" % PREFLIGHT_SECONDS)]
+
+
+def _is_own(method: str, origin: bytes | None, site: bytes, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request is of no web page, of one of this server, or of a link to it."""
+    if site == b"same-origin":  # also behind a proxy, which names another Host
+        return True
+    if origin is not None:
+        return origin.lower().partition(b"://")[2] == headers.get(b"host", b"").lower() != b""
+    return site != b"cross-site" or (method == "GET" and headers.get(b"sec-fetch-mode") == b"navigate")
+
+
+def _name(host: bytes) -> bytes:
+    """The name of `host` without its port, in lower case."""
+    found = re.fullmatch(rb"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::[0-9]{0,5})?", host)
+    return found[1].lower() if found else b""
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:SHOWN].decode("latin-1"))
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

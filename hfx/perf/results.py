@@ -1,0 +1,332 @@
+"""The result file: what was measured, of what, under which load, on which machine.
+
+One format for every tool and every command, written whole or not at all, read strictly. Times are milliseconds unless a
+name says otherwise; what was not measured is None, never zero.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from hdrh.histogram import HdrHistogram
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from hfx.errors import UsageError
+
+Kind = Literal["run", "compare", "tune"]
+Tool = Literal["builtin", "perf_analyzer", "locust"]
+Scalar = bool | int | float | str
+
+PHASES = ("queue", "input", "infer", "output")  # of a Step
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Distribution:
+    """Times of many events in milliseconds; `hdr` holds them all (HdrHistogram's V2 encoding, microseconds, base64)."""
+
+    count: int
+    mean: float
+    min: float
+    max: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    hdr: str
+
+
+@dataclass(frozen=True, config=STRICT)
+class Subject:
+    """What was measured. `label` is its name in tables, such as "cpu" or "int8".
+
+    `protocol` is grpc or grpc-stream; `settings` are those that tell it from the others of a comparison.
+    """
+
+    label: str
+    model: str
+    tool: Tool
+    task: str = ""
+    device: Literal["cpu", "gpu", ""] = ""
+    precision: str = ""
+    protocol: str = "grpc"
+    settings: dict[str, Scalar] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Load:
+    """What was sent: by `concurrency` callers that wait (closed), or `rate` a second (open).
+
+    `data` says in words what the requests were; `limit` how long it took at most ("200 requests", "10 s").
+    """
+
+    kind: Literal["closed", "open"]
+    concurrency: int | None = None
+    rate: float | None = None
+    arrivals: str = ""
+    data: str = ""
+    limit: str = ""
+    case: str = ""
+
+    @property
+    def label(self) -> str:
+        """The load in a table."""
+        if self.kind == "open":
+            words = f"{round(self.rate, 2):g}/s {self.arrivals}".strip() if self.rate else self.arrivals
+        else:
+            words = f"{self.concurrency} caller{'s' if self.concurrency != 1 else ''}"
+        return f"{self.case}, {words}" if self.case else words
+
+
+@dataclass(frozen=True, config=STRICT)
+class Requests:
+    """How many were sent and what became of them. `errors`: kind -> number; `words`: kind -> one of its messages."""
+
+    sent: int
+    succeeded: int
+    timeouts: int = 0
+    errors: dict[str, int] = Field(default_factory=dict)
+    words: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        """All that did not succeed, timeouts included."""
+        return self.sent - self.succeeded
+
+
+@dataclass(frozen=True, config=STRICT)
+class Tokens:
+    """Tokens of all successful requests, and of every request in order where two ways are to be compared."""
+
+    read: int
+    written: int
+    each: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClientSide:
+    """The load generator: cores it kept busy, 99th percentile of its event loop's lag; `saturated` says why, or ''."""
+
+    cores: float
+    lag_p99: float | None = None
+    saturated: str = ""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Step:
+    """A model of the server during the run (an ensemble's member, or the model itself); times are a request's average.
+
+    `requests` counts rows, `executions` batches; `batch` is their ratio.
+    """
+
+    model: str
+    requests: int
+    executions: int
+    batch: float
+    queue: float
+    input: float
+    infer: float
+    output: float
+
+
+@dataclass(frozen=True, config=STRICT)
+class Gpu:
+    """A GPU during the run: share of time it was busy (0 to 1), most bytes in use."""
+
+    name: str
+    busy: float | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, config=STRICT)
+class ServerSide:
+    """The server during the run: its models, cores kept busy, most resident bytes, GPUs, counters of /metrics."""
+
+    steps: tuple[Step, ...] = ()
+    cores: float | None = None
+    memory: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    counters: dict[str, float] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Cost:
+    """Money: the price an hour of what served, and what follows from the throughput measured."""
+
+    price_per_hour: float
+    per_1k_requests: float
+    per_1m_tokens: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Run:
+    """One subject under one load, once. `round` numbers the turns of interleaved measurements.
+
+    `goodput` is the share of all requests that kept `slo`. `stable`: None where it was not asked for. `ttft` is the
+    time to the first token, `tpot` the mean time between the tokens of a request, `gaps` every pause between messages.
+    """
+
+    subject: Subject
+    load: Load
+    began: str
+    seconds: float
+    requests: Requests
+    throughput: float
+    latency: Distribution | None
+    round: int = 0
+    interrupted: bool = False
+    stable: bool | None = None
+    tokens_per_second: float | None = None
+    tokens: Tokens | None = None
+    ttft: Distribution | None = None
+    tpot: Distribution | None = None
+    gaps: Distribution | None = None
+    slo: str = ""
+    goodput: float | None = None
+    client: ClientSide | None = None
+    server: ServerSide | None = None
+    cost: Cost | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> float:
+        """The share of all requests that were answered, within the SLO where there is one."""
+        if self.goodput is not None:
+            return self.goodput
+        return self.requests.succeeded / self.requests.sent if self.requests.sent else 0.0
+
+
+@dataclass(frozen=True, config=STRICT)
+class Machine:
+    """Where it was measured. `load` is the load average at the start: above 0.5 a core, other work was going on."""
+
+    processor: str
+    cores: int
+    memory: int
+    system: str
+    load: float
+    gpus: tuple[str, ...] = ()
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Result:
+    """One file: the runs of one command. `notes` say what was not run and why; `base` is the label that ratios use."""
+
+    kind: Kind
+    title: str
+    command: str
+    created: str
+    machine: Machine
+    runs: tuple[Run, ...]
+    base: str = ""
+    notes: tuple[str, ...] = ()
+    details: dict[str, Scalar | list[Scalar] | dict[str, Scalar] | None] = Field(default_factory=dict)
+    format: Literal[2] = 2
+
+
+# Many times as one Distribution, by HdrHistogram: 1 microsecond to 1 hour, three significant digits
+
+LOWEST, HIGHEST, DIGITS = 1, 3_600_000_000, 3  # microseconds
+MILLI = 1e3  # microseconds in a millisecond
+
+
+def distribution(seconds: Iterable[float]) -> Distribution | None:
+    """The distribution of times in seconds; None of none. What is longer than an hour counts as one."""
+    histogram, times = HdrHistogram(LOWEST, HIGHEST, DIGITS), list(seconds)
+    for each in times:
+        histogram.record_value(min(max(round(each * 1e6), LOWEST), HIGHEST))
+    return _of(histogram, 1e3 * sum(times) / len(times)) if times else None
+
+
+def merged(parts: Sequence[Distribution]) -> Distribution | None:
+    """All events of several distributions as one."""
+    if not parts:
+        return None
+    histogram = HdrHistogram(LOWEST, HIGHEST, DIGITS)
+    for part in parts:
+        histogram.add(HdrHistogram.decode(part.hdr))
+    return _of(histogram, sum(part.mean * part.count for part in parts) / sum(part.count for part in parts))
+
+
+def cumulative(found: Distribution, points: int = 100) -> list[tuple[float, float]]:
+    """(milliseconds, share of events that took no longer), rising, about as many as `points`."""
+    percents = sorted([*(100 * each / points for each in range(points)), 99.5, 99.9, 100.0])
+    at = HdrHistogram.decode(found.hdr).get_percentile_to_value_dict(percents)  # one pass for all of them
+    return [(at[percent] / MILLI, percent / 100) for percent in percents]
+
+
+def _of(histogram: Any, mean: float) -> Distribution:
+    """The histogram's own mean walks all of its buckets, which takes longer than many a measurement's pause."""
+    at = histogram.get_percentile_to_value_dict([50, 90, 95, 99])
+    return Distribution(
+        count=int(histogram.get_total_count()),
+        mean=mean,
+        min=histogram.get_min_value() / MILLI,
+        max=histogram.get_max_value() / MILLI,
+        p50=at[50] / MILLI,
+        p90=at[90] / MILLI,
+        p95=at[95] / MILLI,
+        p99=at[99] / MILLI,
+        hdr=histogram.encode().decode(),
+    )
+
+
+# Files
+
+MAX_BYTES = 256 << 20
+_adapter = TypeAdapter(Result)
+
+
+def to_json(result: Result) -> str:
+    """The text of a result file: a line for each run, so that files can be compared by lines."""
+    value = _adapter.dump_python(result, mode="json")
+    runs = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in value.pop("runs"))
+    head = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return f'{head[:-2]},\n "runs": [\n{runs}\n ]\n}}\n'
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write `result` to `path` by a rename. Raises UsageError where that can't be."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(to_json(result))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another --output.") from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError if no file can be written at `path`: called before the work, not after it."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that you may write to"
+        raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
+
+
+def read_result(path: Path) -> Result:
+    """The result in the file `path`. Raises UsageError with the first field that is not as it should be."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{path} is larger than {MAX_BYTES} bytes.", "Give a result file of hfx perf.")
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}.", "Give a result file of hfx perf.") from error
+    try:
+        return _adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{path} is no result file of this version: {where + ': ' if where else ''}{first['msg']}.",
+            "Give a file that hfx perf wrote with --output.",
+        ) from None

@@ -1,0 +1,83 @@
+"""Rounds of the same measurement as medians, and two variants compared round by round."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hfx.perf.results import PHASES, Load, Run, Step, Subject
+
+Figure = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over rounds."""
+
+    median: float
+    least: float
+    most: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rounds of one subject under one load, in order."""
+
+    subject: Subject
+    load: Load
+    runs: tuple[Run, ...]
+
+    def spread(self, figure: Figure) -> Spread | None:
+        """`figure` over the rounds in which it was measured; None where it never was."""
+        return spread([value for run in self.runs if (value := figure(run)) is not None])
+
+    def median(self, figure: Figure) -> float | None:
+        """The median alone."""
+        found = self.spread(figure)
+        return found.median if found else None
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Median, least and most; None of nothing."""
+    return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """`runs` by subject and load, in order of first appearance. Loads that differ only in `Load.limit` are one."""
+    found: dict[tuple[str, str, str, str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        subject = run.subject
+        found[subject.label, subject.model, subject.protocol, subject.tool, run.load.label].append(run)
+    return [
+        Group(rounds[0].subject, rounds[0].load, tuple(sorted(rounds, key=lambda run: run.round)))
+        for rounds in found.values()
+    ]
+
+
+def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
+    """`figure` of `group` over that of `base`, round by round and then as a median; None without common rounds."""
+    of_base = {run.round: figure(run) for run in base.runs}
+    pairs = ((figure(run), of_base.get(run.round)) for run in group.runs)
+    return spread([value / partner for value, partner in pairs if value is not None and partner])
+
+
+def steps(runs: Sequence[Run]) -> list[Step]:
+    """The steps of several rounds as one: a request's average over all requests, in the order of the first round."""
+    found: dict[str, list[Step]] = {}
+    for run in runs:
+        for step in run.server.steps if run.server else ():
+            found.setdefault(step.model, []).append(step)
+    return [_joined(same) for same in found.values()]
+
+
+def _joined(same: Sequence[Step]) -> Step:
+    requests, executions = sum(step.requests for step in same), sum(step.executions for step in same)
+
+    def average(phase: str) -> float:
+        return float(sum(getattr(step, phase) * step.requests for step in same) / requests) if requests else 0.0
+
+    batch = requests / executions if executions else 0.0
+    return Step(same[0].model, requests, executions, batch, **{phase: average(phase) for phase in PHASES})

@@ -1,0 +1,168 @@
+"""The errors of what runs inside Triton, and their reasons: the one table of both.
+
+Triton's codes, the client's exceptions, the statuses of the HTTP front and the metrics of refusals come from REASONS.
+It lies in every model folder, and the client reads it: it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = 160
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why there is no answer, for programs: a message begins with `[hfx:NAME]`.
+
+    `code` is a name in pb.TritonError, which is not there yet while Triton's Python process imports a model. `error` is
+    the class of hfx.errors that the client raises, `status` that of the HTTP front. `refusal` is the reason in the
+    metrics; empty for a request that was taken.
+    """
+
+    name: str
+    code: str
+    error: str
+    status: int
+    refusal: str = ""
+
+
+INVALID_REQUEST = Reason("INVALID_REQUEST", "INVALID_ARG", "RequestRefused", 400, "invalid")
+TOO_LONG = Reason("TOO_LONG", "INVALID_ARG", "RequestRefused", 400, "too_long")
+QUEUE_FULL = Reason("QUEUE_FULL", "UNAVAILABLE", "ServerBusy", 429, "queue_full")
+DRAINING = Reason("DRAINING", "UNAVAILABLE", "ServerBusy", 503, "draining")
+# The engine has died, or is not there yet: it is started again.
+ENGINE_UNREACHABLE = Reason("ENGINE_UNREACHABLE", "UNAVAILABLE", "ServerBusy", 503)
+DEADLINE_EXCEEDED = Reason("DEADLINE_EXCEEDED", "CANCELLED", "RequestTimeout", 504)
+FAILED = Reason("FAILED", "INTERNAL", "ServerError", 500)
+_ALL = (INVALID_REQUEST, TOO_LONG, QUEUE_FULL, DRAINING, ENGINE_UNREACHABLE, DEADLINE_EXCEEDED, FAILED)
+REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
+
+_REASON = re.compile(r"\[hfx:([A-Z_]+)\] ")
+# What Triton writes before the message of a model (2.51).
+_OF_TRITON = re.compile(r"^(?:in ensemble '[^']*', )?(?:Failed to process the request\(s\)[^,]*, message: )?")
+
+
+def reason_of(error: Exception) -> Reason:
+    """The reason of an error; FAILED for a bug."""
+    return error.reason if isinstance(error, EngineError) else FAILED
+
+
+def with_reason(reason: Reason, text: object) -> str:
+    """A message with its reason in front, as a caller reads it."""
+    return f"[hfx:{reason.name}] {text}"
+
+
+def split_reason(message: str) -> tuple[str, str]:
+    """The name of a message's reason (empty: it has none), and the message without it."""
+    found = _REASON.search(message)
+    return "" if found is None else found[1], _REASON.sub("", message).strip()
+
+
+def split_prefixes(message: str) -> tuple[str, str]:
+    """The name of a message's reason, and the message without it and without what Triton has written before it."""
+    return split_reason(_OF_TRITON.sub("", message))
+
+
+class EngineError(Exception):
+    """What happened (`message`), and what to do next (`fix`, may be empty): all that a caller can cause or cure."""
+
+    reason: ClassVar[Reason] = FAILED
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.fix}" if self.fix else self.message
+
+
+class InvalidInput(ValueError):
+    """A client's tensor that can't be taken; the text names the tensor and says what is wrong with it."""
+
+
+class InvalidRequest(EngineError):
+    """The value of `field` can't be taken; `allowed` says what can, and `message`, if given, says all of it."""
+
+    reason = INVALID_REQUEST
+
+    def __init__(self, field: str, value: object, allowed: str, message: str = "") -> None:
+        shown = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        super().__init__(message or f"{field} is {shown}; allowed: {allowed}")
+        self.field = field
+        self.allowed = allowed
+
+
+class DoesNotFit(EngineError):
+    """The request needs `needed` units of `what` (positions, rows ...), of which there are `available` at most."""
+
+    reason = TOO_LONG
+
+    def __init__(self, what: str, needed: int, available: int, fix: str = "") -> None:
+        super().__init__(f"the request needs {needed} {what}; this engine has {available}", fix)
+        self.what = what
+        self.needed = needed
+        self.available = available
+
+
+class QueueFull(EngineError):
+    """As many requests wait as may wait; nothing was taken, so the caller may try again later."""
+
+    reason = QUEUE_FULL
+
+
+class Draining(EngineError):
+    """The server finishes what it has and takes no new requests."""
+
+    reason = DRAINING
+
+
+class EngineClosed(Draining):
+    """The engine is closed; requests that it still had end with this too."""
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before it was done."""
+
+    reason = DEADLINE_EXCEEDED
+
+    def __init__(
+        self,
+        message: str = "the deadline passed before the request was done",
+        fix: str = "Allow more time, or ask for fewer tokens",
+    ) -> None:
+        super().__init__(message, fix)
+
+
+class StepFailed(EngineError):
+    """The step that the request was part of failed; other requests go on, and this one may be sent again."""
+
+
+class ModelRefused(EngineError):
+    """The model can't run here."""
+
+
+class ModelDamaged(ModelRefused):
+    """engine.json or a file that it names is missing, damaged, or does not fit the others."""
+
+    def __init__(self, message: str, fix: str = "Export the model again") -> None:
+        super().__init__(message, fix)
+
+
+class RuntimeTooOld(ModelRefused):
+    """The installed onnxruntime is older than the model needs."""
+
+
+class ProcessorUnsuited(ModelRefused):
+    """The CPU lacks instructions without which these weights give wrong products."""
+
+
+class ProviderMissing(ModelRefused):
+    """What shall run the model is not here: an execution provider of onnxruntime, a device for it, or OpenVINO."""

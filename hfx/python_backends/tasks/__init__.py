@@ -1,0 +1,61 @@
+"""The tasks of encoders, in one table; the modules here make their answers of the net's outputs.
+
+The table has no imports: clients read it without numpy, and a step of one task without what the others need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Places:
+    """The tensor that holds the characters of the tokens: its name, its value at padding, its columns."""
+
+    tensor: str
+    padding: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a row is made of.
+
+    `inputs` are its texts in the tensors' order, `required` the other inputs that a request must have; `options` are
+    settings that it may have, with their types. `output` is the answer, or the best part of it. The module of the
+    task's name, in this folder, makes the answer, unless the net does. A row of a `nested` task has several sequences,
+    in tensors [rows, sequences, width]. The net's outputs `of_masks` are of mask tokens, not of all.
+    """
+
+    output: str
+    inputs: tuple[str, ...] = ("text_input",)
+    required: tuple[str, ...] = ()
+    options: Mapping[str, type] = field(default_factory=dict)
+    ends_with_net: bool = False
+    nested: bool = False
+    of_masks: bool = False
+    places: Places | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The inputs, the main one first."""
+        return tuple(sorted(self.inputs, key=lambda name: name != "text_input"))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The inputs that a request must have, its main text first."""
+        return (*self.texts, *self.required)
+
+
+TASKS: Mapping[str, Task] = {
+    "text-classification": Task("label", options={"top_k": int}),
+    "token-classification": Task("entities", places=Places("offsets", -1, 2)),
+    "question-answering": Task("answer", ("question", "context"), nested=True, places=Places("spans", -2, 4)),
+    "feature-extraction": Task("embedding", ends_with_net=True),
+    "zero-shot-classification": Task(
+        "label", required=("candidate_labels",), options={"top_k": int, "multi_label": bool}, nested=True
+    ),
+    "text-ranking": Task("score", ("query", "text_input"), options={"raw_scores": bool}),
+    "fill-mask": Task("fills", options={"top_k": int, "targets": list}, of_masks=True),
+}

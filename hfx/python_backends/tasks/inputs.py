@@ -1,0 +1,62 @@
+"""What the postprocessing steps read of a request, and how a refusal is worded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidInput
+
+Tensors = Mapping[str, NDArray[Any]]
+
+TOP_K = "top_k"
+
+
+def read_request(
+    request: Any, required: Collection[str], optional: Collection[str], outputs: Tensors | None = None
+) -> dict[str, NDArray[Any]] | InvalidInput:
+    """The tensors of a request of Triton by name: all `required` and any `optional` ones, or why it can't be taken.
+
+    `outputs` are tensors that are known already: those of the net, where it runs in the same process. NAME_tokenize
+    makes zeros of `optional` ones that a caller left out.
+    """
+    arrays = dict(outputs or {})
+    for tensor in request.inputs():
+        name = tensor.name()
+        if name in required:
+            arrays.setdefault(name, tensor.as_numpy())
+        elif name in optional and (array := tensor.as_numpy()).any():
+            arrays[name] = array
+    missing = next((name for name in required if name not in arrays), None)
+    return arrays if missing is None else InvalidInput(f"{missing} is missing")
+
+
+def top_k(tensors: Tensors, default: int | None, available: int) -> int:
+    """How many answers each row of the request wants, at most `available`; `default` None means all.
+
+    `top_k` [rows, 1] is optional; the rows of a request share the shape of its outputs, so they must agree.
+    """
+    count = default
+    if TOP_K in tensors:
+        values = tensors[TOP_K]
+        if values.size == 0:
+            raise InvalidInput(f"{TOP_K} is empty")
+        count = int(values.flat[0])
+        if np.any(values != count):
+            raise InvalidInput(f"{TOP_K} differs between the rows of one request")
+        if count < 1:
+            raise InvalidInput(f"{TOP_K} must be at least 1, not {count}")
+    return available if count is None else min(count, available)
+
+
+def head(raw: bytes, characters: int) -> str:
+    """At least the first `characters` characters of a UTF-8 text, without decoding megabytes that nothing refers to."""
+    return raw[: 4 * characters].decode("utf-8", "ignore")
+
+
+def strings(values: list[list[str]]) -> NDArray[np.object_]:
+    """A STRING tensor of the shape of `values`."""
+    return np.array([[value.encode() for value in row] for row in values], dtype=np.object_)

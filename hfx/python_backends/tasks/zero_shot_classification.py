@@ -1,0 +1,77 @@
+"""Candidate labels ranked by entailment, as transformers' ZeroShotClassificationPipeline (4.57) ranks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InvalidInput
+from .inputs import Tensors, top_k
+
+Scores = NDArray[np.float32]
+
+
+class Postprocessor:
+    """logits [rows, labels, classes], candidate_labels [rows, labels] -> label STRING, score FP32 [rows, k].
+
+    Best first. One label is scored alone, by entailment against contradiction, and so is each one where multi_label
+    is true; otherwise the scores are entailment's share among the labels.
+    """
+
+    required: tuple[str, ...] = ("logits", "candidate_labels")
+    optional: tuple[str, ...] = ("top_k", "multi_label")
+
+    def __init__(self, entailment: int, contradiction: int, default_top_k: int | None) -> None:
+        self._entailment = entailment
+        self._against = [contradiction, entailment]
+        self._default_top_k = default_top_k
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
+        """From settings.json: entailment, contradiction (classes), default_top_k (null, the default: all labels)."""
+        return cls(settings["entailment"], settings["contradiction"], settings.get("default_top_k"))
+
+    def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
+        """The k best labels of each row. Raises InvalidInput for a bad top_k or labels that do not fit the logits."""
+        logits, labels = tensors["logits"], tensors["candidate_labels"]
+        if labels.ndim != 2 or labels.shape[0] != len(logits) or labels.shape[1] > logits.shape[1]:
+            raise InvalidInput(f"candidate_labels has the shape {list(labels.shape)}, not {list(logits.shape[:2])}")
+        logits = logits[:, : labels.shape[1]]  # NVIDIA's backend pads a batch to its most labels
+        count = top_k(tensors, self._default_top_k, labels.shape[1])
+        alone = self._alone(tensors, labels.shape)
+        scores = [self._scores(row, by_itself) for row, by_itself in zip(logits, alone, strict=True)]
+        best = [row.argsort()[::-1][:count] for row in scores]
+        return {
+            "label": np.stack([row[order] for row, order in zip(labels, best, strict=True)]),
+            "score": np.stack([row[order] for row, order in zip(scores, best, strict=True)]),
+        }
+
+    def _alone(self, tensors: Tensors, shape: tuple[int, ...]) -> list[bool]:
+        if shape[1] == 1 or "multi_label" not in tensors:
+            return [shape[1] == 1] * shape[0]
+        values = tensors["multi_label"]
+        if values.size != shape[0]:
+            raise InvalidInput(f"multi_label must hold one value a row, not the shape {list(values.shape)}")
+        return [bool(value) for value in values.flat]
+
+    def _scores(self, logits: Scores, alone: bool) -> Scores:
+        if alone:
+            shares = _shares(logits[:, self._against])
+            return shares[:, 1]
+        return _shares(logits[:, self._entailment])
+
+
+def _shares(logits: Scores) -> Scores:
+    """exp(logits) as shares of their sum along the last axis; shifted only where exp would overflow, as it rounds."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        powers = np.exp(logits)
+        shares: Scores = powers / powers.sum(axis=-1, keepdims=True)
+    if np.isfinite(shares).all():
+        return shares
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shifted: Scores = powers / powers.sum(axis=-1, keepdims=True)
+    return shifted

@@ -1,0 +1,133 @@
+"""Generators of a few kilobytes with random weights, one for each switch of a config that changes the net."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hfx.exporter.checkpoint_files import find_weights
+from hfx.exporter.config_file import read_config
+from hfx.exporter.source import Checkpoint
+
+VOCABULARY = 120
+POSITIONS = 80
+GPT2 = {"vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": 48, "n_layer": 2, "n_head": 3}
+# Encoder and decoder differ in every size that they may differ in.
+BART = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "d_model": 48,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 56,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}
+T5 = {
+    "vocab_size": VOCABULARY,
+    "d_model": 48,
+    "d_kv": 8,
+    "d_ff": 40,
+    "num_layers": 1,
+    "num_decoder_layers": 2,
+    "num_heads": 5,  # 5 x 8 is not the hidden size
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,  # sources and answers are longer
+    "decoder_start_token_id": 0,
+}
+# 6 x 16 is not the hidden size; two heads of Q share one of K and V.
+LLAMA = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 16,
+}
+SCALED = BART | {"scale_embedding": True}
+CLASSES = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig"),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config"),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config"),
+    "bart": ("BartForConditionalGeneration", "BartConfig"),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig"),
+    "m2m": ("M2M100ForConditionalGeneration", "M2M100Config"),
+    "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig"),
+    "marian": ("MarianMTModel", "MarianConfig"),
+    "t5": ("T5ForConditionalGeneration", "T5Config"),
+    "mt5": ("MT5ForConditionalGeneration", "MT5Config"),
+}
+# Config of each generator; its name begins with that of its CLASSES.
+GENERATORS: dict[str, dict[str, Any]] = {
+    "gpt2": GPT2,
+    "gpt2-inner": GPT2 | {"n_inner": 56, "activation_function": "gelu"},
+    "gpt2-untied": GPT2 | {"tie_word_embeddings": False, "n_embd": 24},
+    "gpt2-unscaled": GPT2 | {"scale_attn_weights": False},
+    "gpt2-by-layer": GPT2 | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    "gpt2-quick-gelu": GPT2 | {"activation_function": "quick_gelu"},
+    "llama": LLAMA,
+    "llama-tied": LLAMA | {"tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+    "llama-biased": LLAMA | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
+    "llama-own-kv": LLAMA | {"num_attention_heads": 3, "num_key_value_heads": None, "head_dim": None},
+    "llama-theta": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}, "head_dim": 32},
+    "qwen2": LLAMA | {"num_key_value_heads": 2},
+    "qwen2-tied": LLAMA | {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1},
+    "bart": BART,
+    "bart-scaled": SCALED,
+    "bart-untied": BART | {"tie_word_embeddings": False},
+    "bart-relu": BART | {"activation_function": "relu"},
+    "mbart": SCALED,
+    "m2m": BART | {"activation_function": "relu"},
+    "m2m-unscaled": BART | {"scale_embedding": False, "pad_token_id": 0, "tie_word_embeddings": False},
+    "pegasus": SCALED | {"activation_function": "relu"},
+    "marian": SCALED | {"activation_function": "swish", "decoder_vocab_size": VOCABULARY},
+    "marian-unshared": BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY},
+    "t5": T5,
+    "t5-gated": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "t5-silu": T5 | {"feed_forward_proj": "gated-silu"},
+    "mt5": T5,
+}
+DECODERS = tuple(name for name in GENERATORS if CLASSES[name.split("-")[0]][0].endswith(("LMHeadModel", "CausalLM")))
+
+
+def build(name: str, **config: Any) -> Any:
+    """The torch model `name`, in evaluation mode, its every tensor random and large enough to matter."""
+    import torch
+    import transformers
+
+    model_class, config_class = CLASSES[name.split("-")[0]]
+    # Its other attention leaves GPT-2's switches out of account.
+    settings = GENERATORS[name] | {"attn_implementation": "eager"} | config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = getattr(transformers, model_class)(getattr(transformers, config_class)(**settings)).eval()
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                if "relative_attention_bias" in key:
+                    parameter.normal_(0, 2)
+                elif parameter.dim() == 1:
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+                elif "T5" not in model_class and parameter.requires_grad and "embed_positions" not in key:
+                    parameter.mul_(4)
+            bias = dict(model.named_buffers()).get("final_logits_bias")
+            if bias is not None:
+                bias.normal_()
+    return model
+
+
+def save(folder: Path, model: Any, **options: Any) -> Checkpoint:
+    """`model` in `folder` as save_pretrained writes it."""
+    model.save_pretrained(folder, **options)
+    return checkpoint(folder)
+
+
+def checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder`, which needs no tokenizer here."""
+    return Checkpoint(str(folder), folder, None, read_config(folder), find_weights(folder))

@@ -1,0 +1,99 @@
+"""The columns of each task: what the model answers, cell by cell, in every format and mini-batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.answering import Answer
+from hfx.batch.models import Repository, open_model
+from hfx.batch.rows import check_settings
+from hfx.errors import HfxError, UsageError
+from tests.rigs.batch_jobs import Opened, output_rows, table
+from tests.rigs.published import VNNI, export_zoo
+
+# The same exports as those of tests/conftest.py.
+MODELS = {
+    "entities-int8": ("entities-bert", "auto" if VNNI else "openvino"),
+    "answers-int8": ("answers-bert", "auto" if VNNI else "openvino"),
+    "nli-int8": ("nli-bart", "onnxruntime"),
+    "similar-int8": ("similar-mpnet", "onnxruntime"),
+}
+TEXTS = ("Ada lives in Rome.", "", "A goal for Ben in Oslo!", "A garden. " * 40)
+LABELS = ["sports", "food"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    repository = tmp_path_factory.mktemp("repository")
+    checkpoint, runtime = MODELS[request.param]
+    export_zoo(checkpoint, repository, request.param, "int8", runtime)
+    with open_model(request.param, Repository(repository, threads=1)) as model:
+        yield Opened(model, repository)
+
+
+def cells_of(answer: Answer) -> dict[str, Any]:
+    """What the columns of a row hold, by name."""
+    if "label" in answer and isinstance(answer["label"], list):
+        scores = dict(zip(answer["label"], answer["score"], strict=True))
+        first = {"label": answer["label"][0], "score": answer["score"][0]}
+        return {**first, **{f"probability_{label}": scores[label] for label in scores}}
+    return {name: value for name, value in answer.items() if name != "truncated_tokens"}
+
+
+def alike(found: Any, expected: Any) -> bool:
+    """Whether two values are equal, floats as float32."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(alike(found[name], expected[name]) for name in expected)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(alike, found, expected))
+    return bool(np.float32(found) == np.float32(expected)) if isinstance(expected, float) else found == expected
+
+
+def test_the_columns_of_each_task_hold_what_the_model_answers(opened: Opened, tmp_path: Path) -> None:
+    settings: dict[str, list[Any]] = {}
+    columns, rows = ["text"], [{"text": text, "q": "Where?"} for text in TEXTS]
+    requests: list[dict[str, list[Any]]] = [{"text_input": [text]} for text in TEXTS]
+    if opened.model.task == "question-answering":
+        columns = ["question=q", "context=text"]
+        requests = [{"question": ["Where?"], "context": [text]} for text in TEXTS]
+    if opened.model.task == "zero-shot-classification":
+        settings = {"candidate_labels": LABELS}
+    source = table(tmp_path / "a.csv", rows)
+    for ending in (".jsonl", ".parquet", ".csv"):
+        options: Any = {"columns": columns, "settings": settings, "file_name": f"out{ending}"}
+        whole = opened.run(tmp_path / ending, [source], size=64, **options)
+        assert opened.run(tmp_path / f"1{ending}", [source], size=1, **options) == whole
+    found = output_rows(tmp_path / ".jsonl" / "out.jsonl")
+    assert opened.model.answer_many is not None
+    answers = opened.model.answer_many([{**request, **settings} for request in requests])
+    for row, answer in zip(found, answers, strict=True):
+        predicted = {name: row[name] for name in row if name not in ("row", "error", "truncated_tokens")}
+        if isinstance(answer, HfxError):
+            assert row["error"] == answer.message and not any(predicted.values())
+        else:
+            assert row["error"] is None and alike(predicted, cells_of(answer)), row
+    assert sum(row["error"] is not None for row in found) <= 1  # the empty text, of some tasks
+    typed = output_rows(tmp_path / ".parquet" / "out.parquet")
+    assert [row["row"] for row in typed] == [1, 2, 3, 4]
+    assert len(output_rows(tmp_path / ".csv" / "out.csv")) == len(TEXTS)
+
+
+def test_columns_that_a_task_has_not_are_refused(opened: Opened, tmp_path: Path) -> None:
+    source = table(tmp_path / "a.csv", [{"text": "a", "q": "b"}])
+    asks = opened.model.task == "question-answering"
+    settings = {"candidate_labels": LABELS} if opened.model.task == "zero-shot-classification" else {}
+    with pytest.raises(UsageError, match="No column is given for context" if asks else "two columns"):
+        opened.plan(tmp_path / "job", [source], columns=["question=q"] if asks else ["q", "text"], settings=settings)
+
+
+def test_zero_shot_classification_needs_labels(opened: Opened) -> None:
+    if opened.model.task == "zero-shot-classification":
+        with pytest.raises(UsageError, match="needs labels"):
+            check_settings(opened.model.task, {})

@@ -1,0 +1,160 @@
+"""What the benchmarks print follows from rounds: ratios, goals, and the guard's verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench import guard
+from bench.command import Settings, Work, run, write_page
+from bench.figures import Figures, Goal, load, save, take_turns, ways_table
+from bench.scenarios import SCENARIOS
+from hfx.errors import LoadFailed, UsageError
+
+REPOSITORY = Path(__file__).parents[3]
+CASE, OURS, PEER = guard.LABELS[0].name, guard.HFX, "torch fp32"
+QUIET = (3.0, 3.02, 2.98, 3.01, 2.99, 3.0, 3.01)
+
+
+def figures(**rates: Sequence[float]) -> Figures:
+    """Requests a second of ways (`_` is a blank), round by round."""
+    found = Figures()
+    for way, values in rates.items():
+        for turn, value in enumerate(values):
+            found.add(way.replace("_", " "), "one", turn, ms=value)
+    return found
+
+
+def measured(ratios: Sequence[float], base: Sequence[float] = (100.0,) * 7) -> Figures:
+    """hfx at `ratios` times a peer's requests a second."""
+    found = Figures()
+    for turn, (ratio, rate) in enumerate(zip(ratios, base, strict=False)):
+        found.add(OURS, CASE, turn, **{guard.FIGURE: ratio * rate})
+        found.add(PEER, CASE, turn, **{guard.FIGURE: rate})
+    return found
+
+
+def test_a_ratio_is_the_median_of_the_ratios_within_a_round() -> None:
+    found = figures(ours=(10, 20, 90), peer=(20, 40, 45))
+    assert found.ratio(("ours", "one", "ms"), ("peer", "one", "ms")) == 0.5
+    assert found.ratio(("ours", "one", "ms"), ("missing", "one", "ms")) is None
+    found = figures(ours=(10, 20, 90), peer=(20,))  # which missed two rounds
+    assert found.ratio(("ours", "one", "ms"), ("peer", "one", "ms")) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "met"),
+    [
+        (Goal("one", "ms", ("a",), most=10.0), 10.0, True),
+        (Goal("one", "ms", ("a",), least=11.0), 10.0, False),
+        (Goal("one", "ms", ("a",), least=2.0, against=("b",)), 0.5, False),
+        (Goal("one", "ms", ("a",), least=2.0, against=("b",), relation="inverse"), 2.0, True),
+        (Goal("one", "ms", ("a",), most=0.0, against=("b",), relation="difference"), -10.0, True),
+        (Goal("one", "ms", ("b", "a"), least=2.0, against=("b", "c"), relation="inverse", lower=True), 2.0, True),
+        (Goal("one", "ms", ("a",), least=1.0, against=("missing",)), None, None),
+    ],
+)
+def test_a_goal_is_held_to_the_best_way_of_each_side(goal: Goal, value: float | None, met: bool | None) -> None:
+    assert goal.judge(figures(a=(10,), b=(20,), c=(30,)))[1:] == (value, met)
+
+
+def test_a_table_says_how_many_times_as_fast_the_best_of_ours_is() -> None:
+    table = ways_table(figures(ours=(10,), ours_too=(20,), peer=(40,)), "one", ("ms",), ("ours", "ours too"), "ms")
+    assert "| peer | 40.0 | 4.00 |" in table and "ours is x" in table
+
+
+def test_figures_of_a_file_are_those_that_were_saved(tmp_path: Path) -> None:
+    found = figures(ours=(10, 20.5), peer=(20,))
+    found.notes, found.stamp = {"peer": "not run"}, {"cores": 2}
+    save(tmp_path / "f.jsonl", {"work": found})
+    assert load(tmp_path / "f.jsonl") == {"work": found}
+    (tmp_path / "f.jsonl").write_text("[1]\n")
+    with pytest.raises(UsageError):
+        load(tmp_path / "f.jsonl")
+
+
+def test_a_load_that_fails_is_repeated_once_and_a_way_that_fails_twice_has_no_more_turns() -> None:
+    calls: list[int] = []
+
+    def unlucky(case: str) -> dict[str, float]:
+        calls.append(len(calls))
+        if len(calls) in (2, 4, 5):
+            raise LoadFailed("Bad file descriptor.", "Again.")
+        return {"ms": float(len(calls))}
+
+    found = Figures()
+    take_turns(found, "title", {"one": "a case"}, {"way": unlucky}, 5)
+    assert found.rounds("way", "one", "ms") == {0: 1.0, 1: 3.0} and len(calls) == 5
+    assert found.notes == {
+        "way, one, round 2": "repeated after: Bad file descriptor.",
+        "way, one, round 3": "repeated after: Bad file descriptor.",
+        "way, one": "not run: Bad file descriptor.",
+    }
+
+
+def test_a_benchmark_that_ends_early_keeps_and_prints_the_figures_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "kept" / "f.jsonl"
+
+    def measure(settings: Settings, figures: Figures) -> None:
+        figures.add("way", "one", 0, ms=10.0)
+        assert load(output)["work"].median("way", "one", "ms") == 10.0
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("any", {"work": Work("Title", measure, ("ms",))}, ["--output", str(output)])
+    assert "| way | 10.0 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict"),
+    [
+        (QUIET, QUIET, "as before"),
+        (QUIET, [0.8 * each for each in QUIET], "slower"),
+        (QUIET, [0.95 * each for each in QUIET], "as before"),  # less than a tenth
+        (QUIET, [1.3 * each for each in QUIET], "faster"),
+        ((*QUIET[:-1], 0.5), [0.8 * each for each in QUIET], "slower"),  # one disturbed round is no noise
+        ((3.0, 2.8, 3.2, 2.9, 3.1, 2.85, 3.15), (2.4, 2.24, 2.56, 2.32, 2.48, 2.28, 2.52), "as before"),
+        ((3.0, 1.0, 6.0, 2.0, 5.0, 1.5, 4.0), QUIET, guard.TOO_NOISY),
+    ],
+)
+def test_the_guard_tells_a_change_from_noise(before: Sequence[float], now: Sequence[float], verdict: str) -> None:
+    (change,) = guard.changes(measured(before), measured(now))
+    assert change.verdict == verdict
+
+
+def test_what_is_slower_or_was_not_measured_fails_but_a_slow_machine_does_not() -> None:
+    slow = measured(QUIET, (10.0, 12.0, 9.0, 11.0, 10.0, 8.0, 10.0))  # slows both, and moves no ratio
+    assert guard.changes(measured(QUIET), slow)[0].verdict == "as before"
+    with pytest.raises(guard.Slower):
+        guard.judge(measured(QUIET), measured([0.7 * each for each in QUIET]))
+    with pytest.raises(LoadFailed):
+        guard.judge(measured(QUIET), measured(QUIET[:2]))  # too few rounds
+
+
+def test_the_committed_baseline_has_every_ratio_that_is_measured() -> None:
+    baseline = load(REPOSITORY / guard.BASELINE)["guard"]
+    assert len(guard.ratios(baseline)) == sum(len(each.cases) * len(each.peers) for each in guard.MEASURED)
+
+
+def test_the_committed_results_are_of_the_scenarios_and_give_the_readmes_section() -> None:
+    from bench.docs import summary
+
+    results = load(REPOSITORY / "bench" / "results" / "scenarios.jsonl")
+    assert list(results) == list(SCENARIOS)
+    for name, found in results.items():
+        assert all(goal.judge(found)[1] is not None for goal in SCENARIOS[name].goals), name
+    assert summary(results).count("\n| ") > len(SCENARIOS)
+
+
+def test_a_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
+    write_page(page, "new")
+    assert page.read_text() == "before\n<!-- figures: begin -->\n\nnew\n\n<!-- figures: end -->\nafter\n"
+    page.write_text("no marks")
+    with pytest.raises(UsageError):
+        write_page(page, "new")

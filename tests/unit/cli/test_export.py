@@ -1,0 +1,109 @@
+"""What people see of `hfx export`: the plan, the steps, and what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.cli.export import _plan_lines
+from hfx.cli.export_summary import details, next_command, summary
+from hfx.cli.output import Reporter
+from hfx.names import Task
+from tests.rigs.manifests import manifest
+
+TIMES = {"openvino": {"1x16+16": 1.5}, "onnxruntime": {"1x16+16": 2.0}}
+GREEDY = {"same": 0.75, "texts": 4, "ties": 0.0, "company": 0}
+GENERATOR: dict[str, Any] = {
+    "precision": "int8",
+    "agreement": 0.991,
+    "forced": {"positions": 200, "texts": "4", "ties": 0.0, "delta": 0.1},
+    "greedy": GREEDY,
+    "beams": {**GREEDY, "num_beams": 4, "same": 1.0},
+}
+
+
+def test_a_plan_has_no_empty_rows() -> None:
+    plan = {"name": "m", "revision": None, "precision": {"cpu": "int8", "gpu": None}, "verify_data": [], "widths": [16]}
+    assert _plan_lines({**plan, "replaces": False}, verbose=False) == [
+        "name            m",
+        "precision       cpu int8",
+        "replaces        no",
+    ]
+    assert "widths          16" in _plan_lines(plan, verbose=True)
+
+
+def test_steps_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
+    step = Reporter().numbered(2)
+    for title in ("Loading", "Publishing"):
+        with step(title):
+            pass
+    assert capsys.readouterr().err == "[1/2] Loading\n[2/2] Publishing\n"
+
+
+def test_the_figures_of_a_generator_are_told_in_words() -> None:
+    choice = {"runtime": "openvino", "requested": "auto", "milliseconds": TIMES}
+    published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": GENERATOR}, choices={"cpu_runtime": choice})
+    _, precision, tokens, texts = summary(published, Path("model_repository"))
+    assert precision.endswith(" int8 on OpenVINO, the faster runtime on this machine")
+    assert tokens.strip() == "99.10 % of 200 next tokens are the checkpoint's"
+    assert texts.strip().startswith("75.0 % of 4 (greedy) and 100.0 % of 4 (4 beams) whole texts are equal: after one")
+    assert "  OpenVINO: 1 text of 16 tokens and 16 new ones 1.50 ms" in details(published)
+
+
+def test_the_longest_prompt_that_was_compared_is_told() -> None:
+    long = {"texts": 3, "longest": 1024, "positions": 384, "agreement": 0.9922, "ties": 0.0, "error": 0.03}
+    figures = {**GENERATOR, "forced": {**GENERATOR["forced"], "error": 0.02}, "long": long}
+    published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": figures}, choices={})
+    tokens = summary(published, Path("model_repository"))[2]
+    assert tokens.endswith("the checkpoint's; and 99.22 % of 384 in prompts of up to 1024 tokens")
+    assert "up to 1024 tokens: agreement 99.22 % of 384 tokens of running text" in "\n".join(details(published))
+    short = {"cpu": {**GENERATOR, "long": None}}
+    assert "up to" not in "".join(summary(manifest(task=Task.TEXT_GENERATION, parity=short, choices={}), Path("r")))
+
+
+@pytest.mark.parametrize(
+    ("times", "told", "figures"),
+    [
+        ({}, "", []),  # published before they were measured
+        (
+            {"fp32": {"1x16": 6, "8x64": 24}, "bf16": {"1x16": 4, "8x64": 9}},
+            ", 2.00 times as fast as float32 here",
+            [
+                "1 text of 16 tokens 6.00 ms, 8 texts of 64 tokens 24.00 ms",
+                "1 text of 16 tokens 4.00 ms, 8 texts of 64 tokens 9.00 ms",
+            ],
+        ),
+        (
+            {"fp32": {"1x16": 6}, "bf16": {"1x16": 9}},
+            ", which takes 1.50 times as long as --cpu-math fp32 here",
+            ["1 text of 16 tokens 6.00 ms", "1 text of 16 tokens 9.00 ms"],
+        ),
+    ],
+)
+def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16_and_whether_that_is_faster(
+    times: dict[str, dict[str, float]], told: str, figures: list[str]
+) -> None:
+    compared = {"mean_drift": 1e-3, "max_drift": 1e-2, "delta": 0.1, "company": 0}
+    parity = {"cpu": {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0, **compared}}
+    alone = {"openvino": {"1x16": 5.0}} if times else {}  # what it took beside no other session isn't told too
+    runtime = {"runtime": "openvino", "requested": "auto", "milliseconds": alone}
+    choices = {"cpu_math": "bf16", "cpu_math_milliseconds": times, "cpu_runtime": runtime}
+    published = manifest(parity=parity, choices=choices)
+    _, line, _ = summary(published, Path("r"))
+    assert line.split(maxsplit=1) == ["CPU", f"fp32 on OpenVINO, computed in bfloat16{told}"]
+    names = ("in float32", "in bfloat16")
+    assert details(published)[2:] == [f"  {name}: {each}" for name, each in zip(names, figures, strict=False)]
+
+
+def test_what_was_not_compared_and_what_was_refused_is_told() -> None:
+    choice = {"runtime": "onnxruntime", "requested": "auto", "milliseconds": {}, "refused": {"openvino": "No such op."}}
+    unverified = {"precision": "fp16", "unverified": "There is no GPU."}
+    encoder = {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0}
+    parity = {"cpu": encoder, "gpu": unverified, "data": {"d.csv": {"metric": "accuracy", "rows": 2, "torch": 0.5}}}
+    text = "\n".join(summary(manifest(parity=parity, choices={"cpu_runtime": choice}), Path("r")))
+    assert "fp32 on ONNX Runtime (OpenVINO can't run it: No such op)" in text
+    assert "not compared with the checkpoint on this machine: There is no GPU." in text
+    assert "accuracy on 2 rows of d.csv: the checkpoint 0.5000" in text
+    assert next_command(Path("my models")) == "Next: hfx serve 'my models'"

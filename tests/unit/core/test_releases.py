@@ -1,0 +1,69 @@
+"""The table of Triton releases, and the least versions of hfx's dependencies."""
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from hfx.errors import UsageError
+from hfx.releases import RELEASES, for_generators, release, security_warning
+
+ROOT = Path(__file__).resolve().parents[3]
+# Dependency -> the first version without vulnerabilities that are known of it, with the last of those.
+FIRST_SECURE = {
+    "jinja2": ("3.1.6", "CVE-2025-27516"),
+    "onnx": ("1.21.0", "CVE-2026-27489, CVE-2026-28500, CVE-2026-34445, CVE-2026-34446"),
+    "sentencepiece": ("0.2.1", "CVE-2026-1260"),
+    "torch": ("2.6.0", "CVE-2025-32434"),
+}
+
+
+@pytest.mark.parametrize("tag", ["24.08", "26.99", "", "latest", "24.10-py3"])
+def test_an_unknown_tag_is_refused_and_the_known_ones_are_named(tag: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        release(tag)
+    assert "24.10" in caught.value.fix
+    assert "26.07" in caught.value.fix
+
+
+@pytest.mark.parametrize(("built_for", "minimum"), [("24.09", "24.12"), ("24.10", "24.12"), ("25.03", "25.03")])
+def test_generators_need_a_python_that_has_their_onnxruntime(built_for: str, minimum: str) -> None:
+    assert for_generators(release(built_for)).tag == minimum
+
+
+@pytest.mark.parametrize(("tag", "warned"), [("24.10", True), ("26.06", True), ("26.07", False), ("27.01", False)])
+def test_releases_with_known_vulnerabilities_are_warned_of_with_the_source(tag: str, warned: bool) -> None:
+    assert bool(security_warning(tag)) is warned
+    assert not warned or "bulletin 5875" in security_warning(tag)
+
+
+def test_tags_are_unique_ordered_and_well_formed_and_no_newer_release_runs_fewer_operators() -> None:
+    tags = [entry.tag for entry in RELEASES]
+    assert tags == sorted(set(tags))
+    assert all(re.fullmatch(r"\d\d\.\d\d", tag) for tag in tags)
+    known = [(entry.opset, entry.ir) for entry in RELEASES if entry.opset and entry.ir]
+    assert known == sorted(known)
+
+
+def ranges() -> list[Requirement]:
+    """What pyproject.toml and the constraints say of the packages of FIRST_SECURE."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    for file in ROOT.glob("constraints*.txt"):
+        lines += [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    return [entry for entry in map(Requirement, lines) if entry.name.lower() in FIRST_SECURE]
+
+
+@pytest.mark.parametrize("range_", ranges(), ids=str)
+def test_no_range_admits_a_version_with_a_known_vulnerability(range_: Requirement) -> None:
+    secure, known = FIRST_SECURE[range_.name.lower()]
+    least = [Version(part.version) for part in range_.specifier if part.operator in (">=", "==", "~=")]
+    assert least and max(least) >= Version(secure), f"{range_} admits {known}"
+
+
+def test_each_of_those_packages_is_a_dependency() -> None:
+    assert {entry.name.lower() for entry in ranges()} == set(FIRST_SECURE)

@@ -1,0 +1,121 @@
+"""The wheel works outside the checkout: what it holds, what its client alone needs and can do, and exporting."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hfx import native
+from hfx.native.build import LIBRARY
+from tests import zoo
+from tests.rigs.client_servers import Script, grpc_server
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+ABSENT = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tokenizers", "scipy", "safetensors")
+# Without the checkout on the path.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of a copy of the checkout: what a build leaves behind would go into the next one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    checkout = folder / "checkout"
+    shutil.copytree(ROOT / "hfx", checkout / "hfx", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / part, checkout / part)
+    # What setup.py compiles is there already, and newer than its sources: test_native_library has it compiled.
+    compiled = checkout / "build" / "lib" / "hfx" / "native"
+    compiled.mkdir(parents=True)
+    shutil.copy(checkout / "hfx" / "native" / LIBRARY, compiled)
+    out(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, checkout)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def client_only(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the client only, from the package index."""
+    return installed(tmp_path_factory.mktemp("client"), f"{wheel}[client]")
+
+
+def installed(folder: Path, *words: str | Path) -> Path:
+    venv.create(folder / "venv")
+    programs = folder / "venv" / "bin"
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "--quiet", "--disable-pip-version-check")
+    out(*pip, "install", "--no-compile", *words)
+    return programs
+
+
+def out(*words: str | Path, folder: Path | None = None) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_wheel_holds_real_files_of_every_part(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for part in ("cli/export.py", "exporter/pipeline.py", "exporter/parity_texts.txt", "client/client.py",
+                 "python_backends/tokenize.py", "python_backends/onnxruntime/model.py",
+                 "front/playground/page.html", "front/playground/page.js"):  # fmt: skip
+        assert f"hfx/{part}" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/", "exporter/"))]
+
+
+def test_one_wheel_for_all_pythons_has_the_native_library(wheel: Path, client_only: Path) -> None:
+    assert wheel.name.endswith("-py3-none-manylinux_2_17_x86_64.whl")
+    code = "import hfx.native as n; print(n.library(), n.kernels())"
+    library, *name = out(client_only / "python", "-c", code, folder=client_only).split()
+    assert library.startswith(str(client_only.parent)) and name == native.kernels().split()
+
+
+def test_the_client_installs_nothing_that_exports_or_runs_models(client_only: Path) -> None:
+    code = f"import importlib.util as u; print([name for name in {ABSENT!r} if u.find_spec(name)])"
+    assert out(client_only / "python", "-c", code, folder=client_only).strip() == "[]"
+
+
+ASK = """
+import asyncio, sys
+from hfx.client import AsyncClient, Client
+with Client(sys.argv[1]) as client:
+    print(client.generate("writer", "write 2").text, [piece.text for piece in client.stream("writer", "write 2")])
+async def ask():
+    async with AsyncClient(sys.argv[1]) as client:
+        print([each.text for each in await client.summarize("writer", ["write 1", "write 1"])])
+asyncio.run(ask())
+"""
+
+
+def test_the_client_alone_asks_a_server(url: str, client_only: Path) -> None:
+    lines = out(client_only / "python", "-c", ASK, url, folder=client_only).splitlines()
+    assert lines == ["a0 a1  ['a0 ', 'a1 ']", "['a0 ', 'a0 ']"]
+
+
+def test_the_command_line_asks_with_the_client_alone(client_only: Path) -> None:
+    with grpc_server(Script()) as url:
+        answer = out(client_only / "hfx", "--json", "infer", "writer", "write 2", "--url", url, folder=client_only)
+    assert json.loads(answer)["results"][0]["text_output"] == "a0 a1 "
+
+
+def test_it_exports_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """Dependencies are this environment's, by a .pth file: what is tested is hfx's wheel, not pip's resolver."""
+    programs = installed(tmp_path, "--no-deps", wheel)
+    site = next((programs.parent / "lib").glob("python*/site-packages"))
+    packages = next(path for path in map(Path, sys.path) if path.name == "site-packages")
+    (site / "dependencies.pth").write_text(f"{packages}\n")
+    assert "export" in out(programs / "hfx", "--help", folder=tmp_path)
+    origin = "import hfx.exporter.pipeline as p; print(p.__file__)"
+    assert out(programs / "python", "-c", origin, folder=tmp_path).startswith(str(programs.parent))
+    export = ["--json", "export", str(zoo.checkpoint("sentiment-distilbert")), "--name", "sentiment", "--device", "cpu"]
+    assert json.loads(out(programs / "hfx", *export, folder=tmp_path))["name"] == "sentiment"
+    assert (tmp_path / "model_repository" / "sentiment" / "hfx.json").is_file()

@@ -1,0 +1,167 @@
+"""`hfx deploy bundle`: what is vendored and how it is unpacked, and that the same wheels make the same bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hfx.deploy import bundle, wheels
+from hfx.deploy.deployment import Deployment, open_deployment
+from hfx.deploy.folder import hash_everything
+from hfx.errors import FetchFailed, UsageError
+from hfx.manifest import read_manifest, verify_files
+from hfx.releases import MINIMUM_SECURE, release
+from hfx.repository import parse_config
+from tests.rigs.repositories import build
+from tests.rigs.wheels import HERE, wheels_for
+
+ROOT = Path(__file__).parents[3]
+MODULE = b"VALUE = 1\n"
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return open_deployment(build(tmp_path / "repository"), ["m"])
+
+
+def record_line(name: str, content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(content)}"
+
+
+def wheel(folder: Path, files: dict[str, bytes], record: str | None = None) -> Path:
+    """A wheel of the package `p` with `files`."""
+    path = folder / "p-1-py3-none-any.whl"
+    lines = [record_line(name, content) for name, content in files.items()] + ["p-1.dist-info/RECORD,,"]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        archive.writestr("p-1.dist-info/RECORD", "\n".join(lines) if record is None else record)
+    return path
+
+
+def test_what_a_wheel_makes_importable_is_unpacked_with_its_licences(tmp_path: Path) -> None:
+    files = {
+        "p/__init__.py": MODULE,
+        "p-1.dist-info/licenses/LICENSE": b"free",
+        "p-1.data/platlib/p/more.py": MODULE,
+        "p-1.data/scripts/tool": b"#!python",
+    }
+    wheels.unpack(wheel(tmp_path, files), tmp_path / "out")
+    assert {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()
+    } == {*("p/__init__.py", "p/more.py", "p-1.dist-info/licenses/LICENSE", "p-1.dist-info/RECORD")}
+
+
+@pytest.mark.parametrize(
+    ("files", "record"),
+    [
+        ({"../p.py": MODULE}, None),
+        ({"/p.py": MODULE}, None),
+        ({"p-1.data/purelib/../../p.py": MODULE}, None),
+        ({"p.py": MODULE}, record_line("p.py", b"another")),
+        ({"p.py": MODULE}, "p-1.dist-info/RECORD,,"),
+        ({"p.py": MODULE}, "p.py,md5=abc,1"),
+        ({"p.py": MODULE, "p-1.data/purelib/p.py": b"twice"}, None),
+    ],
+)
+def test_a_file_that_is_not_as_recorded_or_leads_elsewhere_is_refused(
+    tmp_path: Path, files: dict[str, bytes], record: str | None
+) -> None:
+    with pytest.raises(FetchFailed, match=r"p-1-py3-none-any\.whl is damaged"):
+        wheels.unpack(wheel(tmp_path, files, record), tmp_path / "out")
+    assert not (tmp_path / "p.py").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-30], lambda content: b"", lambda content: b"x" * 100])
+def test_what_is_no_wheel_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = wheel(tmp_path, {"p.py": MODULE})
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(FetchFailed, match="is damaged"):
+        wheels.unpack(path, tmp_path / "out")
+
+
+def test_the_versions_are_those_that_are_tested_here() -> None:
+    tested = {line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    pinned = {wheels.NUMPY, wheels.TOKENIZERS, wheels.OPENVINO, wheels.ONNXRUNTIME["cpu"]}
+    assert pinned <= tested
+    assert wheels.ONNXRUNTIME["gpu"] == wheels.ONNXRUNTIME["cpu"].replace("==", "-gpu==")
+    dockerfile = (ROOT / "docker/Dockerfile").read_text()
+    assert all(each in dockerfile for each in (*pinned, wheels.ONNXRUNTIME["gpu"]))
+
+
+def test_a_folder_without_the_wheels_is_an_error_that_names_them(deployment: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FetchFailed, match=r"numpy==1\.26\.4.*Python 3\.12 in the folder .*empty") as error:
+        bundle.write(deployment, tmp_path / "out", bundle.Packages("3.12", tmp_path / "empty"))
+    assert "\npip download --no-deps" in error.value.fix and "tokenizers==" in error.value.fix
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_python_is_the_releases_and_must_be_known(deployment: Deployment) -> None:
+    assert bundle.python_of(deployment) == release(MINIMUM_SECURE).python
+    assert bundle.python_of(deployment, "3.11") == "3.11"
+    for wrong in ("3", "3.x", "3.12;id", "2.7"):
+        with pytest.raises(UsageError, match="--python"):
+            bundle.python_of(deployment, wrong)
+    with pytest.raises(UsageError, match="--python"):
+        bundle.python_of(replace(deployment, release=release("24.11")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_bundle_is_a_healthy_repository_of_one_device_and_the_same_each_time(device: str, tmp_path: Path) -> None:
+    deployment = open_deployment(build(tmp_path / "repository"), ["m"], device=device)
+    packages = bundle.Packages(HERE, wheels_for(wheels.requirements(deployment, with_numpy=False)), with_numpy=False)
+    bundle.write(deployment, tmp_path / "one", packages)
+    record = (tmp_path / "one/hfx-deploy.json").read_text()
+    if device == "cpu":  # once is enough
+        bundle.write(deployment, tmp_path / "two", packages)
+        assert hash_everything(tmp_path / "one") == hash_everything(tmp_path / "two")
+        assert record == (tmp_path / "two/hfx-deploy.json").read_text()
+
+    manifest = read_manifest(tmp_path / "one/m/hfx.json")
+    assert verify_files(manifest, tmp_path / "one") == []
+    assert manifest.choices["bundle"]["packages"] == "m/1/packages"  # type: ignore[index,call-overload]
+    assert (manifest.precision.cpu, manifest.precision.gpu) == (("fp32", None) if device == "cpu" else (None, "fp16"))
+    files = {path.name for path in (tmp_path / "one/m_net/1").iterdir()}
+    config = parse_config((tmp_path / "one/m_net/config.pbtxt").read_text())
+    assert not (tmp_path / "one/m_net/configs").exists()
+    if device == "cpu":
+        assert files == {"model.onnx", "start.py", "model.py"} and config.backend == "python"
+        assert config.parameters["model_file"].string_value == "model.onnx"
+        assert (tmp_path / "one/m/1/packages/hfx_backend/onnxruntime/model.py").is_file()
+    else:
+        assert files == {config.default_model_filename} == {"model.fp16.onnx"} and config.backend == "onnxruntime"
+        assert not (tmp_path / "one/m/1/packages/hfx_backend").exists()
+    assert "m/1/packages/tokenizers-0.23.3.dist-info/METADATA" in json.loads(record)["files"], "it names the licence"
+
+    # The start file gives the model the bundle's packages in a Python that has none.
+    start = tmp_path / "one/m_tokenize/1/start.py"
+    code = f"import sys; sys.path.append({str(start.parents[1])!r}); import importlib; "
+    code += "importlib.import_module('1.start'); import tokenizers; print(tokenizers.__file__)"
+    done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith(str(tmp_path / "one/m/1/packages/tokenizers")), done.stderr
+    assert verify_files(manifest, tmp_path / "one") == []
+
+
+@pytest.mark.full  # pip fetches 340 MB to resolve them
+def test_the_bundle_of_the_default_release_has_wheels_for_its_python(deployment: Deployment, tmp_path: Path) -> None:
+    python = bundle.python_of(deployment)
+    assert python != HERE, "else the triton tests show it"
+    for device, needed in (("cpu", wheels.OPENVINO), ("gpu", wheels.ONNXRUNTIME["gpu"])):
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--no-deps"]
+        platforms = [f"--platform={platform}" for platform in wheels.PLATFORMS]
+        everything = [wheels.NUMPY, wheels.TOKENIZERS, wheels.ONNXRUNTIME[device], needed]
+        options = ["--only-binary=:all:", f"--python-version={python}", f"--target={tmp_path / 'target'}"]
+        done = subprocess.run([*command, *options, *platforms, *everything], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

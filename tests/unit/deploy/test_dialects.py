@@ -1,0 +1,79 @@
+"""Requests of `hfx deploy check --through`: tried again while the server is busy, and refused for what is no answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from hfx.deploy.server_check import DIALECTS, AskedModel, Dialect, connected, dialect_ask
+from hfx.errors import RequestRefused, ServerError, UsageError
+from hfx.names import Task
+
+Reply = tuple[int, Any]
+STORY = {"choices": [{"text": " in the park"}]}
+BUSY = (429, {"error": {"message": "The queue is full.", "type": "rate_limit_error"}})
+
+
+@contextmanager
+def answering(*replies: Reply) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """A server with these replies, the last one from then on; its address, and the requests that it has received."""
+    received: list[tuple[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            status, content = replies[min(len(received), len(replies)) - 1]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", received
+        server.shutdown()
+
+
+def asked(url: str, dialect: Dialect, task: Task, request: dict[str, Any]) -> dict[str, Any]:
+    with connected(url, dialect) as port:
+        [answer] = dialect_ask(port, dialect, AskedModel("m", task), None)([request])
+    return answer
+
+
+def test_a_busy_server_is_asked_again_with_the_same_request() -> None:
+    with answering(BUSY, (200, STORY)) as (url, received):
+        request = {"text_input": "Anna was", "max_tokens": 5, "return_log_probs": True}
+        assert asked(url, "openai", Task.TEXT_GENERATION, request) == {"text_output": " in the park"}
+    assert received == [("/v1/completions", {"model": "m", "prompt": "Anna was", "max_tokens": 5})] * 2
+
+
+@pytest.mark.parametrize("content", [{}, [], None, "text", {"choices": [1]}])
+@pytest.mark.parametrize("dialect", ["openai", "huggingface", "mlserver"])
+def test_what_is_no_answer_of_the_dialect_is_an_error(content: Any, dialect: Dialect) -> None:
+    with answering((200, content)) as (url, _), pytest.raises(ServerError, match=f"none of {dialect}"):
+        asked(url, dialect, Task.TEXT_GENERATION, {"text_input": "a"})
+
+
+def test_a_refusal_has_the_words_of_the_dialect() -> None:
+    with (
+        answering((400, {"error": {"message": "top_k is 'a'.", "param": "top_k"}})) as (url, _),
+        pytest.raises(RequestRefused, match="top_k is 'a'"),
+    ):
+        asked(url, "openai", Task.TEXT_GENERATION, {"text_input": "a"})
+
+
+def test_a_port_of_grpc_is_refused() -> None:
+    with pytest.raises(UsageError, match="gRPC"), connected("127.0.0.1:8001", "tei"):
+        pass
+
+
+def test_every_task_has_a_dialect() -> None:
+    assert {task for tasks in DIALECTS.values() for task in tasks} == set(Task)

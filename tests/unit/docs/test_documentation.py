@@ -1,0 +1,94 @@
+"""What the documents say, held against the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from docs.generate import blocking_client, client_settings, pages
+from hfx.cli.commands import COMMANDS, load
+from tests.rigs.documents import DOCUMENTS, ROOT, blocks, commands
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+def test_every_page_is_as_its_generator_makes_it() -> None:
+    for name, text in pages.pages().items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run `make docs` ({name})"
+
+
+@pytest.mark.parametrize("generator", [client_settings, blocking_client])
+def test_every_module_is_as_its_generator_makes_it(generator: ModuleType) -> None:
+    assert (ROOT / generator.FILE).read_text(encoding="utf-8") == generator.module(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_commands_of_a_page_parse(page: str) -> None:
+    for line in commands(page, "hfx"):
+        words = shlex.split(line.split(" < ")[0], comments=True)[1:]
+        name, table = words.pop(0), COMMANDS
+        command = load(name, table)
+        while members := getattr(command, "table", None):
+            name = words.pop(0)
+            command = load(name, members)
+        command.make_context(name, words, resilient_parsing=False)
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_targets_of_make_in_a_page_exist(page: str) -> None:
+    for line in commands(page, "make"):
+        assert re.search(rf"^{re.escape(shlex.split(line, comments=True)[1])}:", MAKEFILE, re.MULTILINE), line
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_python_of_a_page_compiles(page: str) -> None:
+    for text in blocks(page, "python"):
+        compile(text, page, "exec")
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    text = CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for link in LINK.findall(text):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^([\w-]+)$", "".join(re.findall(r"```{toctree}(.*?)```", index, re.DOTALL)), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in ROOT.glob("docs/*.md") if path.stem != "index")
+
+
+@pytest.mark.full
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="no Sphinx: make docs installs it")
+    words = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "docs/ARCHITECTURE.md", "docs/serving.md"])
+def test_paths_in_a_page_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:hfx|bench|tests|docker)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and Sphinx make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}

@@ -1,0 +1,116 @@
+"""fp32 files that OpenVINO computes in bfloat16: `hfx export --cpu-math bf16`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx import names
+from hfx.cli.list import _entry, _row
+from hfx.errors import VerificationFailed
+from hfx.exporter.encoder.build import build_graph, save
+from hfx.exporter.encoder.gate import LIMITS
+from hfx.exporter.encoder.plan import widths_up_to
+from hfx.exporter.runtime import CpuChoice
+from hfx.exporter.tasks import find_task
+from hfx.exporter.verify import against_checkpoint, open_published
+from hfx.local.encoder import LocalModel
+from hfx.python_backends.onnxruntime import sessions
+from hfx.python_backends.onnxruntime.ragged import RUN_ROWS
+from hfx.repository.catalog import models
+from hfx.repository.lint import lint
+from tests import zoo
+from tests.rigs import tiny_checkpoints
+from tests.rigs.processors import HAS_BFLOAT16
+from tests.rigs.published import export_checkpoint, export_zoo
+
+pytestmark = pytest.mark.skipif(not HAS_BFLOAT16, reason="the processor has no bfloat16 instructions")
+EXACT, ROUNDED = "exact", "rounded"
+BFLOAT16: dict[str, Any] = {"cpu_runtime": "auto", "cpu_math": "bf16"}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    export_zoo("sentiment-distilbert", folder, EXACT, "fp32", "openvino")
+    export_zoo("sentiment-distilbert", folder, ROUNDED, "fp32", cpu_math="bf16")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[dict[str, str]]:
+    return [{names.TEXT_INPUT: example.text} for example in zoo.heldout("sentiment", 100)]
+
+
+def scores(repository: Path, name: str, requests: list[dict[str, str]]) -> Any:
+    return np.array([answer[names.SCORE][0] for answer in LocalModel.open(repository, name).infer_all(requests)])
+
+
+def test_configuration_manifest_and_list_say_what_it_is_computed_in(repository: Path) -> None:
+    listed = {entry.name: entry for entry in models(repository)}
+    for name, math in ((EXACT, "fp32"), (ROUNDED, "bf16")):
+        choices: Any = listed[name].manifest.choices  # type: ignore[union-attr]
+        assert (choices["cpu_math"], choices["cpu_runtime"]["runtime"]) == (math, "openvino")
+        times = choices.get("cpu_math_milliseconds", {})
+        assert set(times) == ({"fp32", "bf16"} if math == "bf16" else set())
+        assert all(set(each) == {"1x16", "8x64"} and min(each.values()) > 0 for each in times.values())
+        config = (repository / f"{name}_net" / "config.pbtxt").read_text()
+        assert ('key: "openvino.INFERENCE_PRECISION_HINT"' in config) == (math == "bf16")
+    assert [_row(_entry(listed[name]))[3] for name in (EXACT, ROUNDED)] == ["openvino", "openvino bf16"]
+    assert lint(repository) == []
+
+
+def test_answers_are_close_to_those_of_float32_and_not_equal(repository: Path, requests: list[dict[str, str]]) -> None:
+    exact, rounded = scores(repository, EXACT, requests), scores(repository, ROUNDED, requests)
+    np.testing.assert_allclose(rounded, exact, atol=0.05)
+    assert (rounded != exact).mean() > 0.9
+
+
+def test_without_the_instructions_it_answers_as_the_float32_export_to_the_bit(
+    repository: Path, requests: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "CPUINFO", tmp_path / "without_flags")
+    np.testing.assert_array_equal(scores(repository, ROUNDED, requests), scores(repository, EXACT, requests))
+
+
+def test_it_is_verified_by_limits_of_its_own(repository: Path) -> None:
+    ask = LocalModel.open(repository, ROUNDED).infer_all
+    figures = against_checkpoint(open_published(repository, ROUNDED), ask, "cpu", None)
+    assert LIMITS["fp32"].drift < figures["mean_drift"] <= LIMITS["bf16"].drift
+    with pytest.raises(VerificationFailed):
+        against_checkpoint(open_published(repository, EXACT), ask, "cpu", None)
+
+
+def test_answers_that_differ_too_much_are_not_published(tmp_path: Path) -> None:
+    export_zoo("entities-bert", tmp_path, EXACT, "fp32", "openvino", max_drop=0.0)
+    with pytest.raises(VerificationFailed, match="fp32 file for CPU in bfloat16 does not answer like the checkpoint"):
+        export_checkpoint(zoo.checkpoint("entities-bert"), tmp_path, name=ROUNDED, **BFLOAT16, max_drop=0.0)
+    assert not (tmp_path / ROUNDED).exists()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_text_has_the_same_bits_in_batches_of_the_widths_and_row_counts_that_are_run(
+    tmp_path: Path, threads: int
+) -> None:
+    """Every width and number of rows of a run up to 96 tokens."""
+    bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
+    bert.set_attn_implementation("eager")  # as exports load it
+    save(build_graph(bert, find_task("text-classification"), 0, None), tmp_path / "model.onnx")
+    session = sessions.open_session(CpuChoice("openvino", math="bf16").backend_config(threads), tmp_path / "model.onnx")
+
+    def logits(ids: Any, mask: Any) -> Any:
+        tokens = {names.INPUT_IDS: ids, names.ATTENTION_MASK: mask, names.TOKEN_TYPE_IDS: np.zeros_like(ids)}
+        feed = {name: np.ascontiguousarray(value.reshape(-1)) for name, value in tokens.items()}
+        shape = np.full((len(ids), 1), ids.shape[1], np.int32)
+        return session.run({**feed, names.ITEM_SHAPE: shape}, ["logits"])["logits"]
+
+    random = np.random.default_rng(0)
+    for width in widths_up_to(96):
+        ids = random.integers(5, bert.config.vocab_size, (64, width)).astype(np.int32)
+        mask = (np.arange(width) < random.integers(1, width + 1, (64, 1))).astype(np.int32)
+        alone = np.concatenate([logits(ids[row : row + 1], mask[row : row + 1]) for row in range(64)])
+        for rows in RUN_ROWS:
+            np.testing.assert_array_equal(logits(ids[-rows:], mask[-rows:]), alone[-rows:])

@@ -1,0 +1,237 @@
+"""A generator on native operators: exported, written down, linted, bundled, and served where they can't be had."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.cli import main
+from hfx.deploy import bundle, wheels
+from hfx.deploy.deployment import needs, open_deployment
+from hfx.errors import CheckpointUnsupported, ModelCorrupt, UsageError
+from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
+from hfx.exporter.runtime import possible_runtimes
+from hfx.local.generator import LocalGenerator
+from hfx.manifest import read_manifest, verify_files
+from hfx.native.build import LIBRARY
+from hfx.python_backends.engine.spec import read_spec
+from hfx.repository import lint
+from hfx.repository.edit import Edit, change, value
+from tests.rigs import writing_checkpoints
+from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.published import export_checkpoint, export_zoo
+from tests.rigs.wheels import HERE, wheels_for
+from tests.unit.exporter.test_export_generation import contents, manifest_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here"),
+]
+NAME = "summaries"
+ENGINE = Path(f"{NAME}_stream/1/cpu")
+NO_KERNELS = {"HFX_NATIVE_KERNELS": "none"}  # as on a processor that has none of their instructions
+REQUESTS = [{"text_input": "Once upon a time", "max_tokens": 12, "num_beams": beams} for beams in (1, 3)]
+UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines, measure_on_data)]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of one trained model, whose export was told to use native operators."""
+    folder = tmp_path_factory.mktemp("native") / "r"
+    export_zoo("summaries-bart", folder, NAME, "int8", "native", slots=8)  # as tests/triton has it
+    return folder
+
+
+@pytest.fixture
+def repository(published: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(published, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return writing_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
+
+
+def answers(repository: Path) -> tuple[str, list[Any]]:
+    with LocalGenerator.open(repository, NAME) as generator:
+        return generator.runtime, generator.infer_all(REQUESTS)
+
+
+def elsewhere(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`code` in a process that finds no kernels."""
+    command = ["env", *(f"{name}={value}" for name, value in NO_KERNELS.items()), sys.executable, "-c", code]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_manifest_and_the_files_say_what_serves(published: Path) -> None:
+    manifest = manifest_of(published, NAME)
+    figures: Any = manifest.parity["cpu"]
+    assert figures["runtime"] == "native"
+    assert set(figures["reserve"]) == {"onnxruntime"}
+    for each in (figures, figures["reserve"]["onnxruntime"]):
+        assert each["agreement"] >= 0.9  # as the export is allowed
+        assert each["greedy"]["company"] == each["beams"]["company"] == 0
+    assert manifest.choices["cpu_runtime"] == {"runtime": "native", "requested": "native", "milliseconds": {}}
+    facts = json.loads((published / ENGINE / "engine.json").read_text())
+    digest = hashlib.sha256((published / ENGINE / LIBRARY).read_bytes()).hexdigest()
+    assert (facts["runtime"], facts["openvino"]) == ("native", None)
+    decoders = {beams: name.replace("decoder", "native_decoder") for beams, name in facts["files"]["decoder"].items()}
+    expected = {"file": LIBRARY, "sha256": digest, "kv_type": "float16", "decoder": decoders}
+    assert (facts["operators"], facts["kv_type"]) == (expected, "float32")
+    assert manifest.files[str(ENGINE / LIBRARY)].sha256 == digest
+    assert value(published, f"{NAME}_stream", "parameters.cpu_runtime") == "native"
+    assert lint(published) == []
+
+
+def test_the_memory_for_keys_and_values_is_that_of_the_runtime(repository: Path) -> None:
+    spec, manifest = read_spec(repository / ENGINE), manifest_of(repository, NAME)
+    position = 2 * 8 * spec.layers * spec.kv_heads * spec.head_dim  # of 8 slots
+    assert needs(repository, manifest, "cpu").cache == position * (2 * spec.max_length + spec.max_source)
+    change(repository, NAME, [Edit(f"{NAME}_stream", "parameters.cpu_runtime", "onnxruntime")], "a test")
+    manifest = manifest_of(repository, NAME)
+    assert needs(repository, manifest, "cpu").cache == position * (4 * spec.max_length + spec.max_source)
+
+
+def test_the_configuration_says_which_one_serves(repository: Path) -> None:
+    runtime, found = answers(repository)
+    assert runtime == "native"
+    change(repository, NAME, [Edit(f"{NAME}_stream", "parameters.cpu_runtime", "onnxruntime")], "a test")
+    assert lint(repository) == []
+    runtime, others = answers(repository)
+    assert runtime == "onnxruntime"
+    assert [each["text_output"] for each in others] == [each["text_output"] for each in found]
+
+
+def test_openvino_has_no_files_in_it(repository: Path) -> None:
+    file = repository / f"{NAME}_stream/config.pbtxt"
+    file.write_text(file.read_text().replace('"native"', '"openvino"'))
+    found = [finding for finding in lint(repository) if finding.rule == "HFX703"]
+    assert "is for native or onnxruntime" in found[0].message
+    with pytest.raises(ModelCorrupt, match="nothing for the runtime openvino"):
+        LocalGenerator.open(repository, NAME, cpu_runtime="openvino")
+
+
+def test_commands_know_it(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(published)]) == 0
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert row.split()[head.split().index("RUNTIME")] == "native"
+    assert main(["lint", str(published)]) == 0
+    capsys.readouterr()
+    assert main(["verify", NAME, "--repository", str(published), "--json"]) == 0
+    parity = json.loads(capsys.readouterr().out)["parity"]
+    assert parity["same"] >= parity["at_export"]  # that of the runtime with fewer
+    assert (parity["alone"], parity["other_alone"]) == (8, 0)
+
+
+SERVED = """
+import json, sys
+from pathlib import Path
+from tests.unit.exporter.test_export_generation_native import answers
+print(json.dumps(answers(Path(sys.argv[1]))))
+"""
+
+
+def test_a_processor_without_kernels_is_served_by_onnxruntime_with_one_line_in_the_log(published: Path) -> None:
+    done = elsewhere(SERVED, published)
+    assert done.returncode == 0, done.stderr
+    runtime, found = json.loads(done.stdout)
+    assert runtime == "onnxruntime"
+    assert [each["text_output"] for each in found] == [each["text_output"] for each in answers(published)[1]]
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("ONNX Runtime serves in the place of native operators: this processor has none")
+
+
+def test_a_library_that_was_changed_is_found_and_not_loaded(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    library = repository / ENGINE / LIBRARY
+    library.write_bytes(library.read_bytes()[:-1] + b"\1")
+    assert any(LIBRARY in f"{finding.path} {finding.message}" for finding in lint(repository))
+    assert answers(repository)[0] == "onnxruntime"
+    assert [record for record in caplog.records if "is not the file that was exported" in record.getMessage()]
+
+
+@pytest.mark.parametrize("with_openvino", [True, False])
+def test_a_bundle_has_the_library_and_no_openvino(published: Path, tmp_path: Path, with_openvino: bool) -> None:
+    deployment = open_deployment(published, [NAME])
+    needed = wheels.requirements(deployment, with_openvino, with_numpy=False)
+    assert not any("openvino" in each for each in needed)
+    packages = bundle.Packages(HERE, wheels_for(needed), with_openvino, with_numpy=False)
+    assert bundle.unproven(deployment, packages) == []
+    bundle.write(deployment, tmp_path / "b", packages)
+    assert (tmp_path / "b" / ENGINE / LIBRARY).read_bytes() == (published / ENGINE / LIBRARY).read_bytes()
+    assert value(tmp_path / "b", f"{NAME}_stream", "parameters.cpu_runtime") == "native"
+    assert verify_files(read_manifest(tmp_path / "b" / NAME / "hfx.json"), tmp_path / "b") == []
+    assert answers(tmp_path / "b") == answers(published)
+
+
+# What is chosen
+
+
+def steps(run: Any) -> list[Any]:
+    """The export's steps without the gate, and with `run` before runtimes are timed."""
+    return [*UNGATED[:2], replace(UNGATED[2], run=run), *UNGATED[2:]]
+
+
+def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint: Path, tmp_path: Path) -> None:
+    def spoil(plan: Any, made: Any) -> Any:
+        (made.version / "cpu" / LIBRARY).write_bytes(b"no library")
+        return made
+
+    options: Mapping[str, Any] = {"precision": "int8", "cpu_runtime": "auto"}
+    manifest = export_checkpoint(checkpoint, tmp_path, steps(spoil), name=NAME, **options)
+    choice: Any = manifest.choices["cpu_runtime"]
+    assert choice["runtime"] != "native" and "native" not in choice["milliseconds"]
+    assert "is not the file that was exported" in choice["refused"]["native"]
+    assert not (tmp_path / ENGINE / LIBRARY).exists()
+    assert json.loads((tmp_path / ENGINE / "engine.json").read_text())["operators"] is None
+    assert lint(tmp_path) == []
+
+
+def test_heads_that_the_kernels_are_not_made_for_are_refused_before_the_checkpoint_answers(tmp_path: Path) -> None:
+    checkpoint = writing_checkpoints.save(tmp_path / "checkpoint", "gpt2", n_embd=264, n_head=1)
+    repository = tmp_path / "r"
+    with pytest.raises(CheckpointUnsupported, match="a head must have 1 to 256 values"):
+        export_checkpoint(checkpoint, repository, UNGATED, name=NAME, precision="int8", cpu_runtime="native")
+    assert contents(repository) == {}
+
+
+def test_one_that_auto_does_not_choose_leaves_no_library(checkpoint: Path, tmp_path: Path) -> None:
+    export_checkpoint(checkpoint, tmp_path, UNGATED, name=NAME, precision="int8", cpu_runtime="onnxruntime")
+    assert not (tmp_path / ENGINE / LIBRARY).exists()
+    with pytest.raises(ModelCorrupt, match="nothing for the runtime native"):
+        LocalGenerator.open(tmp_path, NAME, cpu_runtime="native")
+
+
+def test_it_can_not_be_asked_for_without_kernels(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, wanted in NO_KERNELS.items():
+        monkeypatch.setenv(name, wanted)
+    words = ["export", str(checkpoint), "--cpu-runtime", "native", "--quantize", "--device", "cpu", "--name", NAME]
+    assert main([*words, "--repository", str(tmp_path / "r")]) == 2
+    said = capsys.readouterr().err
+    assert "--cpu-runtime native: this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8." in said
+    assert "Use --cpu-runtime auto." in said
+    assert contents(tmp_path) == {}
+
+
+def test_auto_does_not_offer_it_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, wanted in NO_KERNELS.items():
+        monkeypatch.setenv(name, wanted)
+    assert possible_runtimes("auto") == ("openvino", "onnxruntime")
+
+
+def test_an_installation_without_the_library_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("hfx.native.build.HERE", tmp_path)
+    assert possible_runtimes("auto") == ("openvino", "onnxruntime")
+    with pytest.raises(UsageError, match=r"--cpu-runtime native: hfx was installed without its native kernels"):
+        possible_runtimes("native")

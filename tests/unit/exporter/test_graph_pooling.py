@@ -1,0 +1,92 @@
+"""Pooling in the graph is sentence-transformers' own, row by row."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+
+from hfx.exporter.encoder.pooling import Mode, Pooling, append_pooling, sum_by_products
+from tests.rigs import onnx_toys
+
+WIDTH = 8
+MODES: tuple[Mode, ...] = get_args(Mode)
+POOLINGS = [Pooling(mode, normalize) for mode in MODES for normalize in (False, True)]
+
+
+def graph(pooling: Pooling) -> onnx.ModelProto:
+    model = onnx_toys.graph(
+        [helper.make_node("Identity", ["hidden"], ["last_hidden_state"])],
+        [onnx_toys.floats("hidden", "rows", "tokens", WIDTH), onnx_toys.integers("mask", "rows", "tokens")],
+        [onnx_toys.floats("last_hidden_state", "rows", "tokens", WIDTH)],
+    )
+    append_pooling(model, pooling, "last_hidden_state", "mask", "embedding", WIDTH)
+    return model
+
+
+def pool(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    (embedding,) = onnx_toys.run(graph(pooling), hidden=hidden, mask=mask)
+    return embedding
+
+
+def reference(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """sentence_transformers.models.Pooling and Normalize, written out."""
+    tokens, real = torch.tensor(hidden), torch.tensor(mask)[..., None].expand(hidden.shape).float()
+    if pooling.mode == "cls":
+        result = tokens[:, 0]
+    elif pooling.mode == "max":
+        result = tokens.masked_fill(real == 0, -1e9).max(1).values
+    else:
+        count = real.sum(1).clamp(min=1e-9)
+        result = (tokens * real).sum(1) / (count if pooling.mode == "mean" else count.sqrt())
+    return (torch.nn.functional.normalize(result, p=2, dim=1) if pooling.normalize else result).numpy()
+
+
+def example(rows: int = 5, tokens: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(0)
+    hidden, lengths = numbers.normal(size=(rows, tokens, WIDTH)), numbers.integers(1, tokens + 1, rows)
+    return hidden.astype(np.float32), (np.arange(tokens) < lengths[:, None]).astype(int)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_it_is_sentence_transformers_pooling_beside_a_row_of_padding_and_one_of_nan(pooling: Pooling) -> None:
+    hidden, mask = example()
+    mask[2] = 0
+    hidden[1, 0] = np.nan
+    embedding, others = pool(pooling, hidden, mask), [0, 2, 3, 4]
+    assert np.isnan(embedding[1]).all() and np.isfinite(embedding[others]).all()
+    np.testing.assert_allclose(embedding[others], reference(pooling, hidden, mask)[others], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_zero_embedding_normalizes_to_zero(mode: Mode) -> None:
+    hidden, mask = np.zeros((1, 3, WIDTH), np.float32), np.ones((1, 3), int)
+    assert not pool(Pooling(mode, normalize=True), hidden, mask).any()
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 100])
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_a_row_is_the_same_alone_and_in_company(pooling: Pooling, tokens: int) -> None:
+    hidden, mask = example(rows=6, tokens=tokens)
+    together = pool(pooling, hidden, mask)
+    for row in range(len(hidden)):
+        np.testing.assert_array_equal(pool(pooling, hidden[row : row + 1], mask[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("factor", ["mask", "column"])
+def test_a_sum_of_the_mask_alone_stays_as_it_is(factor: str) -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Mul", [factor, factor], ["product"]),
+        helper.make_node("ReduceSum", ["product", "tokens"], ["sums"], keepdims=0),
+    ]
+    model = onnx_toys.graph(nodes, [onnx_toys.integers("mask", "rows", "tokens")], [onnx_toys.integers("sums", "rows")])
+    axes = {"last": 2, "tokens": 1}
+    model.graph.initializer.extend(helper.make_tensor(name, 7, [1], [axis]) for name, axis in axes.items())
+    before = model.SerializeToString()
+    sum_by_products(model, "mask")
+    assert model.SerializeToString() == before

@@ -1,0 +1,108 @@
+"""The choice of a CPU runtime: what a processor can multiply, and how candidates are timed."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.exporter.encoder import build
+from hfx.exporter.options import CpuRuntime, ExportOptions
+from hfx.exporter.pipeline import export, make_plan
+from hfx.exporter.runtime import CpuChoice, interleave, last_line, weight_levels
+from hfx.exporter.source import open_checkpoint
+from hfx.local.encoder import LocalModel
+from hfx.native.build import LIBRARY
+from hfx.python_backends.onnxruntime.config import ConfigError
+from tests.rigs import tiny_checkpoints
+from tests.rigs.processors import HAS_NATIVE
+
+
+@pytest.mark.parametrize(
+    ("line", "levels"),
+    [
+        ("flags\t\t: fpu avx2 avx512_vnni", 127),
+        ("flags\t\t: fpu avx2 avx_vnni", 127),
+        ("flags\t\t: fpu avx2 avx512f", 63),
+        ("Features\t: fp asimd", 127),
+    ],
+    ids=["server", "client", "without VNNI", "Arm"],
+)
+def test_weights_have_seven_bits_where_products_would_saturate(line: str, levels: int, tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\n{line}\n")
+    assert weight_levels(cpuinfo) == levels
+
+
+def test_every_way_is_run_in_turn() -> None:
+    order: list[str] = []
+    seconds = interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")})
+    assert order[:4] == ["a", "b", "a", "b"]
+    assert order.count("a") == order.count("b")
+    assert all(value >= 0 for value in seconds.values())
+
+
+def test_a_first_round_is_run_unless_all_are_prepared() -> None:
+    for prepared, runs in ((False, 2), (True, 1)):
+        order: list[str] = []
+        interleave({"a": lambda order=order: order.append("a")}, most=0.0, prepared=prepared)  # type: ignore[misc]
+        assert len(order) == runs
+
+
+@pytest.mark.parametrize(("head", "positions"), [("ForSequenceClassification", 16), ("ForQuestionAnswering", 64)])
+def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str, positions: int) -> None:
+    model = tiny_checkpoints.bert(head, max_position_embeddings=positions)
+    checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", model)))
+    options = ExportOptions(repository=tmp_path / "repository", device="cpu", cpu_runtime="onnxruntime")
+    manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
+    choice: Any = manifest.choices["cpu_runtime"]
+    assert list(choice["milliseconds"]["onnxruntime"]) == ["1x16", f"8x{positions}"]
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "auto"])
+def test_a_model_too_large_for_one_file_keeps_its_weights_beside_it(
+    tmp_path: Path, runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "LARGEST_PROTOBUF", 0)
+    checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
+    options = ExportOptions("m", repository=tmp_path, device="cpu", precision="int8", cpu_runtime=runtime)
+    export(make_plan(checkpoint, options), lambda title: nullcontext())
+    assert len(list((tmp_path / "m_net/1").glob("*.onnx"))) == len(list((tmp_path / "m_net/1").glob("*.data"))) == 1
+    assert LocalModel.open(tmp_path, "m").infer({"text_input": "a cat"})
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+@pytest.mark.parametrize("runtime", ["native", "onnxruntime"])
+def test_the_library_lies_beside_a_model_that_native_operators_serve(tmp_path: Path, runtime: CpuRuntime) -> None:
+    checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
+    options = ExportOptions(
+        repository=tmp_path / "repository", device="cpu", cpu_runtime=runtime, precision="int8", max_drop=1.0
+    )
+    manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
+    net = tmp_path / "repository" / f"{manifest.name}_net"
+    library = [LIBRARY] if runtime == "native" else []
+    assert sorted(path.name for path in (net / "1").iterdir()) == sorted(["model.int8.onnx", *library])
+    config = (net / "config.pbtxt").read_text()
+    assert ('key: "operators" ' in config) == bool(library)
+    opened = LocalModel.open(tmp_path / "repository", manifest.name)
+    assert opened.infer({"text_input": "a text"})
+    for name in library:
+        (net / "1" / name).unlink()  # this process has it mapped
+        (net / "1" / name).write_bytes(b"something else")
+        with pytest.raises(ConfigError, match="is not the file that was exported"):
+            LocalModel.open(tmp_path / "repository", manifest.name)
+
+
+def test_the_reason_of_a_runtime_names_no_staged_folder(tmp_path: Path) -> None:
+    error = RuntimeError(f"Check 'x' failed\n\nCan't read {tmp_path}/cpu/decoder.xml beside {tmp_path}/a.onnx\n\n")
+    assert last_line(error, tmp_path) == "Can't read cpu/decoder.xml beside a.onnx"
+
+
+def test_openvino_is_asked_for_by_the_standard_entry() -> None:
+    config = CpuChoice("openvino", quantization_group=64).backend_config(threads=3)
+    accelerators = config["optimization"]["execution_accelerators"]["cpu_execution_accelerator"]
+    assert [each["name"] for each in accelerators] == ["openvino"]
+    assert config["parameters"]["openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE"] == {"string_value": "64"}
+    assert config["parameters"]["intra_op_thread_count"] == {"string_value": "3"}

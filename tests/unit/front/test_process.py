@@ -1,0 +1,324 @@
+"""The front process: replaced when it dies or hangs, drained; TLS and keys; answers that break where Triton's do."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.errors import ServerError
+from hfx.front.settings import Limits, Tls
+from hfx.front.upstream import Upstream, request_head
+from hfx.triton import front as front_module
+from hfx.triton.front import Front
+from tests.rigs.certificates import make_certificate
+from tests.rigs.front_rig import LARGE, SECONDS, Seen, ask, connect, fronted, post, read_answer, upstream
+from tests.rigs.waiting import wait_until
+
+SMALL = post(b"{}")
+STREAM = "/v2/models/toy/generate_stream"
+
+
+@pytest.fixture
+def triton() -> Iterator[tuple[int, Seen]]:
+    with upstream() as running:
+        yield running
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+def test_a_client_that_reads_slowly_gets_the_whole_answer(pause: float, triton: tuple[int, Seen]) -> None:
+    with fronted(triton[0]) as front, connect(front) as connection:
+        connection.sendall(post(b"large"))
+        answer = http.client.HTTPResponse(connection, method="POST")
+        answer.begin()
+        parts = []
+        while part := answer.read(1 << 18):
+            parts.append(part)
+            time.sleep(pause)
+    assert len(json.loads(b"".join(parts))["filling"]) == LARGE
+
+
+async def _read_beside_what_comes_in(port: int) -> tuple[bytes, bytes]:
+    """What two calls of `read` return when all but a part of the answer comes in between them."""
+    connection = await Upstream(f"http://127.0.0.1:{port}").connect()
+    connection.send(request_head(b"POST", b"/", 0, ()), b"")
+    first = await connection.read()
+    while not connection.complete:
+        await asyncio.sleep(0.01)
+    assert not connection.is_read
+    return first, await connection.read()
+
+
+def test_what_comes_in_while_a_part_is_used_is_not_lost() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(asyncio.run, _read_beside_what_comes_in(server.getsockname()[1]))
+        connection, _ = server.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc")
+        time.sleep(0.2)  # more than the reader takes
+        connection.sendall(b"def")
+        assert reading.result(SECONDS) == (b"abc", b"def")
+
+
+def test_a_killed_front_is_replaced_and_connections_meanwhile_are_answered(triton: tuple[int, Seen]) -> None:
+    said: list[str] = []
+    with fronted(triton[0], report=said.append) as front:
+        for _ in range(2):
+            os.kill(front.pid, signal.SIGKILL)
+            assert ask(front, SMALL)[0] == 200
+    assert said == ["the HTTP front died (killed by signal 9); starting another one."] * 2
+
+
+@pytest.mark.slow
+def test_a_front_that_hangs_is_replaced(triton: tuple[int, Seen], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_module, "SILENCE_SECONDS", 3.0)
+    said: list[str] = []
+    with fronted(triton[0], report=said.append) as front:
+        before = front.pid
+        os.kill(before, signal.SIGSTOP)
+        wait_until(lambda: said)
+        assert ask(front, SMALL)[0] == 200
+        assert front.pid != before
+    assert said == ["the HTTP front gave no sign for 3 s; starting another one."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "seconds"), [("while True: pass", 6), ("import time; time.sleep(99)", 1)])
+def test_a_front_without_heartbeats_is_given_more_time_while_it_computes(
+    program: str, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "SILENCE_SECONDS", 1.0)
+    own, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, control, subprocess.Popen([sys.executable, "-c", program]) as running:
+        control.send(b".")
+        front = Front("127.0.0.1", 0, limits=Limits())
+        assert front._watch(running, own) == f"gave no sign for {seconds} s"
+        front.kill()
+
+
+def test_a_front_that_stops_finishes_what_it_has_and_takes_nothing_new(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front, connect(front) as busy, connect(front) as kept:
+        kept.sendall(SMALL)
+        assert read_answer(kept)[0] == 200
+        busy.sendall(post(b"hold"))
+        assert seen.entered.acquire(timeout=60)
+        drained: list[bool] = []
+        stopping = threading.Thread(target=lambda: drained.append(front.stop(60)))
+        stopping.start()
+        assert kept.recv(1) == b""
+        with pytest.raises(ConnectionError):
+            connect(front)
+        seen.hold.set()
+        assert read_answer(busy)[0] == 200
+        stopping.join()
+        assert drained == [True]
+
+
+def test_a_request_that_outlasts_the_drain_is_lost_and_told(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front, connect(front) as busy:
+        busy.sendall(post(b"hold"))
+        assert seen.entered.acquire(timeout=60)
+        assert not front.stop(0.5)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            read_answer(busy)
+
+
+def test_a_front_that_cannot_start_says_so(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="front died"), fronted(triton[0], key_file=str(tmp_path / "missing")):
+        pass
+    with fronted(triton[0]) as front, pytest.raises(ServerError, match="--http-port"):
+        Front("127.0.0.1", int(front.url.rpartition(":")[2]), limits=Limits())
+
+
+# Triton's side
+
+
+def test_connections_to_triton_are_kept_except_those_of_streams(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front:
+        for _ in range(20):
+            assert ask(front, SMALL)[0] == 200
+        assert seen.connections == 1
+        with connect(front) as connection:
+            connection.sendall(post(b"{}", STREAM))
+            connection.recv(1 << 16)
+        assert seen.left.acquire(timeout=SECONDS)
+        assert seen.requests[-1][1]["connection"] == "close"
+        assert ask(front, SMALL)[0] == 200
+        assert seen.connections == 2
+
+
+@pytest.mark.parametrize("size", [2, 70_000, 150_000, 250_000, 1_000_000])  # in one piece, or in several
+def test_a_client_that_leaves_takes_its_request_from_triton(size: int, triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front, connect(front) as connection:
+        connection.sendall(post(b"{}".ljust(size), STREAM))
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.close()
+        assert seen.left.acquire(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("path", ["infer", "generate"])
+def test_a_server_that_breaks_before_its_answer_is_a_502_and_none_at_all_a_503(
+    triton: tuple[int, Seen], path: str
+) -> None:
+    with fronted(triton[0]) as front:
+        status, headers, _ = ask(front, post(b'{"id": "break", "inputs": []}', f"/v2/models/toy/{path}"))
+        assert (status, headers["retry-after"]) == (502, "1")
+        assert ask(front, SMALL)[0] == 200
+    with fronted(free_port()) as front:
+        status, headers, _ = ask(front, SMALL)
+        assert (status, headers["retry-after"]) == (503, "1")
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def reason(front: Front) -> str:
+    """Why /health is 503."""
+    status, headers, body = ask(front, HEALTH)
+    assert (status, headers["content-type"], headers["retry-after"]) == (503, "application/json", "1")
+    return str(json.loads(body)["error"])
+
+
+def test_whatever_refuses_to_be_ready_is_a_503_with_a_reason_at_health(triton: tuple[int, Seen]) -> None:
+    port, seen = triton
+    with fronted(port) as front:
+        assert ask(front, HEALTH)[0] == 200
+        seen.refused.add("/v2/health/ready")  # Triton 26.01 and later, when a process of a model has died
+        assert reason(front) == "Triton says that not all of its models are ready."
+        seen.refused.clear()
+        assert ask(front, HEALTH)[0] == 200
+    with fronted(free_port()) as front:
+        assert "it is being started again" in reason(front)
+
+    def hang_up(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
+        threading.Thread(target=hang_up, args=(listener,), daemon=True).start()
+        assert reason(front) == "Triton ended before it answered; it is being started again."
+
+
+def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[int, Seen]) -> None:
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        with pytest.raises(http.client.IncompleteRead):
+            ask(front, post(b"{}", STREAM))
+
+
+# Keys, certificates, log
+
+
+def test_a_key_is_asked_for_everywhere_but_at_health(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# of the laptop\nfirst-key-of-tests\n\nsecond-key-of-tests\n")
+    with fronted(triton[0], key_file=str(keys)) as front:
+        for header in (
+            "",
+            "Bearer wrong",
+            "Bearer",
+            "Basic first-key-of-tests",
+            "first-key-of-tests",
+            "Bearer # of the laptop",
+            "Bearer first-key-of-tests second-key-of-tests",
+        ):
+            status, headers, _ = ask(front, post(b"{}", Authorization=header))
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert ask(front, SMALL)[0] == 401
+        assert ask(front, post(b"{}", "/v2/logging"))[0] == 401
+        assert ask(front, post(b"{}", Authorization="Bearer first-key-of-tests"))[0] == 200
+        assert ask(front, post(b"{}", Authorization="bearer second-key-of-tests"))[0] == 200
+        assert ask(front, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
+
+
+def test_the_port_for_scrapes_has_metrics_and_health_alone_without_a_key_or_tls(
+    triton: tuple[int, Seen], tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("first-key-of-tests\n")
+    port = free_port()
+    secured: dict[str, Any] = {"key_file": str(tmp_path / "keys"), "tls": Tls(*make_certificate(tmp_path, "server"))}
+    with fronted(triton[0], scrape_port=port, allowed_hosts=["models.example"], **secured):
+
+        def status(path: str, method: str = "GET") -> int:
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                connection.request(method, path, headers={"Host": "10.0.0.7"})  # of a pod
+                return connection.getresponse().status
+
+        assert (status("/metrics"), status("/health")) == (200, 200)
+        paths = ("/", "/v2/health/ready", "/v2/models/toy/infer", "/metrics/", "/openapi.json", "/v1/models")
+        assert [status(path) for path in paths] == [404] * len(paths)
+        assert status("/v2/models/toy/infer", "POST") == 404
+    assert triton[1].requests == []
+
+
+def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "server")
+    client = make_certificate(tmp_path, "client")
+
+    def status(front: Front, context: ssl.SSLContext) -> int:
+        connection = http.client.HTTPSConnection(front.url.removeprefix("https://"), context=context, timeout=60)
+        connection.request("GET", "/v2")
+        return connection.getresponse().status
+
+    known = ssl.create_default_context(cafile=certificate)
+    with fronted(triton[0], tls=Tls(certificate, key)) as front:
+        assert front.url.startswith("https://127.0.0.1:")
+        assert status(front, known) == 200
+        with pytest.raises(ssl.SSLError):
+            status(front, ssl.create_default_context())
+        with pytest.raises(http.client.HTTPException):
+            ask(front, SMALL)
+    with fronted(triton[0], tls=Tls(certificate, key, client[0])) as front:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            status(front, known)
+        known.load_cert_chain(*client)
+        assert status(front, known) == 200
+
+
+def test_the_access_log_has_a_line_for_each_request(
+    triton: tuple[int, Seen], capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+
+    def logged() -> bool:
+        lines.extend(capfd.readouterr().err.splitlines())
+        return len(lines) >= 3
+
+    with fronted(triton[0], access_log=True) as front:
+        assert ask(front, post(b"{}", X_Request_ID="my-id.1"))[1]["x-request-id"] == "my-id.1"
+        generated = ask(front, post(b"{}", "/nowhere?secret=1", X_Request_ID="\"'<b>"))[1]["x-request-id"]
+        ask(front, post(b"[" * 70))
+        wait_until(logged)
+    first, second, third = (line.split(" ") for line in lines)
+    assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/generate", "200"] and first[-1] == "my-id.1"
+    assert second[3:5] == ["/nowhere", "404"] and second[-1] == generated
+    assert third[4] == "400"

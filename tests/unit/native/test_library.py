@@ -1,0 +1,87 @@
+"""The native library: compiled again when its sources change, and an error that says what to do where it is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hfx import native
+from hfx.native.build import LIBRARY, ZIGLANG
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What a library is compiled from, without the library: of the sources, one that takes no time."""
+    for path in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "hfx/__init__.py", "hfx/errors.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy2(ROOT / path, tmp_path / path)
+    shutil.copytree(
+        ROOT / "hfx/native", tmp_path / "hfx/native", ignore=shutil.ignore_patterns("*.so", "*.cpp", "__pycache__")
+    )
+    shutil.copy2(ROOT / "hfx/native/cpu.cpp", tmp_path / "hfx/native")
+    return tmp_path
+
+
+def python(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    return subprocess.run([sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def test_one_version_of_the_compiler_is_pinned_everywhere() -> None:
+    build_system = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+    assert any(line.startswith(f"{ZIGLANG};") for line in build_system["requires"])
+    assert ZIGLANG in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_library_needs_libc_alone_as_old_as_the_tag_of_the_wheel() -> None:
+    content = native.library().read_bytes()
+    assert set(re.findall(rb"[\w+-]+\.so[.\d]*", content)) == {b"libc.so.6"}
+    versions = {tuple(map(int, version.split(b"."))) for version in re.findall(rb"GLIBC_([\d.]+)", content)}
+    assert versions and max(versions) <= (2, 17)
+
+
+def test_the_library_names_the_kernels_that_this_processor_runs() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    names = {"avx512_vnni": "avx512-vnni", "avx_vnni": "avx-vnni"}
+    least = next((name for flag, name in names.items() if flag in flags), "")
+    assert native.kernels() in {least, "amx-int8" if "amx_int8" in flags else least}
+
+
+def test_a_missing_library_is_an_error_that_says_how_to_build_it(checkout: Path) -> None:
+    done = python(checkout, "-c", "import hfx.native; hfx.native.library()")
+    assert (
+        f"NativeMissing: hfx was installed without its native kernels: {checkout}/hfx/native/{LIBRARY}" in done.stderr
+    )
+    assert f"`pip install {ZIGLANG}` and `python -m hfx.native.build`" in done.stderr
+
+
+@pytest.mark.slow
+def test_it_is_compiled_only_when_it_is_older_than_its_sources(checkout: Path) -> None:
+    library = checkout / "hfx/native" / LIBRARY
+    made = []
+    for touched in (checkout / "setup.py", checkout / "setup.py", checkout / "hfx/native/linear.h"):
+        touched.touch()
+        done = python(checkout, "-m", "hfx.native.build")
+        assert done.returncode == 0, done.stderr
+        made.append(library.stat().st_mtime_ns)
+    assert made[0] == made[1] < made[2]
+    assert {path.suffix for path in library.parent.iterdir()} <= {".py", ".h", ".cpp", ".so", ""}  # "": __pycache__
+
+
+def test_a_failure_of_the_compiler_is_reported_and_leaves_no_library(checkout: Path) -> None:
+    library = checkout / "build/lib/hfx/native" / LIBRARY
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (checkout / "hfx/native/cpu.cpp").write_text("int broken = ;\n")
+    done = python(checkout, "setup.py", "build_native")
+    assert done.returncode == 0 and "cpu.cpp:1:14: error: expected expression" in done.stdout + done.stderr
+    assert not library.exists()

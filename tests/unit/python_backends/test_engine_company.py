@@ -1,0 +1,155 @@
+"""All runtimes, in every precision: an answer is the same to the last bit of its log-probabilities in any batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.openvino.generator import activations_for
+from hfx.exporter.quantize.generator import FORMATS, FORMATS_TRIED
+from hfx.exporter.runtime import weight_levels
+from hfx.native import library
+from hfx.python_backends.engine.core import Core
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
+from hfx.python_backends.engine.ort.runners import OrtDecoderRunner, OrtEncoderDecoderRunner
+from hfx.python_backends.engine.picker import Picker
+from hfx.python_backends.engine.plan import Limits
+from hfx.python_backends.engine.probes import StepSize, probed_size, rows_for
+from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.engine.spec import RUNTIMES, read_spec
+from hfx.python_backends.errors import ProcessorUnsuited
+from tests.rigs import engine_toys as toys
+from tests.rigs import tiny_generators
+from tests.rigs.engine_oracle import expected
+from tests.rigs.engine_rig import ONE_THREAD, random_request, serve
+from tests.rigs.processors import HAS_NATIVE
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {"top_log_probs": 5}, {"do_sample": True, "seed": 5, "top_log_probs": 20}, {"num_beams": 3}, {},
+)  # fmt: skip
+# Wide enough for kernels that tiny models never reach; sources and prompts of many lengths.
+POSITIONS = 256
+WEIGHTS = {**FORMATS, "int4 in large blocks": FORMATS_TRIED["int4"][0]}
+SLOTS = 23  # an odd number, above that of rows that are kept for the padding of prompts
+WIDE: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 128, "n_head": 4, "n_positions": POSITIONS},
+    "bart": {
+        "d_model": 128, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 512,
+        "decoder_ffn_dim": 512, "max_position_embeddings": POSITIONS,
+    },
+    "t5": {"d_model": 128, "d_kv": 32, "num_heads": 4, "d_ff": 512},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """(family, precision) -> engine folder of a random model."""
+
+    @cache
+    def write(family: str, precision: str) -> Path:
+        made = tmp_path_factory.mktemp(family)
+        checkpoint = tiny_generators.save(made / "checkpoint", tiny_generators.build(family, **WIDE[family]))
+        operators = library() if HAS_NATIVE else None
+        write_engine_folder(checkpoint, made / "engine", WEIGHTS[precision], weight_levels(), True, library=operators)
+        return made / "engine"
+
+    return write
+
+
+def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tuple[Event, ...]]:
+    """So many requests at a time."""
+    found: list[tuple[Event, ...]] = []
+    for at in range(0, len(requests), size):
+        found += [handle.result(120) for handle in [engine.submit(each) for each in requests[at : at + size]]]
+    return found
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4", "int4 in large blocks"])
+@pytest.mark.parametrize("family", WIDE)
+def test_random_models(folder: Callable[[str, str], Path], family: str, precision: str, runtime: str) -> None:
+    if runtime == "openvino" and activations_for() == "row":
+        pytest.skip("its kernels for AMX are not known: the gate decides there")
+    if runtime == "native" and not HAS_NATIVE:
+        pytest.skip("its operators are for processors with VNNI")
+    rng = random.Random(11)
+    start = () if family == "gpt2" else (0,)
+    requests = [
+        Request(
+            tuple(rng.randrange(tiny_generators.VOCABULARY) for _ in range(length)),
+            Settings(max_tokens=rng.choice((3, 9)), log_probs=True, decoder_prompt=start, **WAYS[at % len(WAYS)]),
+            document=at % 3,
+        )
+        for at, length in enumerate((1, 2, 5, 16, 17, 31, 64, 65, 130, 200, 40, 3, 2))
+    ]
+    with Engine.open(folder(family, precision), slots=8, max_queue=len(requests), threads=2, runtime=runtime) as engine:
+        assert engine.runtime == runtime
+        together = answers(engine, requests, len(requests))
+        assert answers(engine, requests[::-1], len(requests))[::-1] == together
+        for size in (1, 2, 3):
+            assert answers(engine, requests, size) == together
+        assert answers(engine, [replace(each, document=0) for each in requests], 4) == together
+    assert all(each.log_probs for one in together for each in one)
+    assert len({each.ids for one in together for each in one}) > len(requests) // 4
+
+
+@pytest.mark.parametrize(
+    ("other", "least"),
+    [((), 1), ((1,), 2), ((1, 2), 4), ((8,), 16), ((1, 8), 16)],
+)
+def test_steps_have_as_many_sequences_as_give_the_same_answer(other: tuple[int, ...], least: int) -> None:
+    size = probed_size(lambda count: {b"other" if count in other else b"same"}, 32)
+    assert size == StepSize(least)
+    assert [size.of(count) for count in (1, least, 31)] == [least, least, 31]
+
+
+@pytest.mark.parametrize("slots", [5, 8, 16, 20, 32, 100])
+@pytest.mark.parametrize("together", [2, 4, 8])
+def test_steps_leave_no_row_to_another_kernel(together: int, slots: int) -> None:
+    """Of a kernel that takes `together` rows at a time, and one for the rows that are left over."""
+
+    def logits_of(count: int) -> set[bytes]:
+        whole, rest = divmod(count, together)
+        return {b"together"} if not rest else {b"together", b"alone"} if whole else {b"alone"}
+
+    size = probed_size(logits_of, slots)
+    assert size == StepSize(together, together)
+    for count in range(1, slots + 1):
+        assert logits_of(size.of(count)) == {b"together"} and count <= size.of(count) <= rows_for(slots)
+
+
+def test_a_processor_on_which_large_batches_answer_otherwise_is_refused() -> None:
+    def logits_of(count: int) -> set[bytes]:
+        return {b"many" if count == 64 else b"few"}
+
+    with pytest.raises(ProcessorUnsuited, match="up to 64 sequences"):
+        probed_size(logits_of, 64, required=True)
+    assert probed_size(logits_of, 64) == StepSize(2)  # with a line in the log, where there is no choice
+
+
+@pytest.mark.parametrize("multiple", [2, 4])
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool, multiple: int) -> None:
+    folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
+    spec, limits, rng = read_spec(folder), Limits(chunk=8, prefill=400, encode=32), random.Random(multiple)
+    runner: OrtDecoderRunner | OrtEncoderDecoderRunner = (
+        OrtEncoderDecoderRunner(spec, SLOTS, ONE_THREAD) if has_encoder else OrtDecoderRunner(spec, SLOTS, ONE_THREAD)
+    )
+    for width in spec.beams:
+        runner.open_partition(width)
+    for partition in runner.partitions.values():
+        partition.size = StepSize(multiple, multiple)
+    requests = [random_request(rng, has_encoder) for _ in range(60)]
+    scheduler = FairScheduler(SLOTS, has_encoder, limits)
+    with serve(folder, Core(scheduler, (runner,), Picker(spec, SLOTS, ONE_THREAD))) as engine:
+        answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
+    wanted = [expected(request) for request in requests]
+    assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]

@@ -1,0 +1,191 @@
+"""Light requests beside documents, long prompts and wide beams: what they wait for, in plans and made-up seconds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hfx.python_backends.engine.fair_scheduler import HEAVY, LIGHT, LIGHT_PROMPT, LIGHT_ROWS, MEDIUM, SHARE
+from hfx.python_backends.engine.jobs import Job, new_job
+from hfx.python_backends.engine.plan import Plan
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.errors import QueueFull
+from tests.unit.python_backends.test_engine_scheduler import Play
+
+SLOTS = 8
+RESERVED = 4  # more
+# Seconds of a made-up run.
+SHORT, LONG = 1.0, 10.0
+
+
+class Timed(Play):
+    """Plays with both batches; each plan is charged."""
+
+    def __init__(self, slots: int = SLOTS, has_encoder: bool = True, mixes: bool = False) -> None:
+        super().__init__(slots, has_encoder, mixes=mixes, light_rows=LIGHT_ROWS)
+
+    def part(self, document: int, max_tokens: int = 100) -> Job:
+        settings = Settings(max_tokens=max_tokens, decoder_prompt=(1,) if self.scheduler.has_encoder else ())
+        return self.enqueue(Request((2,) * 9, settings, document=document))
+
+    def step(self) -> Any:
+        plan = super().step()
+        if plan is not None:
+            self.scheduler.charge(plan, seconds_of(plan))
+        rows = [sum(job.rows for job in batch.admitted) for batch in self.scheduler.batches]
+        assert sum(rows) == self.scheduler.rows_in_use <= self.scheduler.slots + 2 * self.scheduler.reserve
+        assert max(rows) <= self.scheduler.slots
+        return plan
+
+
+def seconds_of(plan: Plan) -> float:
+    return LONG if plan.jobs[0].batch else SHORT
+
+
+def run_of(play: Timed, job: Job) -> list[Plan]:
+    """The plans up to the end of a job."""
+    plans = []
+    while not job.over:
+        plans.append(play.step())
+        assert plans[-1] is not None and len(plans) < 10_000
+    return plans
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_light_request_passes_a_document_and_runs_most_of_the_time(mixes: bool) -> None:
+    play = Timed(has_encoder=not mixes, mixes=mixes)
+    for _ in range(5 * SLOTS):
+        play.part(document=1)
+    play.steps(3 * SLOTS)
+    assert play.scheduler.rows_in_use == SLOTS
+    light = play.submit(max_tokens=50)
+    plans = run_of(play, light)
+    own = [plan for plan in plans if light in plan.jobs]
+    others = sum(map(seconds_of, plans)) - SHORT * len(own)
+    assert others <= len(own) * SHORT / SHARE + LONG
+
+
+def test_heavy_requests_go_on_beside_light_ones_without_end() -> None:
+    play = Timed()
+    job = play.part(document=1, max_tokens=20)
+    lights = [play.submit(max_tokens=3) for _ in range(3)]
+    for _ in range(10_000):
+        play.step()
+        lights = [light if not light.over else play.submit(max_tokens=3) for light in lights]
+        if job.over:
+            return
+    raise AssertionError("the document was starved")
+
+
+@pytest.mark.parametrize("rows", [LIGHT_ROWS + 1, SLOTS])
+def test_wide_beams_get_their_rows_though_light_requests_come_without_end(rows: int) -> None:
+    play = Timed()
+    lights = [play.submit(max_tokens=5) for _ in range(2 * SLOTS)]
+    play.step()
+    wide = play.submit(num_beams=rows, max_tokens=5)
+    for _ in range(1000):
+        play.step()
+        lights = [light if not light.over else play.submit(max_tokens=5) for light in lights]
+        if wide.over:
+            return
+    raise AssertionError("the wide request was starved")
+
+
+def test_light_requests_pass_a_wide_one_on_reserved_rows_only() -> None:
+    play = Timed()
+    play.submit(num_beams=SLOTS, max_tokens=100)
+    play.step()
+    play.submit(num_beams=SLOTS, max_tokens=100)  # which waits
+    lights = [play.submit(max_tokens=100) for _ in range(SLOTS)]
+    play.step()
+    assert [light.admitted for light in lights] == [True] * RESERVED + [False] * (SLOTS - RESERVED)
+
+
+def test_a_document_gets_rows_before_those_that_have_more() -> None:
+    play = Timed()
+    large = [play.part(document=1, max_tokens=5 + at) for at in range(5 * SLOTS)]
+    play.steps(2 * SLOTS)
+    small = [play.part(document=2) for _ in range(3)]
+    ended = sum(job.over for job in large)
+    while not all(job.admitted for job in small):
+        play.step()
+    assert sum(job.over for job in large) <= ended + len(small) + 1
+
+
+def test_a_document_that_comes_later_gets_most_of_the_rows_and_the_huge_one_goes_on() -> None:
+    play = Timed()
+    huge = [play.part(document=1, max_tokens=5) for _ in range(40 * SLOTS)]
+    while sum(job.over for job in huge) < 20 * SLOTS:
+        play.step()
+    before = sum(job.over for job in huge)
+    later = [play.part(document=2, max_tokens=5) for _ in range(4 * SLOTS)]
+    while not all(job.over for job in later):
+        play.step()
+    done = sum(job.over for job in huge) - before
+    assert len(later) / 8 < done < 0.75 * len(later)
+
+
+def test_which_batch_runs_a_request() -> None:
+    play = Timed(slots=32, has_encoder=False)
+
+    def batch(length: int = 3, document: int = 0, **settings: Any) -> int:
+        request = Request((2,) * length, Settings(max_tokens=5, **settings), document=document)
+        return play.scheduler.batch_of(new_job(request, has_encoder=False))
+
+    assert batch() == batch(LIGHT_PROMPT) == batch(num_beams=LIGHT_ROWS) == LIGHT
+    assert batch(LIGHT_PROMPT + 1) == batch(num_beams=LIGHT_ROWS + 1) == MEDIUM
+    assert batch(document=1) == HEAVY
+
+
+def test_a_long_prompt_runs_beside_a_document_most_of_the_time() -> None:
+    play = Timed()
+    for _ in range(5 * SLOTS):
+        play.part(document=1)
+    play.steps(3 * SLOTS)
+    plans = run_of(play, play.submit(LIGHT_PROMPT + 1, max_tokens=50))
+    own = [plan for plan in plans if plan.jobs[0].batch == MEDIUM]
+    assert len(plans) - len(own) <= len(own) / SHARE + 1
+
+
+def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
+    play = Timed()
+    for _ in range(SLOTS + 4):
+        play.part(document=1)
+    play.step()
+    scheduler = play.scheduler
+
+    def job(**settings: Any) -> Job:
+        made = new_job(Request((2,), Settings(decoder_prompt=(1,), **settings)), has_encoder=True)
+        made.batch = scheduler.batch_of(made)
+        return made
+
+    assert scheduler.free_rows == RESERVED
+    passing = [job() for _ in range(RESERVED)]
+    scheduler.check_room(passing, max_queue=4)
+    with pytest.raises(QueueFull):
+        scheduler.check_room([*passing, job()], max_queue=4)
+    with pytest.raises(QueueFull):
+        scheduler.check_room([job(num_beams=5)], max_queue=4)  # more than are reserved
+
+
+@pytest.mark.parametrize(("has_encoder", "mixes"), [(True, False), (False, False), (False, True)])
+def test_any_mixture_comes_to_its_end(has_encoder: bool, mixes: bool) -> None:
+    rng = random.Random(4)
+    for _ in range(20):
+        play = Timed(rng.choice((4, 8, 13)), has_encoder, mixes)
+        jobs: list[Job] = []
+        for _ in range(60):
+            if rng.random() < 0.4:
+                jobs.append(play.part(rng.randint(1, 3), rng.randint(1, 20)))
+            else:
+                beams = rng.choice((1, 1, 2, play.scheduler.slots))
+                jobs.append(play.submit(rng.choice((3, 300)), rng.randint(1, 20), num_beams=beams))
+            play.steps(rng.randint(0, 4))
+            alive = [job for job in jobs if not job.over]
+            if alive and rng.random() < 0.1:
+                play.scheduler.remove(rng.choice(alive))
+        play.until_idle()
+        assert all(job.over for job in jobs)
+        assert play.scheduler.idle and play.scheduler.rows_in_use == 0

@@ -1,0 +1,303 @@
+"""What the scheduler decides, without model and memory: plans are read, and outcomes are made up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.python_backends.engine.fair_scheduler import FairScheduler
+from hfx.python_backends.engine.jobs import Job, new_job
+from hfx.python_backends.engine.plan import Limits, Outcome, Pick, Plan, Run
+from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.scheduler import similar
+from tests.rigs import engine_invariants as invariants
+from tests.rigs.engine_oracle import one_step
+from tests.rigs.engine_rig import random_request
+
+TOKEN = 7
+
+
+class Play:
+    """A scheduler whose every pick chooses TOKEN; invariants are checked after each step."""
+
+    def __init__(
+        self,
+        slots: int = 4,
+        has_encoder: bool = False,
+        limits: Limits | None = None,
+        mixes: bool = False,
+        light_rows: int = 0,
+    ) -> None:
+        self.scheduler = FairScheduler(slots, has_encoder, replace(limits or Limits(), mixed=mixes), light_rows)
+        self._arrivals = 0
+
+    def submit(self, length: int = 3, max_tokens: int = 100, **settings: Any) -> Job:
+        if self.scheduler.has_encoder:
+            settings.setdefault("decoder_prompt", (1,))
+        return self.enqueue(Request((2,) * length, Settings(max_tokens=max_tokens, **settings)))
+
+    def enqueue(self, request: Request) -> Job:
+        job = new_job(request, self.scheduler.has_encoder)
+        job.batch = self.scheduler.batch_of(job)
+        job.arrival = self._arrivals
+        self._arrivals += 1
+        self.scheduler.enqueue(job)
+        return job
+
+    def step(self) -> Any:
+        plan = self.scheduler.schedule()
+        if plan is not None:
+            self.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
+        invariants.check(self.scheduler)
+        return plan
+
+    def steps(self, count: int) -> list[Any]:
+        return [self.step() for _ in range(count)]
+
+    def until_idle(self) -> list[Plan]:
+        plans = []
+        while (plan := self.step()) is not None:
+            plans.append(plan)
+            assert len(plans) < 100_000
+        return plans
+
+
+def outcome(pick: Pick) -> Outcome:
+    """What a search makes of TOKEN as the best of every row."""
+    search = pick.sequence.search
+    argmax = TOKEN if search.candidates == 0 else None
+    scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (len(pick.rows), 1))
+    scores[:, TOKEN] = 1
+    return Outcome(pick.sequence, one_step(search, scores), argmax)
+
+
+def kind(plan: Plan) -> str:
+    """The plan's type, of a run what it has of a step, whole prompts and part of a prompt."""
+    if not isinstance(plan, Run):
+        return type(plan).__name__
+    prompts = "prompts" if all(span.is_whole for span in plan.spans) else "part"
+    return " and ".join(["step"] * bool(plan.groups) + [prompts] * bool(plan.spans))
+
+
+def kinds(plans: list[Plan]) -> list[str]:
+    return [kind(plan) for plan in plans]
+
+
+def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
+    play = Play()
+    for length in (3, 5, 2):
+        play.submit(length)
+    prefill, decode = play.steps(2)
+    prompts = [(span.rows, span.tokens) for span in prefill.spans]
+    assert prompts == [((0,), (2,) * 3), ((1,), (2,) * 5), ((2,), (2,) * 2)]
+    assert (decode.width, decode.groups, decode.logits) == (1, 3, False)
+
+
+def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
+    play = Play()
+    play.submit()
+    _, first, second = play.steps(3)
+    assert first.feeds == ((0, TOKEN),)  # a prompt's argmax was not written beside the other rows' inputs
+    assert second.feeds == ()
+
+
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_a_batch_of_prompts_or_sources_is_bounded_in_padded_tokens(has_encoder: bool) -> None:
+    play = Play(8, has_encoder, Limits(prefill=12, encode=12))
+    for length in (3, 3, 3, 3, 3, 12, 11):
+        play.submit(length)
+    plans = [plan for plan in play.steps(20) if kind(plan) in ("prompts", "Encode")]
+    batches = [plan.sources if has_encoder else [span.tokens for span in plan.spans] for plan in plans]
+    assert [len(batch) * max(map(len, batch)) for batch in batches] == [12, 3, 12, 11]
+
+
+def test_prompts_of_unlike_lengths_are_not_padded_to_each_other() -> None:
+    jobs = [new_job(Request((1,) * length, Settings()), has_encoder=False) for length in (200, 4, 190, 4, 20)]
+    assert [len(job.prompt) for job in similar(jobs, 1000)] == [200, 190]
+    assert [len(job.prompt) for job in similar(jobs[1:2] + jobs[3:], 1000)] == [4, 4, 20]
+
+
+def test_the_head_of_the_queue_is_never_passed_by_a_smaller_request() -> None:
+    play = Play(slots=4)
+    play.submit(max_tokens=5)
+    play.steps(1)
+    large = play.submit(num_beams=4, max_tokens=3)
+    small = play.submit(max_tokens=2)
+    plans = play.until_idle()
+    order = [job for plan in plans if kind(plan) == "prompts" for job in plan.jobs]
+    assert order == [large, small]
+
+
+def test_a_long_prompt_comes_in_chunks_with_a_decode_step_between_any_two() -> None:
+    play = Play(limits=Limits(chunk=10))
+    play.submit()
+    play.steps(3)
+    play.submit(length=35)
+    plans = play.steps(8)
+    assert kinds(plans) == ["part", "step"] * 4
+    chunks = [span for plan in plans for span in plan.spans]
+    assert [(chunk.start, len(chunk.tokens), chunk.rows) for chunk in chunks] == [
+        (0, 10, ()),
+        (10, 10, ()),
+        (20, 10, ()),
+        (30, 5, (1,)),
+    ]
+    assert [plan.groups for plan in plans if plan.groups] == [1, 1, 1, 2]
+
+
+def test_long_and_short_prompts_take_turns() -> None:
+    play = Play(slots=4, limits=Limits(chunk=10, prefill=4))
+    play.submit(length=40)
+    for _ in range(3):
+        play.submit(length=4)
+    joins = [each for each in kinds(play.steps(14)) if each != "step"]
+    assert joins == ["part", "prompts", "part", "prompts", "part", "prompts", "part"]
+
+
+def test_whether_a_prompt_is_chunked_depends_on_its_length_alone() -> None:
+    for neighbours in (0, 3):
+        play = Play(slots=8, limits=Limits(chunk=10, prefill=10))
+        for _ in range(neighbours):
+            play.submit(length=10)
+        job = play.submit(length=11, max_tokens=2)
+        sizes = [len(plan.spans[0].tokens) for plan in play.steps(40) if plan and plan.spans and plan.jobs == (job,)]
+        assert sizes == [10, 2]  # no token comes alone: see plan.QUERIES
+
+
+def test_one_joiner_takes_the_hole_of_who_left() -> None:
+    play = Play(slots=3)
+    play.submit()
+    leaver = play.submit(max_tokens=3)
+    play.submit()
+    play.steps(3)
+    play.submit()
+    assert leaver.over
+    prefill, decode = play.steps(2)
+    assert [span.rows for span in prefill.spans] == [(1,)]
+    assert decode.groups == 3
+
+
+def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
+    play = Play(slots=3)
+    play.submit(max_tokens=3)
+    play.submit()
+    last = play.submit()
+    play.steps(3)
+    compact, decode = play.steps(2)
+    assert (compact.moves, compact.jobs) == (((2, 0),), (last,))
+    assert decode.groups == 2
+
+
+def test_several_joiners_get_rows_beside_each_other() -> None:
+    play = Play(slots=4)
+    jobs = [play.submit() for _ in range(4)]
+    play.steps(2)
+    for leaver in (jobs[1], jobs[3]):
+        play.scheduler.remove(leaver)
+    for _ in range(2):
+        play.submit()
+    compact, prefill = play.steps(2)
+    assert compact.moves == ((2, 1),)
+    assert [span.rows for span in prefill.spans] == [(2,), (3,)]
+
+
+def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_parents() -> None:
+    play = Play(slots=4)
+    job = play.submit(num_beams=3)
+    prefill, decode = play.steps(2)
+    assert ([span.rows for span in prefill.spans], prefill.logits) == ([(0, 1, 2)], True)
+    # All rows hold the same prompt, so that the first choice moves nothing.
+    assert decode.follows == ()
+    assert [row for row, _ in decode.feeds] == [0, 1, 2]
+    (sequence,) = job.sequences
+    sequence.rows, sequence.copies = [0, 1, 2], ()
+    sequence.follow((1, 1, 0))
+    decode = play.step()
+    # The first child of row 1 and that of row 0 take their parents' rows over; the other child of 1 gets row 2.
+    assert decode.follows == (((1, 2),),)
+    assert [pick.rows for pick in decode.picks] == [(1, 2, 0)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_following_copies_as_little_as_can_be_and_gives_each_row_its_parents_history(seed: int) -> None:
+    rng = random.Random(seed)
+    (sequence,) = new_job(Request((1,), Settings(num_beams=6)), has_encoder=True).sequences
+    sequence.rows = rng.sample(range(20), 6)
+    caches: list[Any] = [None] * 20
+    for generation in range(50):
+        for row in sequence.rows:
+            caches[row] = (row, generation)
+        before = [caches[row] for row in sequence.rows]
+        parents = tuple(rng.randrange(6) for _ in range(6))
+        rows = set(sequence.rows)
+        sequence.follow(parents)
+        for source, target in sequence.copies:
+            caches[sequence.rows[target]] = caches[sequence.rows[source]]
+        assert [caches[row] for row in sequence.rows] == [before[parent] for parent in parents]
+        assert set(sequence.rows) == rows
+        assert len(sequence.copies) == 6 - len(set(parents))
+
+
+def test_samples_of_one_prompt_share_its_prefill() -> None:
+    play = Play(slots=4)
+    job = play.submit(num_return_sequences=3, do_sample=True)
+    (prefill,) = play.steps(1)
+    assert [span.rows for span in prefill.spans] == [(0, 1, 2)]
+    assert [pick.rows for pick in prefill.picks] == [(0,), (0,), (0,)]
+    assert [sequence.rows for sequence in job.sequences] == [[0], [1], [2]]
+
+
+def test_a_decoder_prompt_is_fed_token_by_token_before_anything_is_chosen() -> None:
+    play = Play(has_encoder=True)
+    play.submit(decoder_prompt=(4, 5, 6))
+    encode, first, second, third, fourth = play.steps(5)
+    assert (encode.places, encode.in_use) == ((((1, 0),),), ((1, 1),))
+    decodes = (first, second, third, fourth)
+    assert [plan.feeds for plan in decodes] == [((0, 4),), ((0, 5),), ((0, 6),), ()]
+    assert [len(plan.picks) for plan in decodes] == [0, 0, 1, 1]
+
+
+def test_each_number_of_beams_has_a_partition_and_partitions_take_turns() -> None:
+    play = Play(slots=9, has_encoder=True)
+    play.submit(num_beams=3)
+    play.submit(num_beams=2)
+    play.submit(num_beams=2)
+    play.submit()
+    encode, *decodes = play.steps(7)
+    assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
+    assert [(plan.width, plan.groups) for plan in decodes] == [(3, 1), (2, 2), (1, 1)] * 2
+
+
+@pytest.mark.parametrize(("has_encoder", "mixes"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("seed", range(15))
+def test_random_requests_cancellations_and_failures_keep_the_invariants(
+    seed: int, has_encoder: bool, mixes: bool
+) -> None:
+    rng = random.Random(seed)
+    limits = Limits(chunk=rng.randint(2, 20), prefill=rng.randint(8, 60), encode=rng.randint(8, 60))
+    play = Play(rng.randint(3, 10), has_encoder, limits, mixes)
+    jobs: list[Job] = []
+    for _ in range(400):
+        if rng.random() < 0.4:
+            jobs.append(play.enqueue(random_request(rng, has_encoder)))
+        plan = play.scheduler.schedule()
+        apart = plan.apart if isinstance(plan, Run) and rng.random() < 0.2 else ()  # as where their one run has failed
+        for each in apart or ([plan] if plan else []):
+            if rng.random() < 0.05:
+                for job in each.jobs:
+                    play.scheduler.remove(job)
+            else:
+                play.scheduler.finish(each, [outcome(pick) for pick in each.picks])
+            invariants.check(play.scheduler)
+        alive = [job for job in jobs if not job.over]
+        if alive and rng.random() < 0.1:
+            play.scheduler.remove(rng.choice(alive))
+        invariants.check(play.scheduler)
+    play.until_idle()
+    assert all(job.over for job in jobs)
+    assert play.scheduler.idle
+    assert play.scheduler.rows_in_use == 0

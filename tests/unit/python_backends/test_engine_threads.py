@@ -1,0 +1,197 @@
+"""Callers from many threads and event loops, and an engine that is drained, closed or forgotten while it works."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.plan import Encode, Limits, Plan, Run
+from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.errors import EngineClosed, QueueFull
+from tests.rigs import engine_toys as toys
+from tests.rigs.engine_rig import Gate, gated_engine, random_tokens, wait_until_idle
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_decoder(tmp_path_factory.mktemp("decoder"), max_length=4096)
+
+
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"), max_length=4096)
+
+
+@pytest.fixture
+def engine(decoder: Path) -> Iterator[Engine]:
+    with Engine.open(decoder, slots=4, max_queue=2000, threads=1) as opened:
+        yield opened
+
+
+def ask(prompt: tuple[int, ...], max_tokens: int, **settings: object) -> Request:
+    return Request(prompt, Settings(max_tokens=max_tokens, **settings))  # type: ignore[arg-type]
+
+
+LONG = 3000  # tokens: enough that a request is still running when the test acts on it
+
+
+def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -> None:
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(40):
+            prompt, count = random_tokens(rng, 1, 9), rng.randint(1, 40)
+            handle = engine.submit(ask(prompt, count))
+            if rng.random() < 0.5:
+                time.sleep(rng.random() * 0.003)
+                handle.cancel()
+            (answer,) = handle.result(60)
+            assert answer.ids == toys.greedy(prompt, count)[: len(answer.ids)]
+            assert answer.finish_reason == "cancelled" or len(answer.ids) == count
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    wait_until_idle(engine)
+    assert engine.stats().slots_free == 4
+
+
+def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
+    handle = engine.submit(ask((1, 2), 3))
+    before = handle.result(10)
+    handle.cancel()
+    wait_until_idle(engine)
+    assert handle.result(0) == before
+    assert engine.stats().cancelled == 0
+
+
+SAMPLES = ask((3, 5), 10, do_sample=True, top_k=1, num_return_sequences=2)
+NOTHING = (Event(0, (), "cancelled"),)
+
+
+def is_part(plan: Plan) -> bool:
+    return isinstance(plan, Run) and any(not span.is_whole for span in plan.spans)
+
+
+def is_encode(plan: Plan) -> bool:
+    return isinstance(plan, Encode)
+
+
+def is_step(plan: Plan) -> bool:
+    return isinstance(plan, Run) and plan.groups > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_", "answer"),
+    [
+        (is_part, ask((1,) * 50, 10), NOTHING),
+        (is_encode, ask((1,) * 9, 10, decoder_prompt=(1, 2, 3)), NOTHING),
+        (is_step, SAMPLES, tuple(Event(at, toys.greedy((3, 5), 2), "cancelled") for at in (0, 1))),
+    ],
+    ids=["chunked", "encoded", "decoding"],
+)
+def test_a_request_is_cancelled_after_any_plan(
+    decoder: Path, encoder_decoder: Path, kind: Callable[[Plan], bool], request_: Request, answer: tuple[Event, ...]
+) -> None:
+    gate = Gate(kind=kind)
+    folder = encoder_decoder if kind is is_encode else decoder
+    with gated_engine(folder, gate, 4, limits=Limits(chunk=8)) as engine:
+        handle = engine.submit(request_)
+        gate.wait_until_reached()
+        handle.cancel()
+        gate.open()
+        assert handle.result(10) == answer
+        wait_until_idle(engine)
+        assert engine.stats().slots_free == 4
+
+
+def test_a_request_is_cancelled_while_it_waits(decoder: Path) -> None:
+    gate = Gate()
+    with gated_engine(decoder, gate, slots=1) as engine:
+        running = engine.submit(ask((1, 2), 10))
+        gate.wait_until_reached()
+        waiting = engine.submit(ask((1, 2), 10))
+        waiting.cancel()
+        gate.open()
+        assert waiting.result(10) == (Event(0, (), "cancelled"),)
+        assert running.result(10)[0].finish_reason == "length"
+
+
+def test_waiting_for_a_result_ends_when_its_time_is_over(decoder: Path) -> None:
+    gate = Gate()
+    with gated_engine(decoder, gate, slots=1) as engine:
+        handle = engine.submit(ask((1, 2), 10))
+        with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
+            handle.result(0.01)
+        gate.open()
+        assert handle.result(10)
+        assert handle.done
+
+
+def test_closing_fails_what_runs_and_what_waits_and_hangs_nobody(decoder: Path) -> None:
+    engine = Engine.open(decoder, slots=2, threads=1)
+    handles = [engine.submit(ask((1, at), LONG)) for at in range(6)]
+    next(iter(handles[0]))
+    readers = ThreadPoolExecutor(6)
+    read = [readers.submit(list, handle) for handle in handles]
+    engine.close()
+    engine.close()
+    assert not engine._thread.is_alive()
+    for reading, handle in zip(read, handles, strict=True):
+        assert isinstance(reading.exception(10), EngineClosed)
+        with pytest.raises(EngineClosed):
+            handle.result(0)
+    with pytest.raises(EngineClosed, match="Open another"):
+        engine.submit(ask((1,), 1))
+
+
+def test_closing_while_threads_submit_leaves_no_handle_without_an_end(decoder: Path) -> None:
+    engine = Engine.open(decoder, slots=4, max_queue=16, threads=1)
+    ends: list[str] = []
+
+    def work(seed: int) -> None:
+        for at in range(200):
+            try:
+                ends.append(engine.submit(ask((seed, at % 29), 30)).result(30)[0].finish_reason)
+            except QueueFull:
+                ends.append("full")
+            except EngineClosed:
+                ends.append("closed")
+                return
+
+    with ThreadPoolExecutor(16) as pool:
+        waiting = [pool.submit(work, seed) for seed in range(16)]
+        time.sleep(0.2)
+        engine.close()
+        for each in waiting:
+            each.result(60)
+    assert ends.count("closed") == 16
+
+
+ASKS = "print(engine.submit(Request((3, 5), Settings(max_tokens=2))).result()[0].ids)"
+FORGETS = f"""
+import sys, threading, time
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.request import Request, Settings
+engine = Engine.open(sys.argv[1], slots=1, threads=1)
+{ASKS}
+"""
+OUTLIVES = f"""
+def late():
+    time.sleep(2.5)
+    {ASKS}
+threading.Thread(target=late).start()
+"""
+
+
+@pytest.mark.parametrize(("more", "answers"), [("", 1), (OUTLIVES, 2)], ids=["forgets to close", "outlives main"])
+def test_a_program_that_forgets_to_close_ends_with_its_last_thread(decoder: Path, more: str, answers: int) -> None:
+    command = [sys.executable, "-c", FORGETS + more, str(decoder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(7, 19)\n" * answers, "")

@@ -1,0 +1,212 @@
+"""What fields, defaults and limits come to, and which of them are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS, of_scope
+from hfx.python_backends.errors import InvalidRequest
+from hfx.python_backends.generation.settings import GenerationConfig, resolve_config
+from hfx.python_backends.parameters import encoder_settings
+from tests.rigs.generation_models import configuration
+
+BART_CNN = {
+    "max_tokens": 141, "min_tokens": 55, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,
+    "no_repeat_ngram_size": 3,
+}  # fmt: skip
+
+
+def chosen(fields: dict[str, Any], **changed: Any) -> GenerationConfig:
+    return resolve_config(fields, configuration(**changed))
+
+
+def summarizer(fields: dict[str, Any]) -> GenerationConfig:
+    return chosen(fields, task="summarization", max_source=1024, max_length=1024, defaults=BART_CNN)
+
+
+def refusal(fields: dict[str, Any], **changed: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        chosen(fields, **changed)
+    return caught.value
+
+
+# Defaults
+
+
+def test_without_fields_the_model_decodes_as_its_checkpoint_does() -> None:
+    settings = summarizer({}).settings
+    assert {name: getattr(settings, name) for name in BART_CNN} == BART_CNN
+    assert settings.decoder_prompt == (2,)
+    assert settings.eos_ids == (2,)
+
+
+def test_a_default_gives_way_to_what_the_caller_asks_for() -> None:
+    assert summarizer({"max_tokens": 20}).settings.min_tokens == 20
+    assert summarizer({"num_beams": 1}).settings.length_penalty == 2.0
+    assert summarizer({"num_beams": 1, "temperature": 0.7}).settings.do_sample
+    sampler = {"defaults": {"do_sample": True, "temperature": 0.6}}
+    assert chosen({"do_sample": False}, **sampler).settings.do_sample is False
+    assert chosen({"temperature": 0}, **sampler).settings.do_sample is False
+    assert chosen({"top_p": 0.9}, defaults={"temperature": 0.6}).settings.temperature == 0.6
+
+
+def test_the_default_of_max_tokens_is_what_the_model_holds_at_most() -> None:
+    assert chosen({}, max_length=20).settings.max_tokens == 19
+    assert not chosen({}, max_length=20).asks_for_tokens
+
+
+def test_long_texts_are_cut_for_an_encoder_and_refused_for_a_decoder_by_default() -> None:
+    assert (summarizer({}).long, chosen({}).long) == ("truncate", "error")
+
+
+# Names and aliases
+
+
+def test_every_field_can_be_set() -> None:
+    values: dict[str, Any] = {
+        "max_tokens": 9, "min_tokens": 3, "num_beams": 2, "num_return_sequences": 2, "do_sample": False, "seed": 2**63,
+        "repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "length_penalty": 0.5, "early_stopping": "never",
+    }  # fmt: skip
+    sampling = dict.fromkeys(of_scope(SAMPLING), 0.5) | {"top_k": 5}
+    texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
+    tokens = {"logprobs": 3, "add_special_tokens": False}
+    languages = {"source_lang": "fr", "target_lang": "de"}
+    assert {*values, *sampling, *texts, *tokens, *languages} == {*SETTINGS}
+    beams, sampled = chosen(values).settings, chosen(sampling).settings
+    assert {name: getattr(beams, name) for name in values} == values
+    assert {name: getattr(sampled, name) for name in sampling} == sampling
+    choices = chosen(tokens)
+    assert (choices.returns_tokens, choices.settings.log_probs, choices.settings.top_log_probs) == (True, True, 3)
+    choices = chosen(texts, max_source=32)
+    assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
+    translator = {"ids": {"fr": 5, "de": 6}, "source_index": 0, "target": "forced_bos_token_id"}
+    choices = chosen(languages, max_source=32, languages=translator)
+    assert (choices.source_id, choices.settings.forced_bos_id) == (5, 6)
+    choices = chosen(languages, max_source=32, languages=translator | {"target": "decoder_start_token_ids"})
+    assert (choices.settings.decoder_prompt, choices.settings.forced_bos_id) == ((6,), None)
+
+
+def test_names_of_other_servers_are_taken() -> None:
+    choices = chosen({"beam_width": 3, "num_beams": 3, "max_new_tokens": 7, "stop": "one"})
+    assert (choices.settings.num_beams, choices.settings.max_tokens, choices.stop_words) == (3, 7, ("one",))
+
+
+def test_penalties_that_the_engine_lacks_may_be_zero() -> None:
+    assert chosen({"frequency_penalty": 0.0, "presence_penalty": 0}) == chosen({})
+    assert refusal({"presence_penalty": 0.5}).field == "presence_penalty"
+
+
+def test_a_value_of_sampling_that_changes_nothing_goes_with_beams() -> None:
+    assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0, "top_k": 0}).settings.do_sample
+    assert chosen({"temperature": 1.0, "top_p": 1.0}).settings.do_sample
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("max_new_token", "max_tokens"), ("stops", "stop_words"), ("num_beam", "num_beams"), ("topp", "top_p")],
+)
+def test_an_unknown_field_is_refused_with_the_nearest_one(name: str, near: str) -> None:
+    error = refusal({name: 3})
+    assert error.field == name
+    assert str(error) == f"There is no field {name}; did you mean {near}?"
+
+
+def test_of_an_unknown_field_no_more_is_shown_than_of_a_value() -> None:
+    assert len(str(refusal({"x" * 1_000_000: 3}))) < 1000
+    with pytest.raises(ValueError, match="is no parameter") as caught:
+        encoder_settings(json.dumps({"x" * 1_000_000: 3}), "text-ranking")
+    with pytest.raises(ValueError, match="allowed") as value:
+        encoder_settings(json.dumps({"raw_scores": "x" * 1_000_000}), "text-ranking")
+    assert len(str(caught.value)) < 1000 > len(str(value.value))
+
+
+def test_none_is_not_set() -> None:
+    assert not chosen({"max_tokens": None, "temperature": None}).settings.do_sample
+
+
+# Types and ranges
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0), ("max_tokens", True), ("max_tokens", 4.0), ("max_tokens", "4"), ("max_tokens", 2**31 - 1),
+        ("min_tokens", -1), ("num_beams", 0), ("num_beams", 65), ("num_beams", "2"), ("num_return_sequences", 0),
+        ("do_sample", 1), ("temperature", -0.1), ("temperature", 1e-9), ("temperature", 100.5), ("temperature", "hot"),
+        ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", False), ("top_k", -1),
+        ("top_k", 2.5), ("top_p", -0.1), ("top_p", 1.1), ("min_p", -0.5), ("seed", -1), ("seed", 2**64),
+        ("repetition_penalty", 0), ("repetition_penalty", 101.0), ("no_repeat_ngram_size", -1),
+        ("length_penalty", 10.5), ("length_penalty", float("inf")), ("early_stopping", "yes"), ("early_stopping", ""),
+        ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
+        ("stop_words", [3]), ("return_log_probs", "true"), ("logprobs", 21), ("logprobs", -1), ("logprobs", True),
+        ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
+        ("overlap", True), ("overlap", -1), ("overlap", 17), ("source_lang", ""), ("target_lang", "fr_XX"),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value: object) -> None:
+    assert refusal({field: value}, max_source=32).field == field
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"do_sample": False, "top_p": 0.5}, "do_sample"),
+        ({"do_sample": True, "temperature": 0}, "temperature"),
+        ({"num_beams": 2, "do_sample": True}, "do_sample"),
+        ({"num_beams": 2, "temperature": 0.7}, "temperature"),
+        ({"beam_width": 3, "num_beams": 2}, "num_beams"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"num_return_sequences": 2}, "num_return_sequences"),
+        ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences"),
+        ({"merge": "concat"}, "merge"),
+        ({"overlap": 0, "long": "truncate"}, "overlap"),
+        ({"long": "chunk", "num_beams": 2, "num_return_sequences": 2}, "num_return_sequences"),
+        ({"long": "chunk", "return_log_probs": True}, "return_log_probs"),
+        ({"long": "chunk", "logprobs": 0}, "logprobs"),
+        ({"num_beams": 2, "logprobs": 0}, "logprobs"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], field: str) -> None:
+    assert refusal(fields, max_source=32).field == field
+
+
+def test_a_text_to_continue_has_no_chunks() -> None:
+    assert refusal({"long": "chunk"}).field == "long"
+
+
+@pytest.mark.parametrize(
+    ("fields", "defaults", "fix"),
+    [
+        ({"temperature": 0.7}, BART_CNN, "set num_beams to 1"),
+        ({"num_beams": 2}, {"do_sample": True}, "set do_sample to false"),
+    ],
+)
+def test_beams_and_sampling_of_a_default_are_refused_with_the_fix(
+    fields: dict[str, Any], defaults: dict[str, Any], fix: str
+) -> None:
+    error = refusal(fields, max_source=32, defaults=defaults)
+    assert error.field in fields and fix in str(error)
+
+
+# Sampling
+
+
+def test_a_field_of_sampling_samples() -> None:
+    for name in of_scope(SAMPLING):
+        assert chosen({name: SETTINGS[name].off}).settings.do_sample
+    assert not chosen({"temperature": 0, "top_p": 0.9}).settings.do_sample
+
+
+def test_a_seed_is_drawn_where_none_is_given() -> None:
+    seeds = {chosen({"temperature": 1.0}).settings.seed for _ in range(5)}
+    assert len(seeds) == 5
+    assert chosen({"temperature": 1.0, "seed": 7}).settings.seed == 7
+    assert chosen({}).settings.seed == 0

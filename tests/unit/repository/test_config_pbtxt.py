@@ -1,0 +1,54 @@
+"""config.pbtxt: readable text that parses back to exactly what was meant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hfx.errors import RepositoryError
+from hfx.repository.config_pbtxt import ModelConfig, WarmupInput, parse_config, render, to_protobuf
+from tests.rigs.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, TOKENIZE
+
+SPEECH = replace(
+    NET,
+    parameters={"session.x": 'é "quoted"\n\\', "a" * 300: "b" * 300, "": ""},
+    cpu_accelerators=(("openvino", {"precision": "FP32"}),),
+    warmups=(replace(NET.warmups[0], inputs={"x": WarmupInput("TYPE_STRING", (1,), "warm.bin")}),),
+    decoupled=True,
+)
+EMPTY = ModelConfig(name="e", backend="python", max_batch_size=0, inputs=(), outputs=(), batching=True)
+
+
+@pytest.mark.parametrize("config", [ENSEMBLE, TOKENIZE, NET, NET_GPU, POSTPROCESS, SPEECH, EMPTY], ids=lambda c: c.name)
+def test_the_text_parses_back_to_the_same_configuration(config: ModelConfig) -> None:
+    text = render(config, "hfx export x")
+    assert parse_config(text) == to_protobuf(config)
+    assert text.startswith("# Made by: hfx export x\nname: ")
+
+
+def test_a_model_that_does_not_batch_says_so() -> None:
+    assert "\nmax_batch_size: 0\n" in render(replace(TOKENIZE, max_batch_size=0), "hfx")
+
+
+def test_a_command_with_line_breaks_stays_a_comment() -> None:
+    text = render(EMPTY, 'hfx\nname: "evil"\r\u2028\x00')
+    assert parse_config(text).name == "e"
+    assert text.splitlines()[0].startswith("# Made by: hfx name:")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("name: 3", "1:7"),
+        ("\nnope: 1", "2:1"),
+        ("max_batch_size: 9e99", "1:17"),
+        ("input {", "1"),
+        ('name: "\udcff"', "1"),
+    ],
+)
+def test_text_that_is_no_configuration_is_refused_with_its_place(text: str, where: str) -> None:
+    with pytest.raises(RepositoryError, match="can't be parsed") as caught:
+        parse_config(text)
+    assert where in caught.value.message
+    assert caught.value.fix
