@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hfx.perf.load import Closed, LoadLimits, Open, Plan, Request, RequestSet
 from hfx.perf.loadgen.log import Progress
 from hfx.perf.measuring import MeasureSpec, measure, server_target
 from hfx.perf.results import Run, read_result
+from hfx.perf.tools import perf_analyzer
 from hfx.perf.tools.locust import LOCUSTFILE
 from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import EmbeddedServer
@@ -100,6 +102,41 @@ def test_a_command_measures_a_stream(
     assert (run.subject.tool, run.subject.protocol, run.requests.succeeded) == (tool, "grpc-stream", 20)
     assert run.ttft is not None and run.latency is not None and 0 < run.ttft.p50 <= run.latency.p50
     assert run.tokens_per_second is not None and run.tokens_per_second > 0
+
+
+# perf_analyzer as it is now and then: its first record ends too early.
+CUTS_SHORT = """#!{python}
+import signal, subprocess, sys
+from pathlib import Path
+words = sys.argv[1:]
+at = words.index("--profile-export-file") + 1
+record, whole, begun = Path(words[at]), Path(words[at]).with_name("whole.json"), Path("{folder}/begun")
+words[at] = str(whole)
+child = subprocess.Popen(["{program}", *words])
+signal.signal(signal.SIGINT, lambda *_: child.send_signal(signal.SIGINT))
+code = child.wait()
+data = whole.read_bytes()
+record.write_bytes(data if begun.exists() else data[:100])
+begun.touch()
+sys.exit(code)
+"""
+
+
+def test_a_run_whose_record_is_cut_short_is_repeated(
+    perf_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        program = fetch()
+    except FetchFailed as failure:
+        pytest.skip(f"perf_analyzer can't be fetched: {failure}")
+    script = tmp_path / "perf_analyzer"
+    script.write_text(CUTS_SHORT.format(python=sys.executable, folder=tmp_path, program=program.path))
+    script.chmod(0o755)
+    monkeypatch.setattr(perf_analyzer, "find", lambda: replace(program, path=script))
+    spec = MeasureSpec(TEXTS, LoadLimits(requests=20), tool="perf_analyzer", stream=False)
+    found = measure(server_target(perf_server, CLASSIFIER), Closed(1), spec)
+    assert found.requests.succeeded == 20
+    assert any("did not finish its record" in note for note in found.notes)
 
 
 @pytest.mark.full
