@@ -9,7 +9,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-fast test-full azure-checks containers demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -46,6 +46,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durati
 test: install ## Every check, and every test but those of test-full (20 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
 	$(PYTEST) tests/triton tests/unit tests/attacks
+
+test-failed: check ## The tests that failed in the run before, one after the other
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests/triton tests/unit tests/attacks
 
 zoo-shared: install
 	$(BIN)/python -m tests.zoo build --shared

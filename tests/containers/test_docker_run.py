@@ -63,7 +63,7 @@ def test_docker_does_not_call_it_unhealthy_while_tritonserver_is_replaced_again_
             assert time.monotonic() - began < 120, container.log
             time.sleep(0.2)
         answers(container)
-        assert status(f"{container.http_url}/health") == 200
+        wait_until(lambda: status(f"{container.http_url}/health") == 200, "health", 2)  # looked at every 0.2 s
     assert states == {"healthy"}
 
 
