@@ -145,9 +145,9 @@ def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None
         raise UsageError(
             f"--cpu-runtime {runtime} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both."
         )
-    if runtime == "native" and precision != "int8":
+    if runtime == "native" and precision not in ("int8", "int4"):
         raise UsageError(
-            f"--cpu-runtime native is for int8, not {precision}.", "Add --quantize, or leave --cpu-runtime out."
+            f"--cpu-runtime native is for int8 and int4, not {precision}.", "Add --quantize, or leave --cpu-runtime out."
         )
 
 

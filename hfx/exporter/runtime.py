@@ -121,8 +121,8 @@ def possible_runtimes(
 
 def _why_no_native(precision: Precision | None) -> str:
     """Why the native operators can't serve `precision` here; empty if they can."""
-    if precision != "int8":
-        return f"it is for --precision int8, not {precision}"
+    if precision not in ("int8", "int4"):
+        return f"it is for --precision int8 and int4, not {precision}"
     try:
         return "" if native.kernels() else NO_KERNELS
     except NativeMissing as missing:

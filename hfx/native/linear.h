@@ -1,4 +1,4 @@
-// Products of float rows and int8 weights, as each processor's kernels compute them.
+// Products of float rows and weights in int8 or int4, as each processor's kernels compute them.
 //
 //     y = activation(quantized(x) @ w * column_scale * row_scale + bias) + residual
 //
@@ -8,6 +8,14 @@
 // Weights lie in panels of 64 columns, [panels][depth / 4][64][4]: four weights of a column, then the next column. One
 // thread reads a panel from front to end, vpdpbusd takes 16 columns of it at a time, and 16 lines of 256 bytes are an
 // AMX tile. `depth` is the number of inputs, rounded up to 64 with weights of 0.
+//
+// int4: a column has a scale for each `block` of inputs, and a row is quantized by the peak of each block.
+//
+//     y = activation(sum of blocks(quantized(x) @ w * column_scale * row_scale) + bias) + residual
+//
+// Sums of a block are exact, and blocks are added in their order as float32. A byte holds two weights from -8 to 7,
+// [panels][depth / 8][64][4]: in the low bits that of input 8 g + i of group g, in the high bits that of input
+// 8 g + 4 + i. The depth is a multiple of the block, too.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -18,25 +26,30 @@ namespace hfx {
 enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu };
 
 constexpr int COLUMNS = 64, GROUP = 4, DEPTH_STEP = 64;
+constexpr float UNPACKED = 16;  // an unpacked weight of int4 is so many times its value
+constexpr long MOST_BLOCK = 128;  // inputs of int4 that share a scale; 16, 32, 64 or 128
 constexpr long LONGEST = 65536;  // inputs; 65536 * 255 * 127 is just below 2^31
 constexpr float LEVELS = 127.0f;
 constexpr float LEAST_PEAK = 1e-35f;  // a row below it counts as 0, as 127 / peak would be infinite
 
 struct Weights {
     long inputs, depth, panels;
+    long block;  // of int4; 0: int8
     const int8_t *values;
-    // [panels * 64], 0 behind the last column
+    // [panels * 64], 0 behind the last column; of int4 scale and start are [panels][blocks][64]
     const float *scale, *bias;
     const int32_t *start;
 
-    const int8_t *panel(long index) const { return values + index * depth * COLUMNS; }
+    long blocks() const { return block ? depth / block : 1; }
+    long bytes() const { return block ? depth * COLUMNS / 2 : depth * COLUMNS; }  // of a panel
+    const int8_t *panel(long index) const { return values + index * bytes(); }
 };
 
 // One product. `gated`: the panels are two halves, and y is activation(first half) * second half.
 struct Product {
     const Weights *weights;
     const uint8_t *rows;     // [count][depth]
-    const float *row_scale;  // [count]
+    const float *row_scale;  // [count][blocks]
     const int32_t *places;   // [count]: which row of y and of the residual each is; null: its own number
     long count;
     Activation activation;
@@ -54,8 +67,10 @@ struct SelfAttention;
 
 struct Kernels {
     const char *name;
-    // Writes `depth` bytes, and returns the row's scale; NaN for a row with a NaN or an infinity.
+    // Writes `depth` bytes, and returns their scale; NaN for inputs with a NaN or an infinity.
     float (*quantize)(const float *x, long inputs, long depth, uint8_t *out);
+    // A block of int4 as bytes of UNPACKED times its values, [block / 4][64][4].
+    void (*unpack)(const int8_t *pairs, long block, int8_t *values);
     // Columns 64 * panel ... of the product, written to y.
     void (*panel)(const Product &, long panel);
     // Panels from `first` to `last`: the best column of each row, the first among equals. y is written if it is there.

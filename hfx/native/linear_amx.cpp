@@ -26,14 +26,15 @@ struct alignas(64) Config {
 
 struct Block {
     static constexpr int ROWS = 2 * TILE;
-    long count, depth;
+    long count, stride, depth;
     int configured = 0;
 
-    Block(long count, long depth) : count(count), depth(depth) {}
+    Block(long count, long stride, long depth, bool = false) : count(count), stride(stride), depth(depth) {}
     ~Block() { _tile_release(); }
     Block(const Block &) = delete;
     Block &operator=(const Block &) = delete;
 
+    void restart() {}
     int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) {
@@ -71,11 +72,11 @@ struct Block {
         for (long k = 0; k < depth; k += LINE, w += LINE / GROUP * WEIGHT_STRIDE) {
             _tile_loadd(WEIGHTS_AT, w, WEIGHT_STRIDE);
             _tile_loadd(WEIGHTS_AT + 1, w + TILE * GROUP, WEIGHT_STRIDE);
-            _tile_loadd(ROWS_AT, q + k, depth);
+            _tile_loadd(ROWS_AT, q + k, stride);
             _tile_dpbusd(SUMS, ROWS_AT, WEIGHTS_AT);
             _tile_dpbusd(SUMS + 1, ROWS_AT, WEIGHTS_AT + 1);
             if constexpr (Both) {
-                _tile_loadd(ROWS_AT + 1, q + TILE * depth + k, depth);
+                _tile_loadd(ROWS_AT + 1, q + TILE * stride + k, stride);
                 _tile_dpbusd(SUMS + 2, ROWS_AT + 1, WEIGHTS_AT);
                 _tile_dpbusd(SUMS + 3, ROWS_AT + 1, WEIGHTS_AT + 1);
             }
@@ -89,18 +90,21 @@ struct Block {
     }
 };
 
+// A block of int4 must fill a tile's lines, too.
+bool fills_tiles(const Product &p) { return p.count > FEW_ROWS && p.weights->block % LINE == 0; }
+
 void panel(const Product &p, long index) {
-    if (p.count <= FEW_ROWS) AVX512_VNNI.panel(p, index);
+    if (!fills_tiles(p)) AVX512_VNNI.panel(p, index);
     else multiply_panel<Block>(p, index);
 }
 
 void best_panels(const Product &p, long first, long last, float *values, int32_t *columns) {
-    if (p.count <= FEW_ROWS) AVX512_VNNI.best(p, first, last, values, columns);
+    if (!fills_tiles(p)) AVX512_VNNI.best(p, first, last, values, columns);
     else best<Block>(p, first, last, values, columns);
 }
 
 }  // namespace
 
-const Kernels AMX_INT8 = {"amx-int8", quantize, panel, best_panels, attend_avx512, to_float16_avx512, self_attend_avx512};
+const Kernels AMX_INT8 = {"amx-int8", quantize, unpack, panel, best_panels, attend_avx512, to_float16_avx512, self_attend_avx512};
 
 }  // namespace hfx

@@ -16,7 +16,7 @@ inline __m256i add_products(__m256i sum, __m256i bytes, __m256i weights) { retur
 #endif
 inline __m256i load256(const void *from) { return _mm256_loadu_si256(static_cast<const __m256i *>(from)); }
 
-template <int Rows> __attribute__((noinline)) void sum_half(const uint8_t *q, long depth, const int8_t *w, const int32_t *start, int32_t *sums) {
+template <int Rows> __attribute__((noinline)) void sum_half(const uint8_t *q, long stride, long depth, const int8_t *w, const int32_t *start, int32_t *sums) {
     __m256i total[Rows][4];
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; i++)
@@ -28,7 +28,7 @@ template <int Rows> __attribute__((noinline)) void sum_half(const uint8_t *q, lo
 #pragma GCC unroll 8
         for (int i = 0; i < Rows; i++) {
             int32_t four;
-            memcpy(&four, q + i * depth + k, sizeof four);
+            memcpy(&four, q + i * stride + k, sizeof four);
             __m256i row = _mm256_set1_epi32(four);
 #pragma GCC unroll 8
             for (int j = 0; j < 4; j++) total[i][j] = add_products(total[i][j], row, load256(w + 32 * j));
@@ -42,21 +42,23 @@ template <int Rows> __attribute__((noinline)) void sum_half(const uint8_t *q, lo
 
 struct Block {
     static constexpr int ROWS = 3;
-    long count, depth;
+    long count, stride, depth;
 
-    Block(long count, long depth) : count(count), depth(depth) {}
+    Block(long count, long stride, long depth, bool = false) : count(count), stride(stride), depth(depth) {}
+
+    void restart() {}
 
     int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
         constexpr decltype(&sum_half<1>) SUMS[] = {sum_half<1>, sum_half<2>, sum_half<3>};
         for (int half = 0; half < 2; half++)
-            SUMS[rows - 1](q, depth, w + half * COLUMNS / 2 * GROUP, start + half * COLUMNS / 2, sums + half * COLUMNS / 2);
+            SUMS[rows - 1](q, stride, depth, w + half * COLUMNS / 2 * GROUP, start + half * COLUMNS / 2, sums + half * COLUMNS / 2);
     }
 };
 
 }  // namespace
 
-const Kernels AVX_VNNI = {"avx-vnni", quantize, multiply_panel<Block>, best<Block>, attend_avx, to_float16_avx, self_attend_avx};
+const Kernels AVX_VNNI = {"avx-vnni", quantize, unpack, multiply_panel<Block>, best<Block>, attend_avx, to_float16_avx, self_attend_avx};
 
 }  // namespace hfx

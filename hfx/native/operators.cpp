@@ -1,4 +1,5 @@
-// The operators of the domain "hfx" for ONNX Runtime: Int8Linear with what may follow it, Int8Head, and Int8Rows.
+// The operators of the domain "hfx" for ONNX Runtime: Int8Linear with what may follow it, Int8Head, Int8Rows, and those
+// of int4.
 //
 // Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
 #include "context.h"
@@ -16,13 +17,13 @@ namespace {
 enum class Kind { linear, head, rows };
 
 struct Form : ort::Operator {
-    const char *title;
+    char title[32];
     Kind kind;
     Activation activation;
-    bool gated, residual, outliers;
+    bool int4, gated, residual, outliers;
 };
 
-// One node's constants. Scales and biases are copied, so that those behind the last column are 0.
+// One node's constants. Biases, and int8's scales, are copied, so that those behind the last column are 0.
 struct Node {
     const Form *form;
     Weights weights;
@@ -36,27 +37,50 @@ constexpr long MOST_OUTLIERS = 256;
 
 // ---- making a node
 
-Status *check_weights(const Tensor &values, const Tensor &scale, bool gated, long inputs) {
-    const Shape &shape = values.shape;
-    if (shape.rank != 4 || shape.sizes[2] != COLUMNS || shape.sizes[3] != GROUP || shape.sizes[1] % (DEPTH_STEP / GROUP))
-        return invalid("hfx: weights must be [panels, depth / 4, 64, 4], depth a multiple of 64");
-    long depth = shape.sizes[1] * GROUP, halves = gated ? 2 : 1, columns = scale.shape.elements() / halves;
-    if (inputs < 1 || inputs > depth || inputs <= depth - DEPTH_STEP || inputs > LONGEST)
-        return invalid("hfx: the attribute in_features doesn't fit the weights");
-    if (columns < 1 || scale.shape.elements() % halves || shape.sizes[0] != (columns + COLUMNS - 1) / COLUMNS * halves)
-        return invalid("hfx: the scales don't fit the weights");
-    return nullptr;
-}
+// Of a node: what is written in the graph.
+struct Sizes {
+    int64_t inputs = 0, columns = 0, block = 0;  // columns: of y; block: 0 for int8
 
-// -128 times each column's sum of weights.
+    Status *read(const ort::KernelInfo *info, bool int4) {
+        HFX_TRY(api->attribute(info, "in_features", &inputs));
+        HFX_TRY(api->attribute(info, "out_features", &columns));
+        if (!int4) return nullptr;
+        HFX_TRY(api->attribute(info, "block", &block));
+        bool known = block == 16 || block == 32 || block == 64 || block == MOST_BLOCK;
+        return known ? nullptr : invalid("hfx: the attribute block must be 16, 32, 64 or 128");
+    }
+
+    Status *check(const Shape &weights, const Shape &scale, long halves) const {
+        const long groups = block ? 2 * GROUP : GROUP, step = block > DEPTH_STEP ? block : DEPTH_STEP;
+        if (weights.rank != 4 || weights.sizes[2] != COLUMNS || weights.sizes[3] != GROUP || weights.sizes[1] % (step / groups))
+            return invalid("hfx: weights must be [panels, depth / 4, 64, 4], depth a multiple of 64; of int4 depth / 8, and of the block");
+        const long depth = weights.sizes[1] * groups, panels = weights.sizes[0];
+        if (inputs < 1 || inputs > depth || inputs <= depth - step || inputs > LONGEST)
+            return invalid("hfx: the attribute in_features doesn't fit the weights");
+        if (columns < 1 || panels != (columns + COLUMNS - 1) / COLUMNS * halves)
+            return invalid("hfx: the attribute out_features doesn't fit the weights");
+        const bool by_block = scale.rank == 3 && scale.sizes[0] == panels && scale.sizes[2] == COLUMNS;
+        if (block ? !by_block || scale.sizes[1] != depth / block : scale.elements() != columns * halves)
+            return invalid("hfx: the scales don't fit the weights");
+        return nullptr;
+    }
+};
+
+// -128 times each column's sum of bytes, of all inputs, or of each block of int4.
 void fill_start(const Weights &w, int32_t *start) {
-    for (long panel = 0; panel < w.panels; panel++) {
+    const long depth = w.depth / w.blocks();
+    int8_t unpacked[MOST_BLOCK * COLUMNS];
+    for (long i = 0; i < w.panels * w.blocks(); i++) {
         int32_t sums[COLUMNS] = {};
-        const int8_t *values = w.panel(panel);
-        for (long k = 0; k < w.depth; k += GROUP, values += COLUMNS * GROUP)
+        const int8_t *values = w.values + i * (w.bytes() / w.blocks());
+        if (w.block) {
+            chosen->unpack(values, w.block, unpacked);
+            values = unpacked;
+        }
+        for (long k = 0; k < depth; k += GROUP, values += COLUMNS * GROUP)
             for (int c = 0; c < COLUMNS; c++)
-                for (int i = 0; i < GROUP; i++) sums[c] += values[c * GROUP + i];
-        for (int c = 0; c < COLUMNS; c++) start[panel * COLUMNS + c] = -128 * sums[c];
+                for (int j = 0; j < GROUP; j++) sums[c] += values[c * GROUP + j];
+        for (int c = 0; c < COLUMNS; c++) start[i * COLUMNS + c] = -128 * sums[c];
     }
 }
 
@@ -69,37 +93,38 @@ void copy_columns(const float *from, float *to, long columns, long halves, long 
 Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
     const Form &form = *static_cast<const Form *>(op);
     Tensor values, scale, bias = {}, columns_of_outliers = {};
-    int64_t inputs = 0;
-    HFX_TRY(api->attribute(info, "in_features", &inputs));
+    Sizes sizes;
+    HFX_TRY(sizes.read(info, form.int4));
     HFX_TRY(read_constant(info, 1, values));
     HFX_TRY(read_constant(info, 2, scale));
     if (form.kind != Kind::rows) HFX_TRY(read_constant(info, 3, bias));
-    HFX_TRY(check_weights(values, scale, form.gated, inputs));
-    if (form.kind != Kind::rows && bias.shape.elements() != scale.shape.elements())
+    long panels = values.shape.sizes[0], halves = form.gated ? 2 : 1, columns = sizes.columns, outliers = 0;
+    HFX_TRY(sizes.check(values.shape, scale.shape, halves));
+    if (form.kind != Kind::rows && bias.shape.elements() != columns * halves)
         return invalid("hfx: the biases don't fit the scales");
-    long panels = values.shape.sizes[0], halves = form.gated ? 2 : 1, columns = scale.shape.elements() / halves;
-    long outliers = 0;
     if (form.outliers) {
         HFX_TRY(read_constant(info, 6, columns_of_outliers));
         outliers = columns_of_outliers.shape.last();
         if (columns_of_outliers.shape.rank != 2 || columns_of_outliers.shape.sizes[0] != columns || outliers > MOST_OUTLIERS)
             return invalid("hfx: the columns of outliers don't fit the scales");
     }
+    const long depth = values.shape.sizes[1] * (form.int4 ? 2 * GROUP : GROUP);
+    Weights weights = {sizes.inputs, depth, panels, sizes.block, values.as<int8_t>(), nullptr, nullptr, nullptr};
     size_t padded = size_t(panels) * COLUMNS;
     Node *node = static_cast<Node *>(malloc(sizeof(Node)));
-    void *copies = calloc((3 + size_t(outliers)) * padded, sizeof(float));
+    void *copies = calloc((2 + size_t(weights.blocks()) + size_t(outliers)) * padded, sizeof(float));
     if (!node || !copies) {
         free(node), free(copies);
         return api->fail(ort::FAIL, "hfx: out of memory");
     }
     float *scales = static_cast<float *>(copies), *biases = scales + padded;
-    int32_t *start = reinterpret_cast<int32_t *>(biases + padded);
-    float *outlier_weights = biases + 2 * padded;
+    float *outlier_weights = biases + padded;
+    int32_t *start = reinterpret_cast<int32_t *>(outlier_weights + size_t(outliers) * padded);
     for (long i = 0; i < outliers; i++)
         for (long column = 0; column < columns; column++)
             outlier_weights[size_t(i) * padded + size_t(column)] = columns_of_outliers.as<float>()[column * outliers + i];
-    Weights weights = {inputs, long(values.shape.sizes[1]) * GROUP, panels, values.as<int8_t>(), scales, biases, start};
-    copy_columns(scale.as<float>(), scales, columns, halves, panels);
+    weights.scale = form.int4 ? scale.as<float>() : scales, weights.bias = biases, weights.start = start;
+    if (!form.int4) copy_columns(scale.as<float>(), scales, columns, halves, panels);
     if (form.kind != Kind::rows) copy_columns(bias.as<float>(), biases, columns, halves, panels);
     if (form.kind != Kind::rows) fill_start(weights, start);
     *node = {&form, weights, columns, copies, outliers, outlier_weights};
@@ -126,7 +151,16 @@ void quantize_row(void *data, size_t row) {
     const Quantizing &q = *static_cast<Quantizing *>(data);
     const Weights &w = *q.weights;
     const float *x = q.x + (q.places ? size_t(q.places[row]) : row) * size_t(w.inputs);
-    q.scale[row] = chosen->quantize(x, w.inputs, w.depth, q.rows + row * size_t(w.depth));
+    uint8_t *bytes = q.rows + row * size_t(w.depth);
+    if (!w.block) {
+        q.scale[row] = chosen->quantize(x, w.inputs, w.depth, bytes);
+        return;
+    }
+    float *scale = q.scale + row * size_t(w.blocks());
+    for (long at = 0; at < w.depth; at += w.block) {
+        const long left = w.inputs - at, inputs = left < 0 ? 0 : left < w.block ? left : w.block;
+        *scale++ = chosen->quantize(x + (inputs ? at : 0), inputs, w.block, bytes + at) / UNPACKED;
+    }
 }
 
 // Below this many values, threads cost more than they save: one of them quantizes 10 values in a nanosecond.
@@ -182,7 +216,7 @@ struct Prepared {
         if (!x.shape.rank || x.shape.last() != w.inputs) return invalid("hfx: the rows don't fit the weights");
         Tokens tokens = {{}, x.shape.rows(), x.shape.rows()};
         if (last) HFX_TRY(tokens.read(context, last, tokens.all));
-        size_t count = size_t(tokens.count), bytes = count * size_t(w.depth), scales = count * sizeof(float);
+        size_t count = size_t(tokens.count), bytes = count * size_t(w.depth), scales = count * size_t(w.blocks()) * sizeof(float);
         size_t places = tokens.padded() ? size_t(tokens.all) * sizeof(int32_t) : 0;
         HFX_TRY(scratch.take(context, bytes + scales + places + 64 + more));
         uint8_t *rows = static_cast<uint8_t *>(scratch.memory);
@@ -284,6 +318,17 @@ Status *run_head(const Node &node, ort::KernelContext *context) {
     return nullptr;
 }
 
+// A column of int4 weights: [inputs].
+void read_row(const Weights &w, long column, float *y) {
+    const int8_t *pairs = w.panel(column / COLUMNS) + column % COLUMNS * GROUP;
+    const float *scale = w.scale + column / COLUMNS * w.blocks() * COLUMNS + column % COLUMNS;
+    for (long k = 0; k < w.inputs; k++) {
+        const int8_t pair = pairs[k / (2 * GROUP) * COLUMNS * GROUP + k % GROUP];
+        const int value = k / GROUP % 2 ? pair >> 4 : int8_t(pair << 4) >> 4;
+        y[k] = float(value) * scale[k / w.block * COLUMNS];
+    }
+}
+
 // Rows of a table whose rows are the weights' columns, for ids of any shape: [.., inputs].
 Status *run_rows(const Node &node, ort::KernelContext *context) {
     const Weights &w = node.weights;
@@ -298,6 +343,10 @@ Status *run_rows(const Node &node, ort::KernelContext *context) {
         int64_t id = ids.as<int64_t>()[i];
         if (id < 0) id += node.outputs;
         if (id < 0 || id >= node.outputs) return invalid("hfx: an id is beyond the table");
+        if (w.block) {
+            read_row(w, id, y);
+            continue;
+        }
         const int8_t *values = w.panel(id / COLUMNS) + id % COLUMNS * GROUP;
         for (long k = 0; k < w.inputs; k++) y[k] = float(values[k / GROUP * COLUMNS * GROUP + k % GROUP]) * w.scale[id];
     }
@@ -329,7 +378,7 @@ int input_type(const ort::Operator *op, size_t index) {
     if (index == 0 && form(op).kind == Kind::rows) return ort::INT64;
     if (index == 4 && form(op).kind == Kind::head) return ort::BOOL;
     if (index && index == last_tokens(op)) return ort::INT32;
-    return index == 1 ? ort::INT8 : ort::FLOAT;
+    return index != 1 ? ort::FLOAT : form(op).int4 ? ort::UINT8 : ort::INT8;
 }
 int input_characteristic(const ort::Operator *op, size_t index) {
     return index && index == last_tokens(op) ? ort::OPTIONAL : ort::REQUIRED;
@@ -344,7 +393,8 @@ Form make_form(const char *title, Kind kind, Activation activation, bool gated, 
     made.input_type = input_type, made.input_count = input_count, made.input_characteristic = input_characteristic;
     made.output_type = output_type, made.output_count = output_count;
     made.create = create, made.compute = compute, made.destroy = destroy;
-    made.title = title, made.kind = kind, made.activation = activation, made.gated = gated, made.residual = residual, made.outliers = outliers;
+    strncpy(made.title, title, sizeof made.title - 1);
+    made.kind = kind, made.activation = activation, made.gated = gated, made.residual = residual, made.outliers = outliers;
     return made;
 }
 
@@ -361,7 +411,7 @@ const Title TITLES[] = {
     {"Int8LinearSilu", "Int8LinearGatedSilu", Activation::silu},
 };
 
-Form forms[16];
+Form forms[32];
 size_t form_count = 0;
 
 void make_forms() {
@@ -372,8 +422,14 @@ void make_forms() {
     }
     forms[form_count++] = make_form("Int8LinearAdd", Kind::linear, Activation::none, false, true);
     forms[form_count++] = make_form("Int8Head", Kind::head, Activation::none, false, false);
-    forms[form_count++] = make_form("Int8HeadOutliers", Kind::head, Activation::none, false, false, true);
     forms[form_count++] = make_form("Int8Rows", Kind::rows, Activation::none, false, false);
+    const size_t int8_count = form_count;
+    for (size_t i = 0; i < int8_count; i++) {
+        Form &made = forms[form_count++] = forms[i];
+        made.title[3] = '4';
+        made.int4 = true;
+    }
+    forms[form_count++] = make_form("Int8HeadOutliers", Kind::head, Activation::none, false, false, true);
 }
 
 // Domain and operators live as long as the process.

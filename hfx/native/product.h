@@ -1,7 +1,8 @@
 // What all processors' kernels share: rows to bytes, the order of blocks, and what follows the integer sums.
 //
 // Included by one file for each kind of processor, which is compiled for it; hence the anonymous namespace: each has
-// functions of its own. A `Block` is that file's: run(rows, ...) sums `rows` <= Block::ROWS rows times one panel.
+// functions of its own. A `Block` is that file's: run(rows, ...) sums `rows` <= Block::ROWS rows times one panel, or
+// times one block of int4 that was unpacked; rows lie `stride` bytes apart.
 #pragma once
 #include "simd.h"
 
@@ -38,28 +39,33 @@ float quantize(const float *x, long inputs, long depth, uint8_t *out) {
     return peak / LEVELS;
 }
 
-inline Floats scaled(const Weights &w, long column, const int32_t *sums, float row_scale) {
-    return as_floats(load<Ints>(sums)) * load<Floats>(w.scale + column) * row_scale + load<Floats>(w.bias + column);
+inline Floats scaled(const Product &p, long column, long row, const int32_t *sums) {
+    const Weights &w = *p.weights;
+    return as_floats(load<Ints>(sums)) * load<Floats>(w.scale + column) * p.row_scale[row] + load<Floats>(w.bias + column);
+}
+inline Floats scaled(const Product &p, long column, long, const float *sums) {
+    return load<Floats>(sums) + load<Floats>(p.weights->bias + column);
 }
 
-inline Floats score(const Product &p, long column, long row, const int32_t *sums) {
-    Floats v = scaled(*p.weights, column, sums, p.row_scale[row]);
+template <typename Sum> Floats score(const Product &p, long column, long row, const Sum *sums) {
+    Floats v = scaled(p, column, row, sums);
     for (long i = 0; i < p.outliers; i++)
         v += load<Floats>(p.outlier_weights + i * p.weights->panels * COLUMNS + column) * p.outlier_inputs[row * p.outliers + i];
     return v;
 }
 
-// Rows from `row` on of one panel, from integer sums [rows][64] to y; `gated_sums` are the other half's.
-template <Activation A>
-void finish(const Product &p, long panel, long row, int rows, const int32_t *sums, const int32_t *gated_sums) {
+// Rows from `row` on of one panel, from sums [rows][64] to y; `gated_sums` are the other half's. Sums are integers, or
+// those of int4's blocks.
+template <Activation A, typename Sum>
+void finish(const Product &p, long panel, long row, int rows, const Sum *sums, const Sum *gated_sums) {
     const Weights &w = *p.weights;
     for (int j = 0; j < COLUMNS / WIDTH; j++) {
         long column = panel * COLUMNS + j * WIDTH, left = p.outputs - column;
         if (left <= 0) break;
         for (int i = 0; i < rows; i++) {
             long at = i * COLUMNS + j * WIDTH, place = (p.places ? p.places[row + i] : row + i) * p.outputs + column;
-            Floats v = activate<A>(scaled(w, column, sums + at, p.row_scale[row + i]));
-            if (p.gated) v *= scaled(w, column + w.panels / 2 * COLUMNS, gated_sums + at, p.row_scale[row + i]);
+            Floats v = activate<A>(scaled(p, column, row + i, sums + at));
+            if (p.gated) v *= scaled(p, column + w.panels / 2 * COLUMNS, row + i, gated_sums + at);
             if (left >= WIDTH) {
                 if (p.residual) v += load<Floats>(p.residual + place);
                 store(p.y + place, v);
@@ -71,7 +77,7 @@ void finish(const Product &p, long panel, long row, int rows, const int32_t *sum
     }
 }
 
-void finish(const Product &p, long panel, long row, int rows, const int32_t *sums, const int32_t *gated_sums) {
+template <typename Sum> void finish(const Product &p, long panel, long row, int rows, const Sum *sums, const Sum *gated_sums) {
     switch (p.activation) {
     case Activation::none: return finish<Activation::none>(p, panel, row, rows, sums, gated_sums);
     case Activation::relu: return finish<Activation::relu>(p, panel, row, rows, sums, gated_sums);
@@ -82,11 +88,63 @@ void finish(const Product &p, long panel, long row, int rows, const int32_t *sum
     }
 }
 
+constexpr long AHEAD = 4096;  // bytes
+typedef int8_t Line __attribute__((vector_size(64)));
+
+void unpack(const int8_t *pairs, long block, int8_t *values) {
+    constexpr long LINES = COLUMNS * GROUP;
+    for (long k = 0; k < block; k += 2 * GROUP, pairs += LINES, values += 2 * LINES)
+        for (long j = 0; j < LINES; j += 64) {
+            Line both = load<Line>(pairs + j);
+            __builtin_prefetch(pairs + j + AHEAD, 0, 2);
+            store(values + j, both << 4);
+            store(values + LINES + j, both & -16);
+        }
+}
+
+// Rows from `row` on times one panel of int4, to totals [rows][64].
+template <typename Block> void add_blocks(const Product &p, long panel, long row, long rows, float *totals) {
+    const Weights &w = *p.weights;
+    const long blocks = w.blocks();
+    alignas(64) int8_t values[MOST_BLOCK * COLUMNS];
+    alignas(64) int32_t sums[Block::ROWS * COLUMNS];
+    memset(totals, 0, size_t(rows) * COLUMNS * sizeof(float));
+    Block block(rows, w.depth, w.block, true);
+    for (long b = 0; b < blocks; b++) {
+        const long place = (panel * blocks + b) * COLUMNS;
+        unpack(w.panel(panel) + b * w.block * COLUMNS / 2, w.block, values);
+        block.restart();
+        for (long at = 0; at < rows;) {
+            int some = block.rows(at);
+            block.run(some, p.rows + (row + at) * w.depth + b * w.block, values, w.start + place, sums);
+            for (int i = 0; i < some; i++, at++)
+                for (int j = 0; j < COLUMNS; j += WIDTH) {
+                    Floats part = as_floats(load<Ints>(sums + i * COLUMNS + j)) * load<Floats>(w.scale + place + j);
+                    float *total = totals + at * COLUMNS + j;
+                    store(total, fused(part, all(p.row_scale[(row + at) * blocks + b]), load<Floats>(total)));
+                }
+        }
+    }
+}
+
+constexpr long TOTAL_ROWS = 32;  // rows that an unpacked block is used for: their totals take 8 KB
+
 // Calls then(row, rows, sums, gated sums) for all rows of a panel, some rows at a time.
+template <typename Block, typename Then> void each_block_of_int4(const Product &p, long panel, Then then) {
+    alignas(64) float totals[2][TOTAL_ROWS * COLUMNS];
+    for (long row = 0; row < p.count; row += TOTAL_ROWS) {
+        long rows = p.count - row < TOTAL_ROWS ? p.count - row : TOTAL_ROWS;
+        add_blocks<Block>(p, panel, row, rows, totals[0]);
+        if (p.gated) add_blocks<Block>(p, panel + p.weights->panels / 2, row, rows, totals[1]);
+        then(row, int(rows), totals[0], totals[1]);
+    }
+}
+
 template <typename Block, typename Then> void each_block(const Product &p, long panel, Then then) {
     const Weights &w = *p.weights;
+    if (w.block) return each_block_of_int4<Block>(p, panel, then);
     alignas(64) int32_t sums[2][Block::ROWS * COLUMNS];
-    Block block(p.count, w.depth);
+    Block block(p.count, w.depth, w.depth);
     for (long row = 0; row < p.count;) {
         int rows = block.rows(row);
         block.run(rows, p.rows + row * w.depth, w.panel(panel), w.start + panel * COLUMNS, sums[0]);
@@ -100,7 +158,7 @@ template <typename Block, typename Then> void each_block(const Product &p, long 
 }
 
 template <typename Block> void multiply_panel(const Product &p, long panel) {
-    each_block<Block>(p, panel, [&](long row, int rows, const int32_t *sums, const int32_t *gated_sums) {
+    each_block<Block>(p, panel, [&](long row, int rows, const auto *sums, const auto *gated_sums) {
         finish(p, panel, row, rows, sums, gated_sums);
     });
 }
@@ -114,7 +172,7 @@ struct Best {
 template <typename Block> void best_of_panels(const Product &p, long first, long last, Best *best) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (long panel = first; panel < last; panel++)
-        each_block<Block>(p, panel, [&](long row, int rows, const int32_t *sums, const int32_t *) {
+        each_block<Block>(p, panel, [&](long row, int rows, const auto *sums, const auto *) {
             for (int i = 0; i < rows; i++, row++)
                 for (int j = 0; j < COLUMNS / WIDTH; j++) {
                     int column = int(panel * COLUMNS + j * WIDTH), left = int(p.outputs) - column;
@@ -137,7 +195,7 @@ void best(const Product &whole, long first, long last, float *values, int32_t *c
         Product p = whole;
         p.count = whole.count - row < BEST_ROWS ? whole.count - row : BEST_ROWS;
         p.rows += row * whole.weights->depth;
-        p.row_scale += row;
+        p.row_scale += row * whole.weights->blocks();
         if (p.y) p.y += row * whole.outputs;
         if (p.outliers) p.outlier_inputs += row * p.outliers;
         for (long i = 0; i < p.count; i++) found[i] = {all(-__builtin_inff()), Ints{} + int(whole.outputs)};

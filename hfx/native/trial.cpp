@@ -18,7 +18,7 @@ struct Data {
     alignas(64) int32_t start[COLUMNS] = {};
     alignas(64) float scale[COLUMNS], bias[COLUMNS];
     float row_scale[MOST_ROWS];
-    Weights weights = {DEPTH, DEPTH, 1, values, scale, bias, start};
+    Weights weights = {DEPTH, DEPTH, 1, 0, values, scale, bias, start};
 
     Data() {
         uint32_t state = 1;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 from hfx.exporter.graph import operators
 from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Head, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
-from hfx.exporter.quantize.generator import WeightFormat, int4_blocks
+from hfx.exporter.quantize.generator import WeightFormat
 
 ACTIVATION_LEVELS = 127
-INT8_ACTIVATIONS = 4  # MatMulNBits' accuracy level: activations in int8, by row and block
 QUICK_GELU_ALPHA = 1.702
 WANTS_LOGITS = "wants_logits"
+PREFIXES: dict[WeightFormat, str] = {"int8": "Int8", "int4": "Int4"}  # of operators
 
 
 def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
@@ -52,22 +53,22 @@ class LinearWriter:
 
     def __call__(self, x: Value, linear: Linear) -> Value:
         """`linear` of `x` [rows, inputs], its bias included."""
-        if self.format == "int8":
-            return self._int8("Int8Linear", x, linear)
+        if self.integers:
+            return self._quantized_linear("Linear", x, linear)
         bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
         return self._product(x, linear.weight, bias)
 
     def added(self, x: Value, linear: Linear, residual: Value) -> Value:
         """`linear` of `x`, plus `residual` [rows, outputs]."""
-        if self.format == "int8":
-            return self._int8("Int8LinearAdd", x, linear, residual)
+        if self.integers:
+            return self._quantized_linear("LinearAdd", x, linear, residual)
         return self.writer.node("Add", [self(x, linear), residual])
 
     def activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:
         """`kind` of `linear` of `x`; `gated`: of its first half, times the second."""
         writer = self.writer
-        if self.format == "int8":
-            return self._int8(f"Int8Linear{'Gated' if gated else ''}{operators.SUFFIXES[kind]}", x, linear)
+        if self.integers:
+            return self._quantized_linear(f"Linear{'Gated' if gated else ''}{operators.SUFFIXES[kind]}", x, linear)
         if not gated:
             return activation(writer, self._product(x, linear.weight, None), kind, linear.bias)
         gate, value = writer.unique("gate"), writer.unique("value")
@@ -76,10 +77,8 @@ class LinearWriter:
 
     def rows(self, ids: Value, embedding: Embedding) -> Value:
         """Rows of the table [tokens, hidden] for `ids` [tokens]."""
-        if self.format == "int8":
-            rows = self._node("Int8Rows", [ids, *self._int8_weight(embedding.table)], embedding.table.shape)
-        elif self.format == "int4":
-            rows = self._int4_rows(ids, embedding.table)
+        if self.integers:
+            rows = self._node("Rows", [ids, *self._weight(embedding.table)], embedding.table.shape)
         else:
             rows = self.writer.node("Gather", [self.writer.vector(embedding.table), ids])
         if embedding.scale == 1.0:
@@ -88,7 +87,7 @@ class LinearWriter:
 
     def scores(self, x: Value, head: Linear) -> Value:
         """`head` of `x` [rows, hidden], its matrix being the table of an embedding: [rows, vocabulary]."""
-        if self.format == "int8":
+        if self.integers:
             return self(x, head)
         scores = self._product(x, head.weight, None)
         return scores if head.bias is None else self.writer.node("Add", [scores, self.writer.vector(head.bias)])
@@ -96,14 +95,19 @@ class LinearWriter:
     def best(
         self, x: Value, head: Linear, wants_logits: Value, outliers: tuple[Value, Value] | None
     ) -> Sequence[Value]:
-        """Logits [rows, vocabulary] of int8, left out where none are wanted, and the best of each row, [rows, 1].
+        """Logits [rows, vocabulary] of integers, left out where none are wanted, and the best of each row, [rows, 1].
 
         `outliers`: (channels of hidden states [rows, n] that `x` has without, their weights [vocabulary, n]).
         """
-        op = "Int8HeadOutliers" if outliers else "Int8Head"
+        op = "HeadOutliers" if outliers else "Head"
         names = [self.writer.unique("logits"), self.writer.unique("best")]
-        inputs = [x, *self._int8_weight(head.weight), self._bias(head), wants_logits, *(outliers or ())]
+        inputs = [x, *self._weight(head.weight), self._bias(head), wants_logits, *(outliers or ())]
         return self._nodes(op, inputs, names, head.weight.shape)
+
+    @property
+    def integers(self) -> bool:
+        """Whether the products are operators of hfx/native."""
+        return self.format in PREFIXES
 
     @property
     def dtype(self) -> FloatType:
@@ -112,14 +116,12 @@ class LinearWriter:
 
     def _product(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
         """x [rows, inputs] times the transposed `weight`, plus `bias`."""
-        if self.format == "int4":
-            return self._int4(x, weight, bias)
         return self.writer.node("Gemm", [x, self.writer.vector(weight, self.dtype), bias], transB=1)
 
-    def _int8(self, op: str, x: Value, linear: Linear, *more: Value) -> Value:
+    def _quantized_linear(self, op: str, x: Value, linear: Linear, *more: Value) -> Value:
         halves = 2 if "Gated" in op else 1
         outputs, inputs = linear.weight.shape
-        given = [x, *self._int8_weight(linear.weight, halves), self._bias(linear), *more]
+        given = [x, *self._weight(linear.weight, halves), self._bias(linear), *more]
         return self._node(op, given, (outputs // halves, inputs))
 
     def _node(self, op: str, inputs: Sequence[Value], shape: tuple[int, ...]) -> Value:
@@ -129,15 +131,20 @@ class LinearWriter:
         self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], shape: tuple[int, ...]
     ) -> Sequence[Value]:
         sizes = {"in_features": shape[1], "out_features": shape[0]}
-        name = self.writer.defined(op, operators.function)
+        if self.format == "int4":
+            sizes["block"] = self.block
+        name = self.writer.defined(PREFIXES[self.format] + op, operators.function)
         return self.writer.nodes(name, inputs, outputs, operators.DOMAIN, **sizes)
 
-    def _int8_weight(self, weight: Parameter, halves: int = 1) -> tuple[Value, Value]:
-        """`weight` in panels, and the scale of each output."""
+    def _weight(self, weight: Parameter, halves: int = 1) -> tuple[Value, Value]:
+        """`weight` in panels, and the scale of each output, or of each block of its inputs."""
+        if self.format == "int4":
+            name, block = f"{weight.name}.int4x{self.block}", self.block
+            packed = partial(operators.packed_int4, weight, block, halves)
+            return _quantized(self.writer, name, np.uint8, operators.int4_shapes(weight, block, halves), packed)
         shapes = operators.packed_shape(weight, halves), weight.shape[:1]
-        return _quantized(
-            self.writer, weight.name + ".int8", np.int8, shapes, lambda: operators.packed(weight, self.levels, halves)
-        )
+        packed = partial(operators.packed, weight, self.levels, halves)
+        return _quantized(self.writer, weight.name + ".int8", np.int8, shapes, packed)
 
     def _bias(self, linear: Linear) -> Value:
         """The bias, or zeros."""
@@ -145,31 +152,6 @@ class LinearWriter:
             return self.writer.vector(linear.bias, np.float32)
         outputs = linear.weight.shape[0]
         return self.writer.weight(f"zeros.{outputs}", np.float32, (outputs,), lambda: [np.zeros(outputs, np.float32)])
-
-    def _int4(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
-        (outputs, inputs), block = weight.shape, self.block
-        values, scale = self._int4_table(weight)
-        by_block = self.writer.const([outputs, -(-inputs // block), block // 2], np.int64)
-        sizes = {"K": inputs, "N": outputs, "bits": 4, "block_size": block, "accuracy_level": INT8_ACTIVATIONS}
-        operands = [x, self.writer.node("Reshape", [values, by_block]), scale, None, None, bias]
-        return self.writer.node("MatMulNBits", operands, CONTRIB, **sizes)
-
-    def _int4_rows(self, ids: Value, table: Parameter) -> Value:
-        values, scale = self._int4_table(table)
-        axes = {"gather_axis": 0, "quantize_axis": 1, "bits": 4, "block_size": self.block}
-        rows = self.writer.node("GatherBlockQuantized", [values, ids, scale], CONTRIB, **axes)
-        hidden = table.shape[1]
-        if hidden % self.block == 0:
-            return rows
-        bounds = [self.writer.const([each], np.int64) for each in (0, hidden, 1)]  # start, end, axis
-        return self.writer.node("Slice", [rows, *bounds])
-
-    def _int4_table(self, weight: Parameter) -> tuple[Value, Value]:
-        """`weight` in 4 bits, two to a byte, [rows, padded columns / 2], and the scales [rows, blocks]."""
-        (outputs, inputs), block = weight.shape, self.block
-        blocks = -(-inputs // block)
-        name, shapes = f"{weight.name}.int4x{block}", ((outputs, blocks * block // 2), (outputs, blocks))
-        return _quantized(self.writer, name, np.uint8, shapes, lambda: int4_blocks(weight, block))
 
 
 def _quantized(
@@ -202,13 +184,14 @@ class HeadWriter:
     def __call__(self, hidden: Value, head: Head, vocab_size: int) -> None:
         """logits [picks, vocabulary] of `hidden` [picks, hidden], and the best of each, next_ids [picks, 1].
 
-        A head in int8 has an input more, wants_logits: without it, logits may be left out.
+        A head in int8 or int4 has an input more, wants_logits: without it, logits may be left out.
         """
         writer, tied = self.writer, head.embedding is not None
         product = self.table if tied else self.linear
         linear = head.linear if head.embedding is None else replace(head.linear, weight=head.embedding.table)
-        if product.format == "int8":
-            logits, best = self._int8(hidden, linear, product, head.loud)
+        if product.integers:
+            loud = head.loud if product.format == "int8" else ()
+            logits, best = self._integers(hidden, linear, product, loud)
         else:
             scores = product.scores(hidden, linear) if tied else product(hidden, linear)
             logits = scores if writer.compute is np.float32 else writer.cast(scores, np.float32)
@@ -218,7 +201,7 @@ class HeadWriter:
         writer.output("next_ids", np.int64, ["picks", 1], best)
         writer.output("logits", np.float32, ["picks", vocab_size], logits)
 
-    def _int8(
+    def _integers(
         self, hidden: Value, linear: Linear, product: LinearWriter, outliers: tuple[int, ...]
     ) -> tuple[Value, Value]:
         writer = self.writer

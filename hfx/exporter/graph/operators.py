@@ -6,7 +6,8 @@ file for both. Only the attention to caches in float16 has no definition, since 
 operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
-batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch.
+batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch. int4 does so for each block of inputs
+that share a scale of the weights, as onnxruntime's MatMulNBits, which is its definition.
 
 The last input of a linear and of a SelfAttention is optional: `last`, [texts] int32, the last token of each text. The
 library computes nothing for the padding behind it, and writes zeros; the definitions don't read it.
@@ -23,7 +24,7 @@ import onnx.parser
 from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import Activation, FloatArray, Parameter
-from hfx.exporter.quantize.generator import int8_rows
+from hfx.exporter.quantize.generator import int4_blocks, int8_rows
 
 DOMAIN, DISENTANGLED = "hfx", "SelfAttentionDisentangled"
 COLUMNS, GROUP, DEPTH = 64, 4, 64  # of a panel; weights of a column side by side; what inputs are padded to
@@ -85,6 +86,73 @@ PRODUCT = """
     product = com.microsoft.MatMulIntegerToFloat (rows, matrix, step, scale, middle)
     scaled = Mul (product, peak)
     sum = Add (scaled, bias)"""
+# `bytes` of `panels` of int4 in MatMulNBits' layout, [outputs, blocks, block / 2], and `scales` [outputs, blocks].
+UNPACK_INT4 = """
+    {bytes}_raised = BitwiseXor ({panels}, middle)
+    {bytes}_low = BitwiseAnd ({bytes}_raised, fifteen)
+    {bytes}_high = BitShift <direction = "RIGHT"> ({bytes}_raised, four)
+    {bytes}_lows = Unsqueeze ({bytes}_low, three)
+    {bytes}_highs = Unsqueeze ({bytes}_high, three)
+    {bytes}_by_group = Concat <axis = 3> ({bytes}_lows, {bytes}_highs)
+    {bytes}_by_column = Transpose <perm = [0, 2, 1, 3, 4]> ({bytes}_by_group)
+    {bytes}_pairs = Reshape ({bytes}_by_column, pairs)
+    {bytes}_even, {bytes}_odd = Split <axis = -1, num_outputs = 2> ({bytes}_pairs)
+    {bytes}_shifted = BitShift <direction = "LEFT"> ({bytes}_odd, four)
+    {bytes}_joined = BitwiseOr ({bytes}_even, {bytes}_shifted)
+    {bytes}_blocks = Reshape ({bytes}_joined, by_block)
+    {bytes} = Slice ({bytes}_blocks, corner, ends)
+    {scales}_by_column = Transpose <perm = [0, 2, 1]> ({panel_scales})
+    {scales}_rows = Reshape ({scales}_by_column, by_panel)
+    {scales} = Slice ({scales}_rows, corner, ends)""".format
+INT4_SIZES = """
+    zero = Constant <value = int64[1] {0}> ()
+    one = Constant <value = int64[1] {1}> ()
+    two = Constant <value = int64[1] {2}> ()
+    three = Constant <value = int64[1] {3}> ()
+    rest = Constant <value = int64[1] {-1}> ()
+    corner = Constant <value = int64[2] {0, 0}> ()
+    middle = Constant <value = uint8 {136}> ()
+    fifteen = Constant <value = uint8 {15}> ()
+    four = Constant <value = uint8 {4}> ()
+    width = Constant <value_int: int = @in_features> ()
+    columns_of_y = Constant <value_int: int = @out_features> ()
+    size = Constant <value_int: int = @block> ()
+    inputs = Unsqueeze (width, zero)
+    outputs = Unsqueeze (columns_of_y, zero)
+    block = Unsqueeze (size, zero)
+    pairs_of_block = Div (block, two)
+    more_inputs = Add (inputs, block)
+    up_to_inputs = Sub (more_inputs, one)
+    blocks = Div (up_to_inputs, block)
+    ends = Concat <axis = 0> (outputs, blocks)
+    padded = Shape <start = 1, end = 2> (scale)
+    pairs = Constant <value = int64[2] {-1, 2}> ()
+    by_block = Concat <axis = 0> (rest, padded, pairs_of_block)
+    by_panel = Concat <axis = 0> (rest, padded)"""
+INT4_PRODUCT = """
+    {y} = com.microsoft.MatMulNBits <K: int = @in_features, N: int = @out_features, block_size: int = @block, bits = 4,
+        accuracy_level = 4> (x, {bytes}, {scales}, , , {bias})""".format
+PLAIN_INT4 = UNPACK_INT4(bytes="bytes", panels="weight", scales="scales", panel_scales="scale")
+PLAIN_INT4 += INT4_PRODUCT(y="sum", bytes="bytes", scales="scales", bias="bias")
+GATED_INT4 = (
+    """
+    gate_panels, value_panels = Split <axis = 0, num_outputs = 2> (weight)
+    gate_scale, value_scale = Split <axis = 0, num_outputs = 2> (scale)
+    gate_bias, value_bias = Split <axis = 0, num_outputs = 2> (bias)"""
+    + UNPACK_INT4(bytes="gate_bytes", panels="gate_panels", scales="gate_scales", panel_scales="gate_scale")
+    + UNPACK_INT4(bytes="value_bytes", panels="value_panels", scales="value_scales", panel_scales="value_scale")
+    + INT4_PRODUCT(y="gate", bytes="gate_bytes", scales="gate_scales", bias="gate_bias")
+    + INT4_PRODUCT(y="value", bytes="value_bytes", scales="value_scales", bias="value_bias")
+)
+INT4_ROWS = (
+    UNPACK_INT4(bytes="bytes", panels="weight", scales="scales", panel_scales="scale")
+    + """
+    by_row = Concat <axis = 0> (outputs, rest)
+    table = Reshape (bytes, by_row)
+    whole = com.microsoft.GatherBlockQuantized <gather_axis = 0, quantize_axis = 1, bits = 4, block_size: int = @block>
+        (table, ids, scales)
+    y = Slice (whole, zero, inputs, rest)"""
+)
 BEST = """
     best, next_ids = TopK <axis = -1> (logits, one)"""
 ROWS = """
@@ -268,6 +336,8 @@ def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
     attributes = "<in_features, out_features>"
     if op in ATTENTION:
         text = op + ATTENTION[op]
+    elif op.startswith("Int4"):
+        text = _int4(op)
     elif op == "Int8Rows":
         text = f"{op} {attributes} (ids, weight, scale) => (y) {{{SIZES}{ROWS}\n}}"
     elif op == "Int8Head":
@@ -298,6 +368,25 @@ def _linear(form: str) -> str:
     )
 
 
+def _int4(op: str) -> str:
+    attributes = "<in_features, out_features, block>"
+    if op == "Int4Rows":
+        return f"{op} {attributes} (ids, weight, scale) => (y) {{{INT4_SIZES}{INT4_ROWS}\n}}"
+    if op == "Int4Head":
+        text = f"(x, weight, scale, bias, wants_logits) => (logits, next_ids) {{{INT4_SIZES}{PLAIN_INT4}"
+        return f"{op} {attributes} {text}\n    logits = Identity (sum){BEST}\n}}"
+    if op == "Int4LinearAdd":
+        text = f"(x, weight, scale, bias, residual, last) => (y) {{{INT4_SIZES}{PLAIN_INT4}\n    y = Add (sum, residual)"
+        return f"{op} {attributes} {text}\n}}"
+    form = op.removeprefix("Int4Linear")
+    if form.startswith("Gated"):
+        active = ACTIVATIONS[form.removeprefix("Gated")].replace("(x)", "(gate)")
+        body = f"{GATED_INT4}\n    active = {active}\n    y = Mul (active, value)"
+    else:
+        body = f"{PLAIN_INT4}\n    y = {ACTIVATIONS.get(form, 'Identity(x)').replace('(x)', '(sum)')}"
+    return f"{op} {attributes} (x, weight, scale, bias, last) => (y) {{{INT4_SIZES}{body}\n}}"
+
+
 def packed_shape(weight: Parameter, halves: int = 1) -> tuple[int, int, int, int]:
     """[panels, depth / 4, 64, 4]: the shape of `weight` [outputs, inputs] in panels; each half has its own."""
     outputs, inputs = weight.shape
@@ -314,9 +403,35 @@ def packed(weight: Parameter, levels: int, halves: int = 1) -> Iterator[tuple[ND
             yield panels_of(values), scale
 
 
-def panels_of(values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """`values` [outputs, inputs] as [panels, depth / 4, 64, 4], with zeros behind the last output and input."""
-    (outputs, inputs), depth = values.shape, -(-values.shape[1] // DEPTH) * DEPTH
+def panels_of(values: NDArray[np.int8], step: int = DEPTH) -> NDArray[np.int8]:
+    """`values` [outputs, inputs] as [panels, depth / 4, 64, 4], with zeros behind the last output and input.
+
+    The depth is a multiple of `step`.
+    """
+    (outputs, inputs), depth = values.shape, -(-values.shape[1] // step) * step
     padded = np.zeros((-(-outputs // COLUMNS) * COLUMNS, depth), np.int8)
     padded[:outputs, :inputs] = values
     return padded.reshape(-1, COLUMNS, depth // GROUP, GROUP).transpose(0, 2, 1, 3)
+
+
+def int4_shapes(weight: Parameter, block: int, halves: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """[panels, depth / 8, 64, 4] and [panels, blocks, 64]: the shapes of int4 of `weight` [outputs, inputs]."""
+    outputs, inputs = weight.shape
+    panels, step = halves * -(-outputs // halves // COLUMNS), max(block, DEPTH)
+    depth = -(-inputs // step) * step
+    return (panels, depth // (2 * GROUP), COLUMNS, GROUP), (panels, depth // block, COLUMNS)
+
+
+def packed_int4(weight: Parameter, block: int, halves: int = 1) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
+    """int4 of `weight` in panels, some at a time, and their scales, both of the shapes of `int4_shapes`."""
+    outputs = weight.shape[0] // halves
+    for half in range(halves):
+        for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
+            stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
+            values, scale = int4_blocks(weight.take(half * outputs + start, half * outputs + stop), block)
+            panels = panels_of(values, max(block, DEPTH))
+            pairs = panels.reshape(len(panels), -1, 2, COLUMNS, GROUP).view(np.uint8)
+            padded = np.zeros((len(panels) * COLUMNS, panels.shape[1] * GROUP // block), np.float32)
+            padded[: scale.shape[0], : scale.shape[1]] = scale
+            by_block = padded.reshape(len(panels), COLUMNS, -1).transpose(0, 2, 1)
+            yield (pairs[:, :, 0] & 15) | (pairs[:, :, 1] << 4), np.ascontiguousarray(by_block)

@@ -19,7 +19,7 @@ WeightFormat = Literal["fp32", "int8", "int4", "fp16"]
 KvType = Literal["float32", "float16"]
 CrossType = Literal["float32", "float16", "int8"]
 TINY = 1e-12  # an all-zero row has no scale
-HALF = 8  # the zero point of 4 bits
+HALF = 8  # 4 bits are from -8 to 7
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,14 @@ def fill_int8(values: NDArray[np.int8], weight: Parameter, levels: int) -> Float
     return np.concatenate(scales)
 
 
-def int4_blocks(weight: Parameter, block: int) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
-    """Rows in MatMulNBits' layout: [n, blocks, block / 2], the even index in the low bits; and scales [n, blocks]."""
-    inputs = weight.shape[1]
-    blocks = -(-inputs // block)
-    for chunk in weight.chunks():
-        padded = np.zeros((len(chunk), blocks * block), np.float32)
-        padded[:, :inputs] = chunk
-        grouped = padded.reshape(len(chunk), blocks, block)
-        # The value of the largest magnitude becomes -8, so that all of -8..7 is used.
-        extreme = np.take_along_axis(grouped, np.abs(grouped).argmax(-1)[..., None], -1)
-        scale = extreme / np.float32(-HALF)
-        values = np.rint(grouped / np.where(scale == 0, np.float32(1), scale)) + HALF
-        nibbles = np.clip(values, 0, 2 * HALF - 1).astype(np.uint8)
-        yield nibbles[..., 0::2] | (nibbles[..., 1::2] << 4), scale[..., 0]
+def int4_blocks(rows: FloatArray, block: int) -> tuple[NDArray[np.int8], FloatArray]:
+    """Values from -8 to 7 of `rows` [n, k] with a scale for each `block` of a row: [n, k], and [n, blocks]."""
+    count, inputs = rows.shape
+    padded = np.zeros((count, -(-inputs // block) * block), np.float32)
+    padded[:, :inputs] = rows
+    grouped = padded.reshape(count, -1, block)
+    # The value of the largest magnitude becomes -8, so that all of -8..7 is used.
+    extreme = np.take_along_axis(grouped, np.abs(grouped).argmax(-1)[..., None], -1)
+    scale = extreme / np.float32(-HALF)
+    values = np.rint(grouped / np.where(scale == 0, np.float32(1), scale)).clip(-HALF, HALF - 1)
+    return values.astype(np.int8).reshape(count, -1)[:, :inputs], scale[..., 0]
