@@ -147,7 +147,8 @@ def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None
         )
     if runtime == "native" and precision not in ("int8", "int4"):
         raise UsageError(
-            f"--cpu-runtime native is for int8 and int4, not {precision}.", "Add --quantize, or leave --cpu-runtime out."
+            f"--cpu-runtime native is for int8 and int4, not {precision}.",
+            "Add --quantize, or leave --cpu-runtime out.",
         )
 
 

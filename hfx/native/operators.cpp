@@ -37,14 +37,16 @@ constexpr long MOST_OUTLIERS = 256;
 
 // ---- making a node
 
-// Of a node: what is written in the graph.
+// Of a node: inputs, columns of y, and of int4 the block.
 struct Sizes {
-    int64_t inputs = 0, columns = 0, block = 0;  // columns: of y; block: 0 for int8
+    int64_t inputs = 0, columns = 0, block = 0;
 
-    Status *read(const ort::KernelInfo *info, bool int4) {
+    // int8 has a scale for each column.
+    Status *read(const ort::KernelInfo *info, bool int4, const Shape &scale, long halves) {
         HFX_TRY(api->attribute(info, "in_features", &inputs));
-        HFX_TRY(api->attribute(info, "out_features", &columns));
+        columns = scale.elements() / halves;
         if (!int4) return nullptr;
+        HFX_TRY(api->attribute(info, "out_features", &columns));
         HFX_TRY(api->attribute(info, "block", &block));
         bool known = block == 16 || block == 32 || block == 64 || block == MOST_BLOCK;
         return known ? nullptr : invalid("hfx: the attribute block must be 16, 32, 64 or 128");
@@ -58,7 +60,7 @@ struct Sizes {
         if (inputs < 1 || inputs > depth || inputs <= depth - step || inputs > LONGEST)
             return invalid("hfx: the attribute in_features doesn't fit the weights");
         if (columns < 1 || panels != (columns + COLUMNS - 1) / COLUMNS * halves)
-            return invalid("hfx: the attribute out_features doesn't fit the weights");
+            return invalid("hfx: the scales, or the attribute out_features, don't fit the weights");
         const bool by_block = scale.rank == 3 && scale.sizes[0] == panels && scale.sizes[2] == COLUMNS;
         if (block ? !by_block || scale.sizes[1] != depth / block : scale.elements() != columns * halves)
             return invalid("hfx: the scales don't fit the weights");
@@ -94,12 +96,13 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     const Form &form = *static_cast<const Form *>(op);
     Tensor values, scale, bias = {}, columns_of_outliers = {};
     Sizes sizes;
-    HFX_TRY(sizes.read(info, form.int4));
     HFX_TRY(read_constant(info, 1, values));
     HFX_TRY(read_constant(info, 2, scale));
     if (form.kind != Kind::rows) HFX_TRY(read_constant(info, 3, bias));
-    long panels = values.shape.sizes[0], halves = form.gated ? 2 : 1, columns = sizes.columns, outliers = 0;
+    const long halves = form.gated ? 2 : 1;
+    HFX_TRY(sizes.read(info, form.int4, scale.shape, halves));
     HFX_TRY(sizes.check(values.shape, scale.shape, halves));
+    long panels = values.shape.sizes[0], columns = sizes.columns, outliers = 0;
     if (form.kind != Kind::rows && bias.shape.elements() != columns * halves)
         return invalid("hfx: the biases don't fit the scales");
     if (form.outliers) {

@@ -376,7 +376,9 @@ def _int4(op: str) -> str:
         text = f"(x, weight, scale, bias, wants_logits) => (logits, next_ids) {{{INT4_SIZES}{PLAIN_INT4}"
         return f"{op} {attributes} {text}\n    logits = Identity (sum){BEST}\n}}"
     if op == "Int4LinearAdd":
-        text = f"(x, weight, scale, bias, residual, last) => (y) {{{INT4_SIZES}{PLAIN_INT4}\n    y = Add (sum, residual)"
+        text = (
+            f"(x, weight, scale, bias, residual, last) => (y) {{{INT4_SIZES}{PLAIN_INT4}\n    y = Add (sum, residual)"
+        )
         return f"{op} {attributes} {text}\n}}"
     form = op.removeprefix("Int4Linear")
     if form.startswith("Gated"):

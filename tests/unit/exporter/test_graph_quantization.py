@@ -45,15 +45,31 @@ def test_panels_are_the_rows_in_another_order(halves: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("block", [16, 32])
-def test_four_bits_have_a_scale_a_block_and_their_zero_at_eight(block: int) -> None:
-    packed, scale = next(int4_blocks(constant("m", MATRIX), block))
-    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(37, -1, block).astype(np.float32)
-    unpacked = ((nibbles - 8) * scale[..., None]).reshape(37, -1)
-    assert unpacked.shape[1] == -(-50 // block) * block
-    assert not unpacked[:, 50:].any()
-    steps = np.abs(scale).repeat(block, axis=1)[:, :50]
+def test_four_bits_have_a_scale_a_block(block: int) -> None:
+    values, scale = int4_blocks(MATRIX, block)
+    assert values.shape == MATRIX.shape and scale.shape == (37, -(-50 // block))
+    assert (values.min(), values.max()) == (-8, 7)
+    of_columns = scale.repeat(block, axis=1)[:, :50]
     # The value opposite to the extreme may be cut by one step: 4 bits reach from -8 to 7.
-    assert (np.abs(unpacked[:, :50] - MATRIX) <= 1.001 * steps).all()
+    assert (np.abs(values * of_columns - MATRIX) <= 1.001 * np.abs(of_columns)).all()
+
+
+@pytest.mark.parametrize(("block", "halves"), [(16, 1), (32, 2), (128, 1)])
+def test_panels_of_four_bits_are_the_rows_in_another_order(
+    block: int, halves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "PANELS_A_PIECE", 1)
+    weight = np.random.default_rng(3).standard_normal((140, 70)).astype(np.float32)
+    pieces = list(operators.packed_int4(constant("m", weight), block, halves))
+    panels, scales = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    assert (panels.shape, scales.shape) == operators.int4_shapes(constant("m", weight), block, halves)
+    of_bytes = np.stack([panels << 4, panels & 0xF0], axis=3).view(np.int8) >> 4  # [panels, depth / 8, 64, 2, 4]
+    by_row = of_bytes.transpose(0, 2, 1, 3, 4).reshape(halves, -1, 128)
+    want, want_scale = int4_blocks(weight, block)
+    assert np.array_equal(by_row[:, : 140 // halves, :70].reshape(140, 70), want)
+    assert not by_row[:, 140 // halves :].any() and not by_row[..., 70:].any()
+    by_output = scales.transpose(0, 2, 1).reshape(halves, -1, 128 // block)[:, : 140 // halves]
+    assert np.array_equal(by_output[..., : want_scale.shape[1]].reshape(140, -1), want_scale)
 
 
 def test_joined_parameters_are_read_across_their_borders() -> None:

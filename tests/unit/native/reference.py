@@ -38,6 +38,14 @@ class Linear:
         groups = padded.reshape(halves * panels, PANEL, depth // GROUP, GROUP)
         return np.ascontiguousarray(groups.transpose(0, 2, 1, 3))
 
+    def constants(self, halves: int = 1) -> dict[str, np.ndarray]:
+        """The constant inputs of an operator."""
+        return {"weights": self.packed(halves), "scale": self.scale, "bias": self.bias}
+
+    def sizes(self, halves: int = 1) -> dict[str, int]:
+        """The attributes of an operator."""
+        return {"in_features": self.inputs, "out_features": self.outputs // halves}
+
     def half(self, index: int) -> Linear:
         """The first or the second half of the columns."""
         part = slice(index * self.outputs // 2, (index + 1) * self.outputs // 2)
@@ -59,6 +67,70 @@ class Linear:
         for i in range(0 if outliers is None else outliers.shape[1]):
             y += columns[:, i] * outliers[:, i, None]
         return y
+
+
+@dataclass(frozen=True)
+class Int4Linear:
+    """`values` [outputs, inputs] int8 from -8 to 7, `scale` [outputs, blocks] of `block` inputs each, `bias` [outputs]."""
+
+    values: np.ndarray
+    scale: np.ndarray
+    bias: np.ndarray
+    block: int
+
+    @property
+    def inputs(self) -> int:
+        return int(self.values.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        return int(self.values.shape[0])
+
+    def constants(self, halves: int = 1) -> dict[str, np.ndarray]:
+        """The layout of hfx/native/linear.h: [panels, depth / 8, 64, 4] of two weights each, [panels, blocks, 64]."""
+        columns, step = self.outputs // halves, max(self.block, DEPTH_STEP)
+        panels, depth = -(-columns // PANEL), -(-self.inputs // step) * step
+        padded = np.zeros((halves, panels * PANEL, depth), np.int8)
+        padded[:, :columns, : self.inputs] = self.values.reshape(halves, columns, self.inputs)
+        groups = padded.reshape(halves * panels, PANEL, depth // (2 * GROUP), 2, GROUP).transpose(0, 2, 1, 3, 4)
+        pairs = (groups[..., 0, :] & 15) | (groups[..., 1, :] << 4)
+        scale = np.zeros((halves, panels * PANEL, depth // self.block), np.float32)
+        scale[:, :columns, : self.scale.shape[1]] = self.scale.reshape(halves, columns, -1)
+        by_panel = scale.reshape(halves * panels, PANEL, -1).transpose(0, 2, 1)
+        bytes_ = np.ascontiguousarray(pairs).view(np.uint8)
+        return {"weights": bytes_, "scale": np.ascontiguousarray(by_panel), "bias": self.bias}
+
+    def sizes(self, halves: int = 1) -> dict[str, int]:
+        """The attributes of an operator."""
+        return {"in_features": self.inputs, "out_features": self.outputs // halves, "block": self.block}
+
+    def half(self, index: int) -> Int4Linear:
+        """The first or the second half of the columns."""
+        part = slice(index * self.outputs // 2, (index + 1) * self.outputs // 2)
+        return Int4Linear(self.values[part], self.scale[part], self.bias[part], self.block)
+
+    def __call__(self, x: np.ndarray) -> Any:
+        """The product [rows, outputs] of `x` [rows, inputs], to the bit; NaN for rows that are not finite."""
+        finite, total = np.isfinite(x).all(1), np.zeros((len(x), self.outputs), np.float32)
+        total[~finite] = np.nan
+        for index, start in enumerate(range(0, self.inputs, self.block)):
+            part = x[finite, start : start + self.block]
+            peak = np.abs(part).max(1)
+            quantized = np.rint(part * (LEVELS / np.maximum(peak, LEAST_PEAK))[:, None]).astype(np.float64)
+            sums = 16 * quantized @ self.values[:, start : start + self.block].T.astype(np.float64)  # exact
+            scaled = (sums.astype(np.float32) * self.scale[:, index]).astype(np.longdouble)
+            factor = (peak / LEVELS / np.float32(16)).astype(np.longdouble)
+            with np.errstate(over="ignore"):
+                total[finite] = (scaled * factor[:, None] + total[finite]).astype(np.float32)
+        return total + self.bias
+
+
+def random_int4(inputs: int, outputs: int, block: int) -> Int4Linear:
+    """A linear of all values from -8 to 7, with scales of both signs."""
+    rng = np.random.default_rng((inputs, outputs, block))
+    values = rng.integers(-8, 8, (outputs, inputs)).astype(np.int8)
+    scale = rng.uniform(-0.1, 0.1, (outputs, -(-inputs // block))).astype(np.float32)
+    return Int4Linear(values, scale, rng.standard_normal(outputs).astype(np.float32), block)
 
 
 def random_linear(inputs: int, outputs: int, seed: int = 0) -> Linear:

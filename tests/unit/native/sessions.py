@@ -13,13 +13,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.graph import operators
 from tests.unit.native.libraries import SANITIZED
-from tests.unit.native.reference import Linear
+from tests.unit.native.reference import Int4Linear, Linear
 
 # What is fed behind the bias.
 INPUTS = {
     "Int8Head": {"wants_logits": TensorProto.BOOL},
+    "Int4Head": {"wants_logits": TensorProto.BOOL},
     "Int8HeadOutliers": {"wants_logits": TensorProto.BOOL, "outliers": TensorProto.FLOAT},
     "Int8LinearAdd": {"residual": TensorProto.FLOAT},
+    "Int4LinearAdd": {"residual": TensorProto.FLOAT},
 }
 
 
@@ -35,7 +37,7 @@ def one_node(
     `padded`: it has the optional input `last`.
     """
     more = INPUTS.get(operator, {}) | ({"last": TensorProto.INT32} if padded else {})
-    types = {"x": TensorProto.INT64 if operator == "Int8Rows" else TensorProto.FLOAT, **more, **(fed or {})}
+    types = {"x": TensorProto.INT64 if operator.endswith("Rows") else TensorProto.FLOAT, **more, **(fed or {})}
     names = ["x", *(name for name in constants if name != "columns"), *more, *(["columns"] * ("columns" in constants))]
     outputs = {"y": TensorProto.FLOAT, **({"ids": TensorProto.INT64} if "Head" in operator else {})}
     node = helper.make_node(operator, names, list(outputs), domain="hfx", **attributes)
@@ -47,14 +49,13 @@ def one_node(
     )
 
 
-def model_of(operator: str, linear: Linear, padded: bool = False, **more: np.ndarray) -> onnx.ModelProto:
+def model_of(operator: str, linear: Linear | Int4Linear, padded: bool = False, **more: np.ndarray) -> onnx.ModelProto:
     """`operator` with the weights of `linear`, and `more` constants; `padded`: with the input `last`."""
     halves = 2 if "Gated" in operator else 1
-    constants = {"weights": linear.packed(halves), "scale": linear.scale, "bias": linear.bias, **more}
-    if operator == "Int8Rows":
+    constants = {**linear.constants(halves), **more}
+    if operator.endswith("Rows"):
         del constants["bias"]
-    sizes = {"in_features": linear.inputs, "out_features": linear.outputs // halves}
-    return one_node(operator, constants, sizes, padded=padded)
+    return one_node(operator, constants, linear.sizes(halves), padded=padded)
 
 
 def attention_model(operator: str, fed: Mapping[str, int], portable: bool, **attributes: Any) -> onnx.ModelProto:
@@ -71,13 +72,14 @@ def attention_model(operator: str, fed: Mapping[str, int], portable: bool, **att
     )
 
 
-def options(library: Path, threads: int = 1) -> onnxruntime.SessionOptions:
-    """With `library` registered. Sanitizers see each tensor's end only without an arena."""
+def options(library: Path | None, threads: int = 1) -> onnxruntime.SessionOptions:
+    """With `library` registered, if there is one. Sanitizers see each tensor's end only without an arena."""
     made = onnxruntime.SessionOptions()
     made.intra_op_num_threads = threads
     made.enable_cpu_mem_arena = not SANITIZED
     made.log_severity_level = 4  # refusals are logged as errors
-    made.register_custom_ops_library(str(library))
+    if library:
+        made.register_custom_ops_library(str(library))
     return made
 
 
@@ -87,12 +89,25 @@ def open_model(model: onnx.ModelProto, settings: onnxruntime.SessionOptions) -> 
 
 
 class Operator:
-    """`operator` of `library` with the weights of `linear`: calls return the output, of a head (logits, ids)."""
+    """`operator` with the weights of `linear`: calls return the output, of a head (logits, ids).
+
+    Without a `library` it is its definition.
+    """
 
     def __init__(
-        self, library: Path, operator: str, linear: Linear, threads: int = 1, padded: bool = False, **more: np.ndarray
+        self,
+        library: Path | None,
+        operator: str,
+        linear: Linear | Int4Linear,
+        threads: int = 1,
+        padded: bool = False,
+        **more: np.ndarray,
     ) -> None:
-        self.session = open_model(model_of(operator, linear, padded, **more), options(library, threads))
+        model = model_of(operator, linear, padded, **more)
+        if library is None:
+            model.functions.append(operators.function(operator))
+            model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        self.session = open_model(model, options(library, threads))
 
     def __call__(self, x: np.ndarray, **more: np.ndarray) -> Any:
         found = self.session.run(None, {"x": x, **more})

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.unit.native.guarded import copy_of, guarded
-from tests.unit.native.reference import assert_same_bits, random_linear, random_rows
+from tests.unit.native.reference import Int4Linear, assert_same_bits, random_linear, random_rows
 from tests.unit.native.sessions import INPUTS, model_of, open_model, options
 
 SHAPES = [(1, 1), (3, 17), (16, 64), (65, 63), (100, 130), (64, 520)]
@@ -21,15 +21,21 @@ COUNTS, OUTLIERS = (1, 6, 7, 16, 33), 3
 
 
 def run_guarded(
-    library: Path, operator: str, shape: tuple[int, int], count: int, at_end: bool, padded: bool = False
+    library: Path,
+    operator: str,
+    shape: tuple[int, int],
+    count: int,
+    at_end: bool,
+    padded: bool = False,
+    linear: Int4Linear | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(y, what it should be), of a session whose weights, inputs and outputs are all guarded.
 
     `padded`: all rows are one text, of which the first third are tokens.
     """
-    linear, x = random_linear(*shape), random_rows(count, shape[0])
+    int8, x = random_linear(*shape), random_rows(count, shape[0])
     more = {"columns": random_rows(shape[1], OUTLIERS, seed=2)} if operator == "Int8HeadOutliers" else {}
-    model, settings, constants = model_of(operator, linear, padded, **more), options(library), []
+    model, settings, constants = model_of(operator, linear or int8, padded, **more), options(library), []
     for tensor in model.graph.initializer:
         constants.append(copy_of(numpy_helper.to_array(tensor), at_end))
         value = onnxruntime.OrtValue.ortvalue_from_numpy(constants[-1])
@@ -50,7 +56,8 @@ def run_guarded(
         for name, array in arrays.items():
             bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
     session.run_with_iobinding(binding)
-    expected = linear(x, fed.get("outliers"), more.get("columns")) + fed.get("residual", np.float32(0))
+    expected = linear(x) if linear else int8(x, fed.get("outliers"), more.get("columns"))
+    expected = expected + fed.get("residual", np.float32(0))
     if padded:
         expected[count // 3 + 1 :] = 0
     return y["y"], expected
