@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.limits import Forced, Long
 from hfx.exporter.generation.prompts import CHUNK, Ids, LongText
 from hfx.exporter.generation.reference import Positions, Reference
-from hfx.python_backends.engine.ort.partition import Outputs
-from hfx.python_backends.engine.ort.runners import DecoderRunner, Runner
-from hfx.python_backends.engine.ort.sessions import SessionSettings
+from hfx.python_backends.engine.partition import Outputs
 from hfx.python_backends.engine.plan import Span, part_start
-from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.runners import DecoderRunner, Runner
+from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec
 
 ROWS = 16
