@@ -25,7 +25,8 @@ from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.python_backends.engine.engine import Engine, EngineSettings
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.runner import Runner, SessionSettings
+from hfx.python_backends.engine.runners import Runner
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 from hfx.python_backends.errors import ModelRefused, ProviderMissing, StepFailed
 

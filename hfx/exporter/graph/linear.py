@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.graph import operators
+from hfx.exporter.graph import operators, panels
 from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Head, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 from hfx.exporter.quantize.generator import WeightFormat
@@ -139,12 +139,12 @@ class LinearWriter:
     def _weight(self, weight: Parameter, halves: int = 1) -> tuple[Value, Value]:
         """`weight` in panels, and the scale of each output, or of each block of its inputs."""
         if self.format == "int4":
-            name, block = f"{weight.name}.int4x{self.block}", self.block
-            packed = partial(operators.packed_int4, weight, block, halves)
-            return _quantized(self.writer, name, np.uint8, operators.int4_shapes(weight, block, halves), packed)
-        shapes = operators.packed_shape(weight, halves), weight.shape[:1]
-        packed = partial(operators.packed, weight, self.levels, halves)
-        return _quantized(self.writer, weight.name + ".int8", np.int8, shapes, packed)
+            name, shapes = f"{weight.name}.int4x{self.block}", panels.int4_shapes(weight, self.block, halves)
+            int4 = partial(panels.packed_int4, weight, self.block, halves)
+            return _quantized(self.writer, name, np.uint8, shapes, int4)
+        shapes = panels.packed_shape(weight, halves), weight.shape[:1]
+        int8 = partial(panels.packed, weight, self.levels, halves)
+        return _quantized(self.writer, weight.name + ".int8", np.int8, shapes, int8)
 
     def _bias(self, linear: Linear) -> Value:
         """The bias, or zeros."""

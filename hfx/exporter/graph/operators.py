@@ -1,6 +1,6 @@
-"""The operators of hfx/native, each with its definition as an ONNX function, and the layout of their weights.
+"""The operators of hfx/native, each with its definition as an ONNX function.
 
-A node of the domain "hfx" is run by the native library where a session has it (python_backends/engine/ort/sessions.py).
+A node of the domain "hfx" is run by the native library where a session has it (python_backends/engine/sessions.py).
 Anywhere else ONNX Runtime puts the function in its place when the session is made, and unpacks the weights then: one
 file for both. Only the attention to caches in float16 has no definition, since it is written to files for native
 operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
@@ -15,20 +15,15 @@ library computes nothing for the padding behind it, and writes zeros; the defini
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx.parser
-from numpy.typing import NDArray
 
-from hfx.exporter.graph.blocks import Activation, FloatArray, Parameter
-from hfx.exporter.quantize.generator import int4_blocks, int8_rows
+from hfx.exporter.graph.attention_definitions import ATTENTION
+from hfx.exporter.graph.blocks import Activation
 
 DOMAIN, DISENTANGLED = "hfx", "SelfAttentionDisentangled"
-COLUMNS, GROUP, DEPTH = 64, 4, 64  # of a panel; weights of a column side by side; what inputs are padded to
-PANELS_A_PIECE = 64
 SUFFIXES: dict[Activation, str] = {
     "relu": "Relu",
     "gelu": "Gelu",
@@ -75,6 +70,8 @@ GATED = (
     + """
     matrix = Concat <axis = 1> (gate_matrix, value_matrix)"""
 )
+SPLIT_SUM = """
+    gate, value = Split <axis = -1, num_outputs = 2> (sum)"""
 # A row of zeros becomes 0/0, which is some u8; its product is multiplied by its peak, 0, again.
 PRODUCT = """
     magnitude = Abs (x)
@@ -132,9 +129,9 @@ INT4_SIZES = """
 INT4_PRODUCT = """
     {y} = com.microsoft.MatMulNBits <K: int = @in_features, N: int = @out_features, block_size: int = @block, bits = 4,
         accuracy_level = 4> (x, {bytes}, {scales}, , , {bias})""".format
-PLAIN_INT4 = UNPACK_INT4(bytes="bytes", panels="weight", scales="scales", panel_scales="scale")
-PLAIN_INT4 += INT4_PRODUCT(y="sum", bytes="bytes", scales="scales", bias="bias")
-GATED_INT4 = (
+INT4_PLAIN = UNPACK_INT4(bytes="bytes", panels="weight", scales="scales", panel_scales="scale")
+INT4_PLAIN += INT4_PRODUCT(y="sum", bytes="bytes", scales="scales", bias="bias")
+INT4_GATED = (
     """
     gate_panels, value_panels = Split <axis = 0, num_outputs = 2> (weight)
     gate_scale, value_scale = Split <axis = 0, num_outputs = 2> (scale)
@@ -168,272 +165,46 @@ ROWS = """
     y = Mul (floats, column)"""
 
 
-OF_TOKENS = """
-    split = Reshape (qkv, lead)
-    {outputs} = com.microsoft.GroupQueryAttention <num_heads: int = @heads,
-        kv_num_heads: int = @heads, do_rotary = 0, causal = {causal}, scale: float = @scale> ({inputs})
-    width = Shape <start = 2, end = 3> (attended)
-    rest = Constant <value = int64[1] {{-1}}> ()
-    flat = Concat <axis = 0> (rest, width)
-    y = Reshape (attended, flat)"""
-CACHED = partial(OF_TOKENS.format, outputs="attended, present_k, present_v", causal=1)
-SOURCE = partial(OF_TOKENS.format, outputs="attended", causal=0)
-# The operator always appends a key and a value. It is given those of the last source position, which stand in the cache
-# at that place already, so that the write changes nothing. The beams of a head are the group of query heads that share
-# the head's K and V. K and V in int8 are in steps of their request's scales (SourceMemoryWriter), by which queries and
-# results are multiplied; the operator's own scale is 1.
-CROSS = """
-    zero = Constant <value = int64[1] {{0}}> ()
-    one = Constant <value = int64[1] {{1}}> ()
-    rest = Constant <value = int64[1] {{-1}}> ()
-    heads_0 = Constant <value_int: int = @heads> ()
-    beams_0 = Constant <value_int: int = @beams> ()
-    dim_0 = Constant <value_int: int = @head_dim> ()
-    heads_1 = Unsqueeze (heads_0, zero)
-    beams_1 = Unsqueeze (beams_0, zero)
-    dim_1 = Unsqueeze (dim_0, zero)
-    by_beam_shape = Concat <axis = 0> (rest, beams_1, heads_1, dim_1)
-    by_head_shape = Concat <axis = 0> (rest, heads_1, beams_1, dim_1)
-    one_token_shape = Concat <axis = 0> (zero, one, rest)
-    flat_0 = Mul (heads_1, dim_1)
-    flat = Concat <axis = 0> (rest, flat_0)
-    by_beam = Reshape (query, by_beam_shape)
-    by_head = Transpose <perm = [0, 2, 1, 3]> (by_beam){scale_queries}
-    grouped = Reshape ({queries}, one_token_shape)
-    attended, present_k, present_v = com.microsoft.GroupQueryAttention <num_heads: int = @query_heads,
-        kv_num_heads: int = @heads, do_rotary = 0, scale: float = @scale{attributes}>
-        (grouped, k_last, v_last, past_k, past_v, last, total{inputs})
-    attended_by_head = Reshape (attended, by_head_shape){scale_results}
-    attended_by_beam = Transpose <perm = [0, 2, 1, 3]> ({results})
-    y = Reshape (attended_by_beam, flat)"""
-PLAIN_CROSS = CROSS.format(
-    scale_queries="", queries="by_head", attributes="", inputs="", scale_results="", results="attended_by_head"
-)
-INT8_CROSS = CROSS.format(
-    scale_queries="""
-    step = Constant <value = float[1] {1.0}> ()
-    scale_shape = Concat <axis = 0> (rest, heads_1, one, dim_1)
-    k_scales = Reshape (k_scale, scale_shape)
-    scaled_queries = Mul (by_head, k_scales)""",
-    queries="scaled_queries",
-    attributes=', k_quant_type = "PER_TENSOR", v_quant_type = "PER_TENSOR", kv_cache_bit_width = 8',
-    inputs=", , , , , , step, step",
-    scale_results="""
-    v_scales = Reshape (v_scale, scale_shape)
-    scaled_results = Mul (attended_by_head, v_scales)""",
-    results="scaled_results",
-)
-SPLIT = """
-    zero = Constant <value = int64[1] {0}> ()
-    rest = Constant <value = int64[1] {-1}> ()
-    heads_0 = Constant <value_int: int = @heads> ()
-    heads_1 = Unsqueeze (heads_0, zero)
-    by_head = Concat <axis = 0> (zero, zero, heads_1, rest)
-    queries, keys, values = Split <axis = -1, num_outputs = 3> (qkv)
-    split_queries = Reshape (queries, by_head)
-    split_keys = Reshape (keys, by_head)
-    split_values = Reshape (values, by_head)
-    q = Transpose <perm = [0, 2, 1, 3]> (split_queries)
-    v = Transpose <perm = [0, 2, 1, 3]> (split_values)"""
-PLAIN_KEYS = """
-    turned_keys = Transpose <perm = [0, 2, 3, 1]> (split_keys)"""
-KEYS_BY_HEAD = """
-    turned_keys = Transpose <perm = [0, 1, 3, 2]> ({k})""".format
-ROTATE = """
-    low_{x}, high_{x} = Split <axis = -1, num_outputs = 2> ({x})
-    negative_{x} = Neg (high_{x})
-    halves_{x} = Concat <axis = -1> (negative_{x}, low_{x})
-    of_cos_{x} = Mul ({x}, cos)
-    of_sin_{x} = Mul (halves_{x}, sin)
-    rotated_{x} = Add (of_cos_{x}, of_sin_{x})""".format
-ROTATED_KEYS = f"""
-    k = Transpose <perm = [0, 2, 1, 3]> (split_keys){ROTATE(x="q")}{ROTATE(x="k")}{KEYS_BY_HEAD(k="rotated_k")}"""
-ADD_BIAS = """
-    biased = Add (masked, bias)"""
-# [rows, heads, width, width] of [rows, heads, width, 2 * width]: of row i, `width` columns from width - 1 - i on.
-SKEW = """
-    flat_{x} = Reshape ({x}, flat)
-    from_first_{x} = Slice (flat_{x}, before, end, two)
-    rows_{x} = Reshape (from_first_{x}, less_one)
-    skewed_{x} = Slice (rows_{x}, zero, width, three)""".format
-BY_POSITION = f"""
-    one = Constant <value = int64[1] {{1}}> ()
-    two = Constant <value = int64[1] {{2}}> ()
-    three = Constant <value = int64[1] {{3}}> ()
-    flat = Constant <value = int64[3] {{0, 0, -1}}> ()
-    width = Shape <start = 1, end = 2> (qkv)
-    twice = Mul (width, two)
-    before = Sub (width, one)
-    odd = Sub (twice, one)
-    count = Mul (width, odd)
-    end = Add (before, count)
-    less_one = Concat <axis = 0> (zero, zero, width, odd)
-    first = Constant <value = int64[1] {{-9223372036854775807}}> ()
-    last_but_one = Constant <value = int64[1] {{-2}}> ()
-    from_behind = Slice (buckets, last_but_one, first, zero, rest)
-    unread = Slice (buckets, odd, twice, zero)
-    of_queries = Concat <axis = 0> (from_behind, unread)
-    k = Transpose <perm = [0, 2, 1, 3]> (split_keys)
-    keys_by_distance = Gather <axis = 2> (position_keys, buckets)
-    queries_by_distance = Gather <axis = 2> (position_queries, of_queries)
-    by_query = MatMul (q, keys_by_distance)
-    by_key = MatMul (k, queries_by_distance){SKEW(x="by_query")}{SKEW(x="by_key")}
-    turned_by_key = Transpose <perm = [0, 1, 3, 2]> (skewed_by_key)
-    by_position = Add (skewed_by_query, turned_by_key)
-    sums = Add (products, by_position)"""
-SELF = """{front}
-    by_token = Constant <value = int64[3] {{0, 0, -1}}> ()
-    products = MatMul ({q}, turned_keys){add_positions}
-    factor = Constant <value_float: float = @scale> ()
-    scaled = Mul ({sums}, factor)
-    masked = Add (scaled, mask){add_bias}
-    weights = Softmax <axis = -1> ({scores})
-    mixed = MatMul (weights, v)
-    turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
-    y = Reshape (turned, by_token)"""
-AS_JOINED = {"front": SPLIT + PLAIN_KEYS, "q": "q", "add_positions": "", "sums": "products"}
-AS_JOINED |= {"add_bias": "", "scores": "masked"}
-PLAIN_SELF = SELF.format(**AS_JOINED)
-BIASED_SELF = SELF.format(**AS_JOINED | {"add_bias": ADD_BIAS, "scores": "biased"})
-ROTARY_SELF = SELF.format(**AS_JOINED | {"front": SPLIT + ROTATED_KEYS, "q": "rotated_q"})
-DISENTANGLED_SELF = SELF.format(**AS_JOINED | {"add_positions": BY_POSITION, "sums": "sums"})
-SELF_BY_HEAD = SELF.format(**AS_JOINED | {"front": KEYS_BY_HEAD(k="k")})
-OF_CACHES = "(y, present_k, present_v)"
-ATTENTION = {
-    "SelfAttention": f"<heads, scale> (qkv, mask, last) => (y) {{{PLAIN_SELF}\n}}",
-    "SelfAttentionBias": f"<heads, scale> (qkv, mask, bias, last) => (y) {{{BIASED_SELF}\n}}",
-    "SelfAttentionRotary": f"<heads, scale> (qkv, mask, cos, sin, last) => (y) {{{ROTARY_SELF}\n}}",
-    "SelfAttentionDisentangled": f"""<heads, scale>
-    (qkv, mask, buckets, position_keys, position_queries, last) => (y) {{
-    {DISENTANGLED_SELF}
-}}""",
-    "SelfAttentionHeads": f"<heads, scale> (q, k, v, mask, last) => (y) {{{SELF_BY_HEAD}\n}}",
-    "CachedAttention": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead) => {OF_CACHES} {{
-    {CACHED(inputs="split, , , past_k, past_v, last, total")}
-}}""",
-    "CachedAttentionBias": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead, bias) => {OF_CACHES} {{
-    {CACHED(inputs="split, , , past_k, past_v, last, total, , , , bias")}
-}}""",
-    "SourceAttention": f"""<heads, scale> (qkv, last, total, lead) => (y) {{
-    {SOURCE(inputs="split, , , , , last, total")}
-}}""",
-    "SourceAttentionBias": f"""<heads, scale> (qkv, last, total, lead, bias) => (y) {{
-    {SOURCE(inputs="split, , , , , last, total, , , , bias")}
-}}""",
-    "CrossAttention": f"""<heads, query_heads, head_dim, beams, scale>
-    (query, past_k, past_v, last, k_last, v_last, total) => {OF_CACHES} {{
-    {PLAIN_CROSS}
-}}""",
-    "CrossAttentionInt8": f"""<heads, query_heads, head_dim, beams, scale>
-    (query, past_k, past_v, last, k_scale, v_scale, k_last, v_last, total) => {OF_CACHES} {{
-    {INT8_CROSS}
-}}""",
+@dataclass(frozen=True)
+class Products:
+    """The text of a format: its attributes and sizes, the product `sum`, a gated one's `gate` and `value`, rows `y`."""
+
+    attributes: str
+    sizes: str
+    plain: str
+    gated: str
+    rows: str
+
+
+PRODUCTS = {
+    "Int8": Products("in_features, out_features", SIZES, PLAIN + PRODUCT, GATED + PRODUCT + SPLIT_SUM, ROWS),
+    "Int4": Products("in_features, out_features, block", INT4_SIZES, INT4_PLAIN, INT4_GATED, INT4_ROWS),
 }
 
 
 def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
     """The definition of an operator of hfx/native in those that every ONNX Runtime has, for a model of that opset."""
-    attributes = "<in_features, out_features>"
-    if op in ATTENTION:
-        text = op + ATTENTION[op]
-    elif op.startswith("Int4"):
-        text = _int4(op)
-    elif op == "Int8Rows":
-        text = f"{op} {attributes} (ids, weight, scale) => (y) {{{SIZES}{ROWS}\n}}"
-    elif op == "Int8Head":
-        text = f"(x, weight, scale, bias, wants_logits) => (logits, next_ids) {{{SIZES}{PLAIN}{PRODUCT}"
-        text = f"{op} {attributes} {text}\n    logits = Identity (sum){BEST}\n}}"
-    elif op == "Int8HeadOutliers":
-        text = (
-            f"(x, weight, scale, bias, wants_logits, outliers, columns) => (logits, next_ids) {{{SIZES}{PLAIN}{PRODUCT}"
-        )
-        text = f"{op} {attributes} {text}\n    logits = Gemm <transB = 1> (outliers, columns, sum){BEST}\n}}"
-    elif op == "Int8LinearAdd":
-        text = f"{op} {attributes} (x, weight, scale, bias, residual, last) => (y) {{{SIZES}{PLAIN}{PRODUCT}"
-        text += "\n    y = Add (sum, residual)\n}"
-    else:
-        text = f"(x, weight, scale, bias, last) => (y) {{{SIZES}{_linear(op.removeprefix('Int8Linear'))}\n}}"
-        text = f"{op} {attributes} {text}"
+    text = op + ATTENTION[op] if op in ATTENTION else _linear(op, PRODUCTS[op[:4]], op[4:])
     return onnx.parser.parse_function(f"{HEADER(opset=opset)}\n{text}")
 
 
-def _linear(form: str) -> str:
-    gated = form.startswith("Gated")
-    applied = ACTIVATIONS.get(form.removeprefix("Gated"), "Identity(x)")
-    if not gated:
-        return f"{PLAIN}{PRODUCT}\n    y = {applied.replace('(x)', '(sum)')}"
-    split = "gate, value = Split <axis = -1, num_outputs = 2> (sum)"
-    return (
-        f"{GATED}{PRODUCT}\n    {split}\n    active = {applied.replace('(x)', '(gate)')}\n    y = Mul (active, value)"
-    )
-
-
-def _int4(op: str) -> str:
-    attributes = "<in_features, out_features, block>"
-    if op == "Int4Rows":
-        return f"{op} {attributes} (ids, weight, scale) => (y) {{{INT4_SIZES}{INT4_ROWS}\n}}"
-    if op == "Int4Head":
-        text = f"(x, weight, scale, bias, wants_logits) => (logits, next_ids) {{{INT4_SIZES}{PLAIN_INT4}"
-        return f"{op} {attributes} {text}\n    logits = Identity (sum){BEST}\n}}"
-    if op == "Int4LinearAdd":
-        text = (
-            f"(x, weight, scale, bias, residual, last) => (y) {{{INT4_SIZES}{PLAIN_INT4}\n    y = Add (sum, residual)"
-        )
-        return f"{op} {attributes} {text}\n}}"
-    form = op.removeprefix("Int4Linear")
-    if form.startswith("Gated"):
-        active = ACTIVATIONS[form.removeprefix("Gated")].replace("(x)", "(gate)")
-        body = f"{GATED_INT4}\n    active = {active}\n    y = Mul (active, value)"
+def _linear(op: str, products: Products, form: str) -> str:
+    """The text of `op`: of rows, a head or a linear, by its `form`."""
+    inputs, outputs, body = "x, weight, scale, bias, last", "y", products.plain
+    if form == "Rows":
+        inputs, body = "ids, weight, scale", products.rows
+    elif form == "Head":
+        inputs, outputs = "x, weight, scale, bias, wants_logits", "logits, next_ids"
+        body += f"\n    logits = Identity (sum){BEST}"
+    elif form == "HeadOutliers":
+        inputs, outputs = "x, weight, scale, bias, wants_logits, outliers, columns", "logits, next_ids"
+        body += f"\n    logits = Gemm <transB = 1> (outliers, columns, sum){BEST}"
+    elif form == "LinearAdd":
+        inputs = "x, weight, scale, bias, residual, last"
+        body += "\n    y = Add (sum, residual)"
+    elif form.startswith("LinearGated"):
+        active = ACTIVATIONS[form.removeprefix("LinearGated")].replace("(x)", "(gate)")
+        body = f"{products.gated}\n    active = {active}\n    y = Mul (active, value)"
     else:
-        body = f"{PLAIN_INT4}\n    y = {ACTIVATIONS.get(form, 'Identity(x)').replace('(x)', '(sum)')}"
-    return f"{op} {attributes} (x, weight, scale, bias, last) => (y) {{{INT4_SIZES}{body}\n}}"
-
-
-def packed_shape(weight: Parameter, halves: int = 1) -> tuple[int, int, int, int]:
-    """[panels, depth / 4, 64, 4]: the shape of `weight` [outputs, inputs] in panels; each half has its own."""
-    outputs, inputs = weight.shape
-    return halves * -(-outputs // halves // COLUMNS), -(-inputs // DEPTH) * DEPTH // GROUP, COLUMNS, GROUP
-
-
-def packed(weight: Parameter, levels: int, halves: int = 1) -> Iterator[tuple[NDArray[np.int8], FloatArray]]:
-    """int8 of `weight` in panels, some at a time, and the scale of each output."""
-    outputs = weight.shape[0] // halves
-    for half in range(halves):
-        for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
-            stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
-            values, scale = int8_rows(weight.take(half * outputs + start, half * outputs + stop), levels)
-            yield panels_of(values), scale
-
-
-def panels_of(values: NDArray[np.int8], step: int = DEPTH) -> NDArray[np.int8]:
-    """`values` [outputs, inputs] as [panels, depth / 4, 64, 4], with zeros behind the last output and input.
-
-    The depth is a multiple of `step`.
-    """
-    (outputs, inputs), depth = values.shape, -(-values.shape[1] // step) * step
-    padded = np.zeros((-(-outputs // COLUMNS) * COLUMNS, depth), np.int8)
-    padded[:outputs, :inputs] = values
-    return padded.reshape(-1, COLUMNS, depth // GROUP, GROUP).transpose(0, 2, 1, 3)
-
-
-def int4_shapes(weight: Parameter, block: int, halves: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """[panels, depth / 8, 64, 4] and [panels, blocks, 64]: the shapes of int4 of `weight` [outputs, inputs]."""
-    outputs, inputs = weight.shape
-    panels, step = halves * -(-outputs // halves // COLUMNS), max(block, DEPTH)
-    depth = -(-inputs // step) * step
-    return (panels, depth // (2 * GROUP), COLUMNS, GROUP), (panels, depth // block, COLUMNS)
-
-
-def packed_int4(weight: Parameter, block: int, halves: int = 1) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
-    """int4 of `weight` in panels, some at a time, and their scales, both of the shapes of `int4_shapes`."""
-    outputs = weight.shape[0] // halves
-    for half in range(halves):
-        for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
-            stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
-            values, scale = int4_blocks(weight.take(half * outputs + start, half * outputs + stop), block)
-            panels = panels_of(values, max(block, DEPTH))
-            pairs = panels.reshape(len(panels), -1, 2, COLUMNS, GROUP).view(np.uint8)
-            padded = np.zeros((len(panels) * COLUMNS, panels.shape[1] * GROUP // block), np.float32)
-            padded[: scale.shape[0], : scale.shape[1]] = scale
-            by_block = padded.reshape(len(panels), COLUMNS, -1).transpose(0, 2, 1)
-            yield (pairs[:, :, 0] & 15) | (pairs[:, :, 1] << 4), np.ascontiguousarray(by_block)
+        body += "\n    y = " + ACTIVATIONS.get(form.removeprefix("Linear"), "Identity(x)").replace("(x)", "(sum)")
+    return f"{op} <{products.attributes}> ({inputs}) => ({outputs}) {{{products.sizes}{body}\n}}"

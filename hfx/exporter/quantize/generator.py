@@ -1,11 +1,11 @@
 """Weights of a generator (GPT-2, Llama, BART, T5) in int8 and int4: which part is stored how, and the numbers.
 
-The products of these weights are written by graph/linear.py for ONNX Runtime, and by openvino/linear.py for OpenVINO.
+The products of these weights are written by graph/linear.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 

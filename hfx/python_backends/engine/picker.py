@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ..errors import EngineError, StepFailed
 from .memory import Reserved
-from .ort.sessions import Arrays, Binding, open_session
+from .partition import Outputs
 from .plan import Outcome, Pick
 from .request import Event, Top
-from .runner import Outputs, SessionSettings
 from .search import WHOLE_ROW, Floats, Step, log_probs_at
+from .sessions import Arrays, Binding, SessionSettings, open_session
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]

@@ -24,7 +24,7 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Settings
-from hfx.python_backends.engine.runner import SessionSettings
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import writing_checkpoints
 

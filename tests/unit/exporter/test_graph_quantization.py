@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfx.exporter.graph import blocks, operators
+from hfx.exporter.graph import blocks, panels
 from hfx.exporter.graph.blocks import constant, joined
 from hfx.exporter.graph.writer import ALIGNMENT, WeightFile
 from hfx.exporter.quantize.generator import int4_blocks, int8_rows
@@ -32,13 +32,13 @@ def test_a_row_of_zeros_stays_zero() -> None:
 
 @pytest.mark.parametrize("halves", [1, 2])
 def test_panels_are_the_rows_in_another_order(halves: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "PANELS_A_PIECE", 1)
+    monkeypatch.setattr(panels, "PANELS_A_PIECE", 1)
     weight = np.random.default_rng(3).standard_normal((140, 70)).astype(np.float32)
-    pieces = list(operators.packed(constant("m", weight), 127, halves))
-    panels = np.concatenate([values for values, _ in pieces])
+    pieces = list(panels.packed(constant("m", weight), 127, halves))
+    found = np.concatenate([values for values, _ in pieces])
     want, want_scale = int8_rows(weight, 127)
-    assert panels.shape == operators.packed_shape(constant("m", weight), halves) == (4 if halves == 2 else 3, 32, 64, 4)
-    by_row = panels.transpose(0, 2, 1, 3).reshape(halves, -1, 128)
+    assert found.shape == panels.packed_shape(constant("m", weight), halves) == (4 if halves == 2 else 3, 32, 64, 4)
+    by_row = found.transpose(0, 2, 1, 3).reshape(halves, -1, 128)
     assert np.array_equal(by_row[:, : 140 // halves, :70].reshape(140, 70), want)
     assert not by_row[:, 140 // halves :].any() and not by_row[..., 70:].any()
     assert np.array_equal(np.concatenate([scale for _, scale in pieces]), want_scale)
@@ -58,12 +58,12 @@ def test_four_bits_have_a_scale_a_block(block: int) -> None:
 def test_panels_of_four_bits_are_the_rows_in_another_order(
     block: int, halves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operators, "PANELS_A_PIECE", 1)
+    monkeypatch.setattr(panels, "PANELS_A_PIECE", 1)
     weight = np.random.default_rng(3).standard_normal((140, 70)).astype(np.float32)
-    pieces = list(operators.packed_int4(constant("m", weight), block, halves))
-    panels, scales = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    assert (panels.shape, scales.shape) == operators.int4_shapes(constant("m", weight), block, halves)
-    of_bytes = np.stack([panels << 4, panels & 0xF0], axis=3).view(np.int8) >> 4  # [panels, depth / 8, 64, 2, 4]
+    pieces = list(panels.packed_int4(constant("m", weight), block, halves))
+    found, scales = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    assert (found.shape, scales.shape) == panels.int4_shapes(constant("m", weight), block, halves)
+    of_bytes = np.stack([found << 4, found & 0xF0], axis=3).view(np.int8) >> 4  # [panels, depth / 8, 64, 2, 4]
     by_row = of_bytes.transpose(0, 2, 1, 3, 4).reshape(halves, -1, 128)
     want, want_scale = int4_blocks(weight, block)
     assert np.array_equal(by_row[:, : 140 // halves, :70].reshape(140, 70), want)

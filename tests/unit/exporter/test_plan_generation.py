@@ -154,7 +154,7 @@ def test_a_generator_has_int4_on_the_cpu(tmp_path: Path) -> None:
     "options",
     [
         {"precision": "int4", "device": "gpu"},
-        {"precision": "int4", "cpu_runtime": "native"},
+        {"precision": "fp16", "cpu_runtime": "native"},
         {"precision": "fp32", "cpu_runtime": "native"},
         {"device": "gpu", "cpu_runtime": "native"},
         {"device": "gpu", "cpu_runtime": "onnxruntime"},

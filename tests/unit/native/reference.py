@@ -71,7 +71,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Int4Linear:
-    """`values` [outputs, inputs] int8 from -8 to 7, `scale` [outputs, blocks] of `block` inputs each, `bias` [outputs]."""
+    """`values` [outputs, inputs] from -8 to 7, `scale` [outputs, blocks] of `block` inputs each, `bias` [outputs]."""
 
     values: np.ndarray
     scale: np.ndarray

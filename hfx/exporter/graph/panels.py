@@ -1,0 +1,65 @@
+"""The layout of the native operators' weights: panels of 64 outputs (hfx/native/linear.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.exporter.graph.blocks import FloatArray, Parameter
+from hfx.exporter.quantize.generator import int4_blocks, int8_rows
+
+COLUMNS, GROUP, DEPTH = 64, 4, 64  # of a panel; weights of a column side by side; what inputs are padded to
+PANELS_A_PIECE = 64
+LOW, FOUR = np.uint8(15), np.uint8(4)
+
+
+def packed_shape(weight: Parameter, halves: int = 1) -> tuple[int, int, int, int]:
+    """[panels, depth / 4, 64, 4]: the shape of `weight` [outputs, inputs] in panels; each half has its own."""
+    outputs, inputs = weight.shape
+    return halves * -(-outputs // halves // COLUMNS), -(-inputs // DEPTH) * DEPTH // GROUP, COLUMNS, GROUP
+
+
+def packed(weight: Parameter, levels: int, halves: int = 1) -> Iterator[tuple[NDArray[np.int8], FloatArray]]:
+    """int8 of `weight` in panels, some at a time, and the scale of each output."""
+    outputs = weight.shape[0] // halves
+    for half in range(halves):
+        for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
+            stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
+            values, scale = int8_rows(weight.take(half * outputs + start, half * outputs + stop), levels)
+            yield panels_of(values), scale
+
+
+def panels_of(values: NDArray[np.int8], step: int = DEPTH) -> NDArray[np.int8]:
+    """`values` [outputs, inputs] as [panels, depth / 4, 64, 4], with zeros behind the last output and input.
+
+    The depth is a multiple of `step`.
+    """
+    (outputs, inputs), depth = values.shape, -(-values.shape[1] // step) * step
+    padded = np.zeros((-(-outputs // COLUMNS) * COLUMNS, depth), np.int8)
+    padded[:outputs, :inputs] = values
+    return padded.reshape(-1, COLUMNS, depth // GROUP, GROUP).transpose(0, 2, 1, 3)
+
+
+def int4_shapes(weight: Parameter, block: int, halves: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """[panels, depth / 8, 64, 4] and [panels, blocks, 64]: the shapes of int4 of `weight` [outputs, inputs]."""
+    outputs, inputs = weight.shape
+    panels, step = halves * -(-outputs // halves // COLUMNS), max(block, DEPTH)
+    depth = -(-inputs // step) * step
+    return (panels, depth // (2 * GROUP), COLUMNS, GROUP), (panels, depth // block, COLUMNS)
+
+
+def packed_int4(weight: Parameter, block: int, halves: int = 1) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
+    """int4 of `weight` in panels, some at a time, and their scales, both of the shapes of `int4_shapes`."""
+    outputs = weight.shape[0] // halves
+    for half in range(halves):
+        for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
+            stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
+            values, scale = int4_blocks(weight.take(half * outputs + start, half * outputs + stop), block)
+            panels = panels_of(values, max(block, DEPTH))
+            pairs: NDArray[np.uint8] = panels.reshape(len(panels), -1, 2, COLUMNS, GROUP).view(np.uint8)
+            padded = np.zeros((len(panels) * COLUMNS, panels.shape[1] * GROUP // block), np.float32)
+            padded[: scale.shape[0], : scale.shape[1]] = scale
+            by_block = padded.reshape(len(panels), COLUMNS, -1).transpose(0, 2, 1)
+            yield (pairs[:, :, 0] & LOW) | (pairs[:, :, 1] << FOUR), np.ascontiguousarray(by_block)
