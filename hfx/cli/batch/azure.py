@@ -14,8 +14,8 @@ from typer import Argument, Option
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:
-    from hfx.batch.azure.documents import Value
     from hfx.batch.azure.workspace import Workspace
+    from hfx.strict_json import Node
 
 VARIABLE = "HFX_WORKSPACE"
 
@@ -65,11 +65,11 @@ Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="Cha
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not prompt, on a terminal.")]
 
 
-def document(file: Path | None, names: dict[str, str | None], changes: list[str] | None) -> Value:
+def document(file: Path | None, names: dict[str, str | None], changes: list[str] | None) -> Node:
     """The document of a file with the `names` that were given as options, and `changes` of the form KEY=VALUE."""
-    from hfx.batch.azure.documents import Value, read_document, with_settings
+    from hfx.batch.azure.documents import parse_document, read_document, with_settings
 
-    read = read_document(file) if file else Value("the options", "", {})
+    read = read_document(file) if file else parse_document("", "the options")
     given = [f"{key}={name}" for key, name in names.items() if name is not None]
     return with_settings(read, [*given, *(changes or [])])
 

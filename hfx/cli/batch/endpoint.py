@@ -12,8 +12,8 @@ from hfx.cli.output import reporter
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:
-    from hfx.batch.azure.documents import Value
     from hfx.batch.azure.workspace import Workspace
+    from hfx.strict_json import Node
 
 COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "update", "delete")} | {
     "list": f"{__name__}:list_"
@@ -89,7 +89,7 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False
     reporter(ctx).result({"deleted": name.given}, f"Deleted the endpoint {name.given}; its jobs stay.")
 
 
-def _write(ctx: typer.Context, workspace: Workspace, content: Value) -> None:
+def _write(ctx: typer.Context, workspace: Workspace, content: Node) -> None:
     from hfx.batch.azure.workspace import parse_endpoint
 
     endpoint = parse_endpoint(content)
