@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from hfx.client import Client, ModelMetadata
 from hfx.client.address import parse_address
-from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
 from hfx.perf.load import LoadLimits, Plan, RequestSet, Slo
@@ -21,6 +20,7 @@ from hfx.perf.results import Requests, Run, Scalar, Subject, Tool
 from hfx.perf.server import ServerWatch, Statistics, Target, located
 from hfx.perf.tools.locust import run_locust
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
+from hfx.tasks import task_of
 
 if TYPE_CHECKING:
     from hfx.triton import EmbeddedServer
