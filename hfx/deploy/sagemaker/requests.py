@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hfx.deploy.sagemaker.container import environment
-from hfx.deploy.sagemaker.endpoint import CUDA_13_AMI, ECR_PATTERN, Endpoint
+from hfx.deploy.sagemaker.aws import CUDA_13_AMI, ECR_PATTERN, environment
+from hfx.deploy.sagemaker.endpoint import Endpoint
 
 VARIANT = "AllTraffic"
 DOWNLOAD_SECONDS = 1800  # that an instance may take to fetch and unpack the archive
