@@ -193,7 +193,7 @@ def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
 
 
 def _announce(server: Server, front: Front, report: Reporter) -> None:
-    from hfx.triton.server import entry_points
+    from hfx.triton.loaded_models import entry_points
 
     urls = {"http_url": front.url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
     names = entry_points(server.http_url)

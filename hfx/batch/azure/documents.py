@@ -97,9 +97,9 @@ def with_settings(document: Node, settings: Sequence[str]) -> Node:
         keys = path.split(".")
         if not equals or not all(keys):
             raise UsageError(f"--set {setting} has no form KEY=VALUE.", "E.g. --set settings.mini_batch_size=4.")
-        value = parse_document(f"value: {text}", f"--set {setting}").known("value").get("value")
+        value = parse_document(f"value: {text}", f"--set {setting}").value.get("value")
         places = {**document.places, path: f"--set {setting}"}
-        document = replace(document, value=_with(document, keys, value and value.value), places=places)
+        document = replace(document, value=_with(document, keys, value), places=places)
     return document
 
 
