@@ -123,14 +123,11 @@ COMPLETION_SECONDS = 0.5  # that a server may take to answer
 def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names that begin with `incomplete`; none where neither a repository nor a server gives any."""
     url, repository = ctx.params.get("url"), ctx.params.get("repository")
-    names = [] if url else _published(Path(repository or DEFAULT_REPOSITORY))
+    manifests = [] if url else Path(repository or DEFAULT_REPOSITORY).glob(f"*/{MANIFEST_FILE}")
+    names = sorted(path.parent.name for path in manifests)
     if not names and "url" in ctx.params:
         names = _served(url[0] if isinstance(url, list) else url)
     return [name for name in names if name.startswith(incomplete)]
-
-
-def _published(repository: Path) -> list[str]:
-    return sorted(path.parent.name for path in repository.glob(f"*/{MANIFEST_FILE}"))
 
 
 def _served(url: str | None) -> list[str]:

@@ -14,7 +14,6 @@ from hfx.cli.batch.running import (
     Watcher,
     WorkOptions,
     opened_runner,
-    parsed_shard,
     report_end,
     run_options,
     warn_of_unknown,
@@ -108,9 +107,10 @@ def run(
         from hfx.batch.job import Output
         from hfx.batch.models import describe
         from hfx.batch.options import RunOptions
+        from hfx.batch.plan import parse_shard
         from hfx.batch.progress import finish, logged, missing_chunks, score_missing
     options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
-    shard = parsed_shard(work.shard)
+    shard = None if work.shard is None else parse_shard(work.shard)
     task, metadata, _ = describe(name, options.place())
     chosen = checked(settings(task, encoder, generation), metadata)
     seed = chosen.pop("seed", [0])[0]
@@ -161,13 +161,13 @@ def resume(
         from hfx.batch.folder import Folder
         from hfx.batch.job import read_job
         from hfx.batch.options import RunOptions
-        from hfx.batch.plan import read_plan
+        from hfx.batch.plan import parse_shard, read_plan
         from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_missing
         from hfx.batch.publish import published
     job_folder = Folder(folder)
     job = read_job(job_folder)
     options = run_options(place, work, RunOptions.of(job.run))
-    shard = parsed_shard(work.shard)
+    shard = None if work.shard is None else parse_shard(work.shard)
     planned = read_plan(job_folder)
     if (summary := published(job_folder, job, planned, options.threshold)) is not None:
         report_end(job_folder, summary, shard, report)  # also where nothing can be written
