@@ -8,26 +8,13 @@ from dataclasses import dataclass, replace
 
 from hfx.deploy.deployment import Deployment, mib, open_deployment
 from hfx.deploy.options import EndpointOptions, check_range
-from hfx.deploy.sagemaker.aws import (
-    CONTAINERS,
-    CUDA_13_AMI,
-    ECR_PATTERN,
-    GUIDE,
-    INSTANCES,
-    REFERENCE,
-    SERVERLESS_CONCURRENCY,
-    SERVERLESS_MEMORY,
-    Price,
-    cheapest,
-    check_instance_type,
-    image_of,
-    read_prices,
-)
+from hfx.deploy.sagemaker import aws
 from hfx.errors import UsageError
 
 # Options that exclude each other, each with the platform's reason.
-_EXCLUSIONS = f"{GUIDE}/serverless-endpoints.html (feature exclusions)"
-_VARIANT = f"{REFERENCE}/API_ProductionVariant.html"
+_EXCLUSIONS = f"{aws.GUIDE}/serverless-endpoints.html (feature exclusions)"
+_CONFIG = f"{aws.REFERENCE}/API_CreateEndpointConfig.html"
+_VARIANT = f"{aws.REFERENCE}/API_ProductionVariant.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +32,7 @@ CONFLICTS = (
     Conflict("--serverless", "--capture", "serverless endpoints capture no data", _EXCLUSIONS),
     Conflict("--serverless", "--subnet", "serverless endpoints are in no VPC", _EXCLUSIONS),
     Conflict("--serverless", "several models", "a serverless endpoint has one container and one model", _EXCLUSIONS),
-    Conflict("--serverless", "--async", "an endpoint is either of them", f"{REFERENCE}/API_CreateEndpointConfig.html"),
+    Conflict("--serverless", "--async", "an endpoint is either of them", _CONFIG),
     Conflict("--serverless", "--instance-type", "the platform chooses where a serverless endpoint runs", _VARIANT),
     Conflict("--serverless", "--budget", "a serverless endpoint has no price per hour", _VARIANT),
     Conflict("--serverless", "--ami", "a serverless endpoint has no instances", _VARIANT),
@@ -56,7 +43,7 @@ CONFLICTS = (
         "--async",
         "--stream",
         "an asynchronous answer is one object in S3",
-        f"{REFERENCE}/API_runtime_InvokeEndpointAsync.html",
+        f"{aws.REFERENCE}/API_runtime_InvokeEndpointAsync.html",
     ),
     Conflict("--instance-type", "--budget", "either the type is chosen or its price", "hfx"),
 )
@@ -95,7 +82,7 @@ class Endpoint:
     bucket: str
     instance_type: str
     memory_mb: int
-    price: Price | None
+    price: aws.Price | None
 
     @property
     def mode(self) -> str:
@@ -139,7 +126,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
         raise UsageError(f"{settings.role!r} is no role.", "Give --role arn:aws:iam::ACCOUNT:role/NAME.")
     if not image and not settings.region:
         raise UsageError("The region is not known.", "Give --region, or --image with the URI of an image in ECR.")
-    image = image or image_of(settings.region, deployment.release.tag)
+    image = image or aws.image_of(settings.region, deployment.release.tag)
     registry = _registry(image, settings.region)
     deployments = tuple(_alone(deployment, index) for index in range(len(deployment.models)))
     price = _chosen_price(deployments, registry["region"], settings)
@@ -191,46 +178,47 @@ def _alone(deployment: Deployment, index: int) -> Deployment:
 
 
 def _registry(image: str, region: str) -> re.Match[str]:
-    match = ECR_PATTERN.fullmatch(image)
+    match = aws.ECR_PATTERN.fullmatch(image)
     if match is None:
         raise UsageError(
             f"{image!r} is not in Amazon ECR, where SageMaker takes images from.",
             "Push it there: ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG. "
-            f"Source: {REFERENCE}/API_ContainerDefinition.html",
+            f"Source: {aws.REFERENCE}/API_ContainerDefinition.html",
         )
     if region and match["region"] != region:
         raise UsageError(
             f"The image is in {match['region']}, the endpoint in {region}.",
-            f"Push the image to the endpoint's region. Source: {REFERENCE}/API_ContainerDefinition.html",
+            f"Push the image to the endpoint's region. Source: {aws.REFERENCE}/API_ContainerDefinition.html",
         )
     return match
 
 
-def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> Price | None:
+def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> aws.Price | None:
     """The price of the chosen instance, or the instance that a budget buys; None without a price file."""
     if settings.budget is not None and settings.prices is None:
         raise UsageError("--budget needs prices, and hfx has none.", "Give --prices FILE, or --instance-type.")
     if settings.prices is None or settings.serverless:
         return None
-    prices = read_prices(settings.prices, region)
+    prices = aws.read_prices(settings.prices, region)
     if settings.budget is not None:
-        return cheapest(prices, deployments, settings.budget / max(settings.instances, 1))
+        return aws.cheapest(prices, deployments, settings.budget / max(settings.instances, 1))
     return prices.get(settings.instance_type)
 
 
 def _serverless_memory(deployment: Deployment, settings: EndpointOptions) -> int:
     """The memory in MB: as asked for, or the smallest size that holds the estimate."""
-    sizes = ", ".join(map(str, SERVERLESS_MEMORY))
+    sizes = ", ".join(map(str, aws.SERVERLESS_MEMORY))
     if settings.memory_mb is not None:
-        if settings.memory_mb not in SERVERLESS_MEMORY:
+        if settings.memory_mb not in aws.SERVERLESS_MEMORY:
             raise UsageError(f"Serverless endpoints have no {settings.memory_mb} MB of memory.", f"Choose {sizes}.")
         return settings.memory_mb
     needed = deployment.memory.value
-    for size in SERVERLESS_MEMORY:
+    for size in aws.SERVERLESS_MEMORY:
         if size << 20 >= needed:
             return size
     raise UsageError(
-        f"{deployment.names[0]!r} needs {mib(needed)} of memory; a serverless endpoint has {SERVERLESS_MEMORY[-1]} MB.",
+        f"{deployment.names[0]!r} needs {mib(needed)} of memory; "
+        f"a serverless endpoint has {aws.SERVERLESS_MEMORY[-1]} MB.",
         "Use --instance-type, export it with int8 weights, or say --memory-mb 6144 if you have measured less.",
     )
 
@@ -240,10 +228,10 @@ def _check(endpoint: Endpoint) -> None:
     if not settings.serverless:
         if not endpoint.instance_type:
             raise UsageError("No instance is chosen.", "Give --instance-type, --budget with --prices, or --serverless.")
-        check_instance_type(endpoint.instance_type, endpoint.device)
+        aws.check_instance_type(endpoint.instance_type, endpoint.device)
         _check_ami(endpoint)
-    if len(endpoint.deployments) > CONTAINERS:
-        raise UsageError(f"An endpoint has at most {CONTAINERS} containers.", "Deploy fewer models.")
+    if len(endpoint.deployments) > aws.CONTAINERS:
+        raise UsageError(f"An endpoint has at most {aws.CONTAINERS} containers.", "Deploy fewer models.")
     if len(set(endpoint.hostnames)) < len(endpoint.deployments):
         raise UsageError("Two models would have the same hostname.", "Publish one of them under another NAME.")
     if settings.security_groups and not settings.subnets:
@@ -252,10 +240,10 @@ def _check(endpoint: Endpoint) -> None:
         raise UsageError("--subnet needs a security group.", "Give --security-group too.")
     _check_ids("--subnet", settings.subnets)
     _check_ids("--security-group", settings.security_groups)
-    check_range("--instances", settings.instances, 1, INSTANCES)
-    check_range("--max-instances", settings.max_instances, settings.instances, INSTANCES)
+    check_range("--instances", settings.instances, 1, aws.INSTANCES)
+    check_range("--max-instances", settings.max_instances, settings.instances, aws.INSTANCES)
     check_range("--capture", settings.capture, 1, 100)
-    check_range("--concurrency", settings.concurrency, 1, SERVERLESS_CONCURRENCY)
+    check_range("--concurrency", settings.concurrency, 1, aws.SERVERLESS_CONCURRENCY)
     check_range("--scale-target", settings.scale_target, 1e-3, 1e6)
     if settings.max_instances is not None and settings.scale_target is None and not endpoint.slots:
         raise UsageError(
@@ -268,10 +256,10 @@ def _check_ami(endpoint: Endpoint) -> None:
     ami = endpoint.settings.ami
     if ami and endpoint.device == "cpu":
         raise UsageError("--ami chooses the driver of GPU instances.", "Leave it out, or use --device gpu.")
-    if ami and ami != CUDA_13_AMI:
+    if ami and ami != aws.CUDA_13_AMI:
         raise UsageError(
             f"--ami {ami} has a driver older than CUDA 13 needs, which the image and onnxruntime-gpu are built for.",
-            f"Use {CUDA_13_AMI} (the default). Source: {_VARIANT}",
+            f"Use {aws.CUDA_13_AMI} (the default). Source: {_VARIANT}",
         )
 
 
