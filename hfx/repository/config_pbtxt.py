@@ -20,21 +20,9 @@ MAX_CONFIG_BYTES = 1 << 20
 LINE_WIDTH = 140  # a message that fits is printed in one line
 # What a reader looks for first; protobuf's own order is by field number, which puts `backend` last.
 FIELD_ORDER = (
-    "name",
-    "backend",
-    "platform",
-    "default_model_filename",
-    "max_batch_size",
-    "input",
-    "batch_input",
-    "output",
-    "ensemble_scheduling",
-    "dynamic_batching",
-    "instance_group",
-    "optimization",
-    "parameters",
-    "model_warmup",
-)
+    "name", "backend", "platform", "default_model_filename", "max_batch_size", "input", "batch_input", "output",
+    "ensemble_scheduling", "dynamic_batching", "instance_group", "optimization", "parameters", "model_warmup",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,16 +116,9 @@ def _choices(setting: Setting, configuration: Mapping[str, Any]) -> tuple[Any, .
 FOLDER = Path(__file__).parent
 PAGE = "page.html"
 SCRIPTS = (
-    "page.js",
-    "form.js",
-    "calls.js",
-    "requests.js",
-    "generation.js",
-    "answers.js",
-    "timing.js",
-    "snippets.js",
+    "page.js", "form.js", "calls.js", "requests.js", "generation.js", "answers.js", "timing.js", "snippets.js",
     "elements.js",
-)
+)  # fmt: skip
 STYLES = ("page.css",)
 MEDIA_TYPES = {".html": b"text/html", ".js": b"text/javascript", ".css": b"text/css"}
 # Nothing but these files and requests to this server: no inline script or style, no other origin, no frame around it.

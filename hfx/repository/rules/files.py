@@ -25,13 +25,8 @@ DEFAULT_FILES = {
 }
 BACKENDS = {*DEFAULT_FILES, "python", "tensorflow", "fil", "vllm", "tensorrtllm", "identity", "repeat", "square"}
 PLATFORMS = {
-    "ensemble",
-    "onnxruntime_onnx",
-    "tensorrt_plan",
-    "pytorch_libtorch",
-    "tensorflow_savedmodel",
-    "tensorflow_graphdef",
-}
+    "ensemble", "onnxruntime_onnx", "tensorrt_plan", "pytorch_libtorch", "tensorflow_savedmodel", "tensorflow_graphdef",
+}  # fmt: skip
 MACHINE_PATH = re.compile(
     r"(?<![\w.:$/-])(?:/(?:home|root|tmp|var|usr|opt|mnt|media|srv|data|Users|private|workspace)/"
     r"|~/|[A-Za-z]:\\|file://)[^\s\"']*"
