@@ -134,9 +134,7 @@ def layout_of(job: Job) -> Layout:
     """The columns of a job's output. Raises UsageError where two of them have one name."""
     task = Task(job.model.task)
     layout = Layout(
-        job.output.keep,
-        prediction_columns(task, job.model.labels, job.settings, job.output.prefix),
-        fact_columns(task),
+        job.output.keep, prediction_columns(task, job.model.labels, job.settings, job.output.prefix), fact_columns(task)
     )
     own = [ROW, *(column.name for column in layout.predictions), ERROR, *(column.name for column in layout.facts)]
     twice = [name for name in own if name in layout.kept]

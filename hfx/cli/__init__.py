@@ -73,11 +73,7 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            help="Print the version.",
-            is_eager=True,
-            callback=_print_version,
-            rich_help_panel=GLOBAL,
+            "--version", help="Print the version.", is_eager=True, callback=_print_version, rich_help_panel=GLOBAL
         ),
     ] = False,
 ) -> None:

@@ -16,10 +16,7 @@ from hfx.releases import MINIMUM_SECURE
 COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
 
 
-def list_(
-    context: typer.Context,
-    repository: RepositoryArgument = DEFAULT_REPOSITORY,
-) -> None:
+def list_(context: typer.Context, repository: RepositoryArgument = DEFAULT_REPOSITORY) -> None:
     """List the models of a repository: task, precision, size, agreement with the checkpoint.
 
     Examples:

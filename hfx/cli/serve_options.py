@@ -146,9 +146,7 @@ class FrontOptions:
     insecure: Annotated[
         bool,
         Option(
-            "--insecure",
-            envvar="HFX_INSECURE",
-            help="Listen beyond this machine without a key or client certificates.",
+            "--insecure", envvar="HFX_INSECURE", help="Listen beyond this machine without a key or client certificates."
         ),
     ] = False
     max_body: Annotated[

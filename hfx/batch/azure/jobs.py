@@ -25,12 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from hfx.batch.azure.deployment import (
-    DEFAULT_MINI_BATCH,
-    PLAIN_NAME,
-    Deployment,
-    parse_deployment,
-)
+from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, PLAIN_NAME, Deployment, parse_deployment
 from hfx.batch.azure.documents import read_document, write_document
 from hfx.batch.azure.workspace import Workspace, copy_code
 from hfx.batch.folder import JOB, Folder, storage, write_file

@@ -24,17 +24,7 @@ from hfx.batch.azure import worker as script_worker
 from hfx.batch.azure.deployment import Deployment, published_spec
 from hfx.batch.azure.jobs import AzureJob
 from hfx.batch.create import create
-from hfx.batch.folder import (
-    JOB,
-    SUMMARY,
-    Folder,
-    check_sum,
-    open_file,
-    storage,
-    temporary,
-    write_file,
-    write_sum,
-)
+from hfx.batch.folder import JOB, SUMMARY, Folder, check_sum, open_file, storage, temporary, write_file, write_sum
 from hfx.batch.job import read_job
 from hfx.batch.local import Pool, Worker, runner
 from hfx.batch.options import Threshold

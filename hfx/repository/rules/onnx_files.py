@@ -144,9 +144,7 @@ def data_type(subject: Subject) -> Iterator[Problem]:
 
 
 @rule(
-    "HFX609",
-    "error",
-    "Declare the graph's dims; with max_batch_size > 0 its first one must be free, and is left out.",
+    "HFX609", "error", "Declare the graph's dims; with max_batch_size > 0 its first one must be free, and is left out."
 )
 def dimensions(subject: Subject) -> Iterator[Problem]:
     """Dims differ from the ONNX file's."""
