@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from hfx.errors import RepositoryError
 from hfx.names import MANIFEST_FILE
 from hfx.releases import MINIMUM_SECURE, security_warning
+from hfx.repository.config_pbtxt import CONFIG
 from hfx.repository.staging import is_placeholder, stagings_inside
-from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Problem, Subject, rule
+from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, rule
 from hfx.strict_json import read_text
 
 # triton-inference-server/server, docs/user_guide/model_repository.md: "Model Files".
