@@ -22,6 +22,18 @@ DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_REPOSITORY = Path("model_repository")
 TOKEN_VARIABLE = "HFX_TOKEN"
 AT_ONCE = 32
+Header = Annotated[
+    list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.", metavar="KEY:VALUE")
+]
+TokenFile = Annotated[
+    Path | None,
+    Option(
+        help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment.", metavar="FILE"
+    ),
+]
+TlsCa = Annotated[
+    Path | None, Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.", metavar="FILE")
+]
 LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
 
 
@@ -48,20 +60,9 @@ class Connection:
         None
     )
     max_in_flight: Annotated[int | None, Option(min=1, help=f"Requests under way at a time; default {AT_ONCE}.")] = None
-    header: Annotated[
-        list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.", metavar="KEY:VALUE")
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        Option(
-            help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment.",
-            metavar="FILE",
-        ),
-    ] = None
-    tls_ca: Annotated[
-        Path | None,
-        Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.", metavar="FILE"),
-    ] = None
+    header: Header = None
+    token_file: TokenFile = None
+    tls_ca: TlsCa = None
 
 
 def connect(connection: Connection) -> Client:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from typer import Option
 
 from hfx.cli.commands import given
-from hfx.cli.connection import TOKEN_VARIABLE
+from hfx.cli.connection import Header, TlsCa, TokenFile
 from hfx.errors import HfxError, UsageError
 
 if TYPE_CHECKING:
@@ -44,16 +44,9 @@ class PlaceOptions:
         list[str] | None,
         Option(help="A server of the model instead; may be given several times: the least loaded.", metavar="URL"),
     ] = None
-    header: Annotated[list[str] | None, Option(help="Header to send to servers, KEY:VALUE.", metavar="KEY:VALUE")] = (
-        None
-    )
-    token_file: Annotated[
-        Path | None,
-        Option(help=f"File with the servers' token; else {TOKEN_VARIABLE} of the environment.", metavar="FILE"),
-    ] = None
-    tls_ca: Annotated[
-        Path | None, Option("--tls-ca", help="File with the certificates of servers to trust.", metavar="FILE")
-    ] = None
+    header: Header = None
+    token_file: TokenFile = None
+    tls_ca: TlsCa = None
 
 
 @dataclass(frozen=True)
