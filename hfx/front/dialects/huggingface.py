@@ -97,7 +97,8 @@ async def infer(request: DialectRequest) -> bytes | Events:
     parameters = fields.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise Refusal(400, f"parameters is {shown(parameters)}. Send an object.", param="parameters")
-    inputs = Inputs(request, model, fields.get("inputs"), _present(parameters))
+    present = {name: value for name, value in parameters.items() if value is not None}
+    inputs = Inputs(request, model, fields.get("inputs"), present)
     if flag(fields, "stream"):
         check_generator(model)
         return _stream(inputs)
@@ -300,10 +301,6 @@ def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None
     if parameters.get(name) not in (None, value):
         message = f"{name} is {shown(parameters[name])}. Send {value!r} ({reason}), or leave it out."
         raise Refusal(400, message, param=name)
-
-
-def _present(parameters: Fields) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if value is not None}
 
 
 DIALECT = Dialect(
