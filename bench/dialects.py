@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.client import AsyncClient
-from hfx.front.settings import Limits
+from hfx.front.settings import Settings
 from hfx.triton import EmbeddedServer
 from hfx.triton.front import Front
 
@@ -40,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with EmbeddedServer(options.repository) as server:
-        front = Front("127.0.0.1", 0, limits=Limits(), repository=str(options.repository.absolute()))
+        front = Front("127.0.0.1", 0, Settings(repository=str(options.repository.absolute())))
         front.start(server.http_url, server.metrics_url)
         try:
             for ways in (_classifying(options.classifier), _embedding(options.embedder)):

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from hfx.front.settings import Limits
+from hfx.front.settings import Settings
 from hfx.perf.tools.perf_analyzer import Program, fetch
 from hfx.triton import EmbeddedServer
 from hfx.triton.front import Front
@@ -35,7 +35,7 @@ def main() -> None:
     program = fetch()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with EmbeddedServer(options.repository) as server:
-        front = Front("127.0.0.1", 0, limits=Limits())
+        front = Front("127.0.0.1", 0, Settings())
         front.start(server.http_url, server.metrics_url)
         urls = {"direct": server.http_url, "front": front.url}
         try:

@@ -18,26 +18,18 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from hfx import names
 from hfx.errors import HfxError, RequestCancelled
 from hfx.metadata import ModelMetadata
-from hfx.names import (
-    EMBEDDING,
-    ENTITIES,
-    FILLS,
-    LABEL,
-    OUTPUT_LOG_PROBS,
-    SCORE,
-    TOKEN_IDS,
-    TOKEN_LOG_PROBS,
-    TOKEN_SPECIAL,
-    TOKEN_TEXTS,
-    Task,
-)
+from hfx.names import Task
 from hfx.python_backends.generation.pieces import Token
 
 Request = dict[str, list[Any]]  # input tensor -> the values of one row
 Answer = dict[str, Any]  # output tensor -> one row as plain values: `plain_values`
-ALWAYS_LISTS = (LABEL, EMBEDDING, OUTPUT_LOG_PROBS, TOKEN_IDS, TOKEN_TEXTS, TOKEN_LOG_PROBS, TOKEN_SPECIAL)
+ALWAYS_LISTS = (
+    names.LABEL, names.EMBEDDING, names.OUTPUT_LOG_PROBS, names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS,
+    names.TOKEN_SPECIAL,
+)  # fmt: skip
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -99,9 +91,9 @@ def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
     `entities` is the list that its JSON text stands for. A number that JSON lacks (NaN) is None. Log-probabilities that
     were not requested, an empty tensor of a server, are left out.
     """
-    lists = {*ALWAYS_LISTS, *([SCORE] if LABEL in outputs else [])}
+    lists = {*ALWAYS_LISTS, *([names.SCORE] if names.LABEL in outputs else [])}
     values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
-    return {name: value for name, value in values.items() if name != OUTPUT_LOG_PROBS or value}
+    return {name: value for name, value in values.items() if name != names.OUTPUT_LOG_PROBS or value}
 
 
 def _plain(name: str, value: Any, is_list: bool) -> Any:
@@ -110,7 +102,7 @@ def _plain(name: str, value: Any, is_list: bool) -> Any:
         value = value[0]
     if is_list and not isinstance(value, list):
         value = [value]
-    return json.loads(value) if name in (ENTITIES, FILLS) and isinstance(value, str) else value
+    return json.loads(value) if name in (names.ENTITIES, names.FILLS) and isinstance(value, str) else value
 
 
 def _json_value(value: Any) -> Any:

@@ -103,12 +103,8 @@ def member_folders(name: str) -> tuple[str, ...]:
 
 def hash_file(path: Path) -> FileEntry:
     """Hash a file in pieces, so that its size doesn't matter."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileEntry(digest.hexdigest(), size)
+        return FileEntry(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
 
 def hash_folder(folder: Path, relative_to: Path) -> dict[str, FileEntry]:
@@ -244,7 +240,7 @@ def _manifest(node: Node) -> Manifest:
         ir=at["ir"].integer(1),
         triton=TritonTarget(**{k: v.matching(r"\d\d\.\d\d", "a tag like 24.10") for k, v in triton.items()}),
         folders=folders,
-        files={_file_path(entry, path, name, folders): _file_entry(entry) for path, entry in at["files"].items()},
+        files={_file_path(entry, path, name, folders): file_entry(entry) for path, entry in at["files"].items()},
         versions={package: version.text() for package, version in at["versions"].items()},
         created=_created(at["created"]),
         parity={figure: value.json() for figure, value in at["parity"].items()},
@@ -274,7 +270,8 @@ def _file_path(node: Node, path: str, name: str, folders: tuple[str, ...]) -> st
     return path
 
 
-def _file_entry(node: Node) -> FileEntry:
+def file_entry(node: Node) -> FileEntry:
+    """The entry that a node has. Raises ModelCorrupt."""
     at = node.members(FileEntry)
     return FileEntry(_sha256(at["sha256"]), at["size"].integer(0))
 

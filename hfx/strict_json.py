@@ -1,6 +1,6 @@
 """JSON and other files of unknown origin, read strictly.
 
-Size, depth and the length of texts are limited; a refusal names file and field.
+Size, depth and the length of texts are limited; a refusal names file and field, and the line where that is known.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from hfx.errors import ModelCorrupt, UsageError
+from hfx.errors import HfxError, ModelCorrupt, UsageError
 
 MAX_TEXT = 4096  # characters of one string
 MAX_DEPTH = 16  # of nested figures
+RESTORE = "Export the model again with --force, or restore the file as it was published."
 
 T = TypeVar("T")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -33,14 +34,14 @@ def read_regular(path: Path, limit: int) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                _refuse(path.as_posix(), "", "is not a regular file")
+                Node(path.as_posix(), "", None).refuse("is not a regular file")
             data = file.read(limit + 1)
     except OSError as error:
         raise ModelCorrupt(
             f"{path.as_posix()} can't be read: {error.strerror}.", "Export the model again, or correct the repository."
         ) from error
     if len(data) > limit:
-        _refuse(path.as_posix(), "", f"is larger than {limit} bytes")
+        Node(path.as_posix(), "", None).refuse(f"is larger than {limit} bytes")
     return data
 
 
@@ -49,7 +50,7 @@ def read_text(path: Path, limit: int) -> str:
     try:
         return read_regular(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
-        _refuse(path.as_posix(), "", f"is not UTF-8 ({error.reason} at byte {error.start})")
+        Node(path.as_posix(), "", None).refuse(f"is not UTF-8 ({error.reason} at byte {error.start})")
 
 
 def read_json(path: Path, limit: int) -> Node:
@@ -60,14 +61,15 @@ def read_json(path: Path, limit: int) -> Node:
 def parse_json(text: str, origin: str) -> Node:
     """The root of a JSON text; `origin` is how errors name it. Raises ModelCorrupt."""
     try:
-        return Node(origin, "", json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant))
+        return Node(origin, "", json.loads(text, object_pairs_hook=without_duplicates, parse_constant=no_constant))
     except RecursionError:
-        _refuse(origin, "", "is nested too deeply")
+        Node(origin, "", None).refuse("is nested too deeply")
     except ValueError as error:
-        _refuse(origin, "", f"is not JSON: {error}")
+        Node(origin, "", None).refuse(f"is not JSON: {error}")
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of `pairs`, for json.loads. Raises ValueError for a name that stands twice in it."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
@@ -76,37 +78,39 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_constant(text: str) -> NoReturn:
+def no_constant(text: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity, for json.loads."""
     raise ValueError(f"{text} is not a number of JSON")
-
-
-def _refuse(origin: str, where: str, reason: str) -> NoReturn:
-    subject = f"{origin}: {where}" if where else origin
-    raise ModelCorrupt(
-        f"{subject} {reason}.", "Export the model again with --force, or restore the file as it was published."
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value that knows where it stands, so that every refusal can say so. All methods raise ModelCorrupt."""
+    """A value of a file that knows where it stands, so that every refusal can say so. All methods raise `error`.
+
+    `origin` is how refusals name the file; `places` has the origins of values below that have another, such as a line.
+    """
 
     origin: str
     where: str
     value: Any
+    fix: str = RESTORE
+    error: type[HfxError] = ModelCorrupt
+    places: Mapping[str, str] = field(default_factory=dict)
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise RepositoryError: this value `reason`."""
-        _refuse(self.origin, self.where, reason)
+    def refuse(self, reason: str, fix: str = "") -> NoReturn:
+        """Raise the error: this value `reason`."""
+        subject = f"{self.origin}: {self.where}" if self.where else self.origin
+        raise self.error(f"{subject} {reason}.", fix or self.fix)
 
     def child(self, name: str | int, value: Any) -> Node:
         """A value below this one."""
-        return Node(self.origin, f"{self.where}.{name}" if self.where else str(name), value)
+        where = f"{self.where}.{name}" if self.where else str(name)
+        return replace(self, origin=self.places.get(where, self.origin), where=where, value=value)
 
     def items(self) -> list[tuple[str, Node]]:
         """The members of an object, by name."""
         if not isinstance(self.value, dict):
-            self.refuse("must be an object")
+            self.refuse("must be a mapping")
         return [(self.child(repr(k), k).text(), self.child(k, v)) for k, v in self.value.items()]
 
     def members(self, of: type) -> dict[str, Node]:
@@ -116,6 +120,14 @@ class Node:
             missing, unknown = sorted(names - nodes.keys()), sorted(nodes.keys() - names)
             self.refuse(f"has no {missing[0]!r}" if missing else f"has {unknown[0]!r}, which is unknown")
         return nodes
+
+    def known(self, *names: str) -> dict[str, Node]:
+        """The members of an object that has no others; those that are null are left out."""
+        nodes = dict(self.items())
+        for name, node in nodes.items():
+            if name not in names:
+                node.refuse("is an unknown key", f"Known here: {', '.join(names)}.")
+        return {name: node for name, node in nodes.items() if node.value is not None}
 
     def elements(self) -> list[Node]:
         """The elements of a list."""
@@ -130,6 +142,18 @@ class Node:
         if not self.value.isprintable():  # control characters, lone surrogates, text direction overrides
             self.refuse("holds characters that can't be printed")
         return self.value
+
+    def string(self) -> str:
+        """A string of any characters but NUL that isn't empty."""
+        if not isinstance(self.value, str) or not self.value or "\0" in self.value:
+            self.refuse("must be a string that isn't empty")
+        return self.value
+
+    def choice(self, *values: str) -> str:
+        """One of `values`, in any case."""
+        if not isinstance(self.value, str) or self.value.lower() not in values:
+            self.refuse(f"must be one of {', '.join(values)}")
+        return self.value.lower()
 
     def optional_text(self) -> str | None:
         """The same, or None for null."""
@@ -148,9 +172,9 @@ class Node:
             self.refuse(f"must be {meaning}")
         return self.text()
 
-    def integer(self, least: int) -> int:
-        """An integer from `least` to 2**63 - 1; a boolean is none."""
-        if type(self.value) is not int or not least <= self.value < 2**63:
+    def integer(self, least: int, most: int = 2**63 - 1) -> int:
+        """An integer from `least` to `most`; a boolean is none."""
+        if type(self.value) is not int or not least <= self.value <= most:
             self.refuse(f"must be an integer of at least {least}")
         return self.value
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hfx import names
 from hfx.answering import Answer, Model, Request
-from hfx.batch import columns, scoring
-from hfx.batch.rows import row_seed
+from hfx.batch import scoring
+from hfx.batch.rows import ERROR, all_labels, fact_columns, prediction_columns, row_seed
 from hfx.errors import HfxError, ServerUnreachable, UsageError
 from hfx.metadata import check_text
 from hfx.names import Task
@@ -53,10 +53,10 @@ class Scoring:
 
     def predictions(self) -> tuple[Prediction, ...]:
         """The appended columns: a task's predictions, `error` (null where there is none), and facts about the row."""
-        facts = columns.fact_columns(self.task)
+        facts = fact_columns(self.task)
         return (
             *_predictions(self.task, self.settings, self.prefix),
-            Prediction(self.prefix + columns.ERROR, "text", _error),
+            Prediction(self.prefix + ERROR, "text", _error),
             *(_of_answer(self.prefix + fact.name, fact.kind, fact.cell) for fact in facts),
         )
 
@@ -64,7 +64,7 @@ class Scoring:
         """The request of one row: the cells of `inputs`. Raises UsageError for a cell that is no text."""
         texts = {name: [_text(cell, self.inputs[name])] for name, cell in zip(self.inputs, cells, strict=True)}
         seed = {names.SEED: [row_seed(self.seed, *cells)]} if self.task in names.GENERATION_TASKS else {}
-        return {**columns.all_labels(self.task), **seed, **self.settings, **texts}
+        return {**all_labels(self.task), **seed, **self.settings, **texts}
 
 
 def score_batches(
@@ -100,7 +100,7 @@ def score_batches(
 def _predictions(task: Task, settings: Request, prefix: str) -> Iterator[Prediction]:
     """Classifiers have their probabilities in one map, as labels may be no column names."""
     if not TASKS[task].has_all_labels:
-        for column in columns.prediction_columns(task, (), settings, prefix):
+        for column in prediction_columns(task, (), settings, prefix):
             yield _of_answer(column.name, column.kind, column.cell)
         return
     label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables have a `label`

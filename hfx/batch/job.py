@@ -26,18 +26,9 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 Action = Literal["append_row", "summary_only"]
 # Instructions for which libraries choose other kernels, whose sums differ in the last bits.
 INSTRUCTIONS = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx_vnni",
-    "avx512_bf16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "asimd",
-    "sve",
+    "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve",
     "i8mm",
-)
+)  # fmt: skip
 LIBRARIES = ("onnxruntime", "openvino", "tokenizers", "numpy")
 CPUINFO = Path("/proc/cpuinfo")
 IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that a server's model does not have

@@ -17,7 +17,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any, BinaryIO, Protocol
 
-from hfx.batch.columns import ERROR, ROW, as_float32s
+from hfx.batch.rows import ERROR, ROW, as_float32s
 from hfx.errors import UsageError
 from hfx.extras import install_command
 from hfx.tasks.task import CellKind

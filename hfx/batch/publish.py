@@ -90,7 +90,8 @@ def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], thresho
 
 def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError:
     """What is missing, and of which shards, where the job was run in shards."""
-    shards = [Shard(index, count) for count in _logged_shards(folder) for index in range(count)]
+    counts = {int(shard.partition("/")[2]) for event in folder.events() if (shard := event.get("shard"))}
+    shards = [Shard(index, count) for count in counts for index in range(count)]
     lacking = [str(shard) for shard in shards if not set(missing).isdisjoint(shard.chunks(chunks))]
     of_shards = f", of the shards {', '.join(lacking[:SHOWN_RANGES])}" if lacking else ""
     again = f"`hfx batch resume {folder.path}{f' --shard {lacking[0]}' if lacking else ''}`"
@@ -98,11 +99,6 @@ def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError
         f"{len(missing)} of {chunks} parts of {folder.path} are missing: {ranges(missing)}{of_shards}.",
         f"{again} computes them; `hfx batch publish {folder.path} --partial` writes what is there.",
     )
-
-
-def _logged_shards(folder: Folder) -> set[int]:
-    """Into how many shards the job was divided, as its log has it."""
-    return {int(shard.partition("/")[2]) for event in folder.events() if (shard := event.get("shard"))}
 
 
 def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: Threshold, mark: str) -> dict[str, Any]:

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.answering import Model, Request
-from hfx.batch.columns import labels_of
 from hfx.batch.folder import Folder
 from hfx.batch.job import JobModel, model_record, read_job, record_of
 from hfx.batch.options import RunOptions
 from hfx.batch.plan import read_plan
 from hfx.batch.progress import Progress, check_files, check_machine
 from hfx.batch.publish import count
-from hfx.batch.rows import probe
+from hfx.batch.rows import labels_of, probe
 from hfx.batch.scored_parts import score_chunks
 from hfx.batch.spark import open_in_worker
 from hfx.batch.worker import described, reported

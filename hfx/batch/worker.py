@@ -19,13 +19,12 @@ from typing import Any, TextIO
 
 from hfx import errors
 from hfx.answering import Model, Request
-from hfx.batch.columns import labels_of
 from hfx.batch.folder import Folder
 from hfx.batch.job import model_record, read_job
 from hfx.batch.models import open_model
 from hfx.batch.options import RunOptions
 from hfx.batch.plan import read_plan
-from hfx.batch.rows import probe
+from hfx.batch.rows import labels_of, probe
 from hfx.batch.scored_parts import Watch, score_chunks
 from hfx.errors import HfxError, ServerError
 

@@ -73,11 +73,7 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            help="Print the version.",
-            is_eager=True,
-            callback=_print_version,
-            rich_help_panel=GLOBAL,
+            "--version", help="Print the version.", is_eager=True, callback=_print_version, rich_help_panel=GLOBAL
         ),
     ] = False,
 ) -> None:
@@ -86,7 +82,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hfx ARGUMENTS` (the process's own without them) and return the exit code."""
-    typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is a module here once it is loaded
+    typed = list(sys.argv[1:] if arguments is None else arguments)
     reporter = Reporter.of(typed)
     if sys.stdout is None:  # it was closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115

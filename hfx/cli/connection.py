@@ -22,6 +22,18 @@ DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_REPOSITORY = Path("model_repository")
 TOKEN_VARIABLE = "HFX_TOKEN"
 AT_ONCE = 32
+Header = Annotated[
+    list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.", metavar="KEY:VALUE")
+]
+TokenFile = Annotated[
+    Path | None,
+    Option(
+        help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment.", metavar="FILE"
+    ),
+]
+TlsCa = Annotated[
+    Path | None, Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.", metavar="FILE")
+]
 LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
 
 
@@ -48,20 +60,9 @@ class Connection:
         None
     )
     max_in_flight: Annotated[int | None, Option(min=1, help=f"Requests under way at a time; default {AT_ONCE}.")] = None
-    header: Annotated[
-        list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.", metavar="KEY:VALUE")
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        Option(
-            help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment.",
-            metavar="FILE",
-        ),
-    ] = None
-    tls_ca: Annotated[
-        Path | None,
-        Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.", metavar="FILE"),
-    ] = None
+    header: Header = None
+    token_file: TokenFile = None
+    tls_ca: TlsCa = None
 
 
 def connect(connection: Connection) -> Client:
@@ -123,14 +124,11 @@ COMPLETION_SECONDS = 0.5  # that a server may take to answer
 def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names that begin with `incomplete`; none where neither a repository nor a server gives any."""
     url, repository = ctx.params.get("url"), ctx.params.get("repository")
-    names = [] if url else _published(Path(repository or DEFAULT_REPOSITORY))
+    manifests = [] if url else Path(repository or DEFAULT_REPOSITORY).glob(f"*/{MANIFEST_FILE}")
+    names = sorted(path.parent.name for path in manifests)
     if not names and "url" in ctx.params:
         names = _served(url[0] if isinstance(url, list) else url)
     return [name for name in names if name.startswith(incomplete)]
-
-
-def _published(repository: Path) -> list[str]:
-    return sorted(path.parent.name for path in repository.glob(f"*/{MANIFEST_FILE}"))
 
 
 def _served(url: str | None) -> list[str]:

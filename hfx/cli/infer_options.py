@@ -101,7 +101,7 @@ def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions)
             _refuse_option(task, flag(GenerationOptions, field))
     chosen = given(encoder) | given(generation)
     for name in chosen.keys() & {names.CANDIDATE_LABELS, names.TARGETS}:
-        chosen[name] = _split(chosen[name])
+        chosen[name] = [label.strip() for label in chosen[name].split(",") if label.strip()]
     return {name: _listed(value) for name, value in chosen.items()}
 
 
@@ -144,7 +144,3 @@ def _refuse_option(task: Task, option: str) -> NoReturn:
 
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _split(labels: str) -> list[str]:
-    return [label.strip() for label in labels.split(",") if label.strip()]

@@ -16,7 +16,7 @@ from hfx.cli.serve_options import FrontOptions, ServeOptions
 from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
-    from hfx.front.settings import Tls
+    from hfx.front.settings import Settings, Tls
     from hfx.triton import DockerServer, Server
     from hfx.triton.front import Front
 
@@ -43,32 +43,19 @@ def command(
 
     report = reporter(context)
     options.check()
-    host, tls, key_file = address(options.host), front_options.tls, front_options.key_file
-    front_options.check_host(host, tls)
+    host, settings = address(options.host), front_options.settings(repository)
+    front_options.check_host(host, settings.tls)
     left_out = _check_models(repository, options, report)
     _check_device(repository, options, report)
-    grpc_host = _grpc_host(host, options, front_options, report)
+    grpc_host = _grpc_host(host, options, settings, front_options.insecure, report)
     release = _check_release(repository, options, grpc_host, report)
-    arguments = body_arguments(front_options.limits.body, release >= BODY_BOUNDED)
+    arguments = body_arguments(settings.limits.body, release >= BODY_BOUNDED)
     if options.dry_run:
-        settings = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
-        _print_lines(DockerServer(repository, **settings, triton=options.tag, image=options.image), report)
+        container = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
+        _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)
         return
-    server = _server(repository, options, grpc_host, tls, left_out, arguments, report)
-    front = Front(
-        host,
-        options.http_port,
-        limits=front_options.limits,
-        key_file=key_file,
-        tls=tls,
-        access_log=front_options.access_log,
-        playground=not front_options.no_playground,
-        allowed_hosts=front_options.allowed_hosts,
-        cors_origins=front_options.cors_origins,
-        scrape_port=front_options.scrape_port,
-        repository=str(repository.absolute()),
-        report=report.warn,
-    )
+    server = _server(repository, options, grpc_host, settings.tls, left_out, arguments, report)
+    front = Front(host, options.http_port, settings, front_options.scrape_port, report.warn)
     _serve(server, front, report, options.watch)
 
 
@@ -119,12 +106,12 @@ def _check_release(repository: Path, options: ServeOptions, grpc_host: str, repo
     return release
 
 
-def _grpc_host(host: str, options: ServeOptions, front: FrontOptions, report: Reporter) -> str:
+def _grpc_host(host: str, options: ServeOptions, front: Settings, insecure: bool, report: Reporter) -> str:
     """The address of gRPC, beside HTTP at `host`; what callers of either must know, in lines to `report`."""
     from hfx.triton.server import LOOPBACK, is_loopback
 
     asks_certificates = front.tls is not None and front.tls.client_authorities and options.method != "docker"
-    is_open = front.insecure or asks_certificates
+    is_open = insecure or asks_certificates
     if not is_loopback(host):
         if front.key_file and not front.tls:
             report.warn("API keys travel in plain text here: give --tls-cert and --tls-key.")
@@ -193,7 +180,7 @@ def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
 
 
 def _announce(server: Server, front: Front, report: Reporter) -> None:
-    from hfx.triton.server import entry_points
+    from hfx.triton.loaded_models import entry_points
 
     urls = {"http_url": front.url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
     names = entry_points(server.http_url)

@@ -14,7 +14,7 @@ from typer import Option
 from hfx.errors import UsageError
 
 if TYPE_CHECKING:
-    from hfx.front.settings import Limits, Tls
+    from hfx.front.settings import Settings, Tls
 
 Device = Literal["cpu", "gpu"]
 CONTAINER = "Container (--with docker)"
@@ -146,9 +146,7 @@ class FrontOptions:
     insecure: Annotated[
         bool,
         Option(
-            "--insecure",
-            envvar="HFX_INSECURE",
-            help="Listen beyond this machine without a key or client certificates.",
+            "--insecure", envvar="HFX_INSECURE", help="Listen beyond this machine without a key or client certificates."
         ),
     ] = False
     max_body: Annotated[
@@ -199,12 +197,20 @@ class FrontOptions:
                     f"{origin!r} is not the origin of web pages.", "Give it as http://HOST:PORT, without a path."
                 )
 
-    @property
-    def limits(self) -> Limits:
-        """The bounds of the front."""
-        from hfx.front.settings import Limits
+    def settings(self, repository: Path) -> Settings:
+        """The settings of a front of `repository`. Raises UsageError for files that can't be used."""
+        from hfx.front.settings import Limits, Settings
 
-        return Limits(self.max_body * MIB, self.max_connections, self.max_requests)
+        return Settings(
+            limits=Limits(self.max_body * MIB, self.max_connections, self.max_requests),
+            tls=self.tls,
+            key_file=self.key_file,
+            access_log=self.access_log,
+            repository=str(repository.absolute()),
+            playground=not self.no_playground,
+            hosts=self.allowed_hosts,
+            origins=self.cors_origins,
+        )
 
     @property
     def tls(self) -> Tls | None:

@@ -52,29 +52,7 @@ from hfx.client.transport import Request, Stream, Transport
 from hfx.metadata import ModelMetadata, TensorMetadata
 
 __all__ = [
-    "Answer",
-    "AsyncClient",
-    "AsyncTextStream",
-    "Classification",
-    "Client",
-    "Embedding",
-    "Entities",
-    "Entity",
-    "Fill",
-    "Fills",
-    "Generation",
-    "GenerationSettings",
-    "ModelMetadata",
-    "Piece",
-    "Prediction",
-    "Rank",
-    "Request",
-    "RetryPolicy",
-    "Stream",
-    "TensorMetadata",
-    "TextStream",
-    "Tls",
-    "Token",
-    "Transport",
-    "TruncationWarning",
-]
+    "Answer", "AsyncClient", "AsyncTextStream", "Classification", "Client", "Embedding", "Entities", "Entity", "Fill",
+    "Fills", "Generation", "GenerationSettings", "ModelMetadata", "Piece", "Prediction", "Rank", "Request",
+    "RetryPolicy", "Stream", "TensorMetadata", "TextStream", "Tls", "Token", "Transport", "TruncationWarning",
+]  # fmt: skip

@@ -14,10 +14,10 @@ from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
 from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import TextStream
-from hfx.client.tasks import check_summarizer
 from hfx.client.transport import run
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
+from hfx.tasks import check_summarizer
 
 if TYPE_CHECKING:
     from hfx.client.calls import Vectors

@@ -11,10 +11,10 @@ from hfx.answering import Answer, Model, Piece, Request, plain_values
 from hfx.client.client import Client
 from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings, Settings, merged
-from hfx.client.tasks import task_of
 from hfx.errors import ModelChanged, RequestRefused, ServerError
 from hfx.names import GENERATION_TASKS
 from hfx.python_backends.engine.generation_settings import LISTS, from_text
+from hfx.tasks import task_of
 
 
 def served_model(client: Client, name: str) -> Model:

@@ -27,17 +27,8 @@ JSON = "application/json"
 BYTES = "BYTES"
 DATA_TYPES = {
     "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
+    **{f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits}") for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
 }
 _NAMES = {dtype: name for name, dtype in DATA_TYPES.items()}
 

@@ -29,10 +29,9 @@ from hfx.manifest import Precision, hash_folder, write_manifest
 from hfx.names import MANIFEST_FILE, PACKAGES_FOLDER
 from hfx.python_backends.deploy import onnxruntime_files
 from hfx.python_backends.onnxruntime.config import MODEL_FILE
-from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES
+from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, VARIANTS, config_path
 from hfx.repository.edit import rendered
 from hfx.repository.lint import check_rules
-from hfx.repository.subject import CONFIG, VARIANTS
 from hfx.strict_json import Json, read_text
 from hfx.triton import liveness
 from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arguments
@@ -166,8 +165,7 @@ def _make_ready(
 
 def _configure(folder: Path, config: Any, device: str, packages: Packages) -> None:
     """Write config.pbtxt for the device, with START_FILE where the model is Python's, and remove the variants."""
-    variant = folder / VARIANTS / f"{device}.pbtxt"
-    old = read_text(variant if variant.is_file() else folder / CONFIG, MAX_CONFIG_BYTES)
+    old = read_text(config_path(folder, device), MAX_CONFIG_BYTES)
     changes = [f"for {device}"]
     if config.backend == "onnxruntime" and device == "cpu":
         config.backend = "python"

@@ -14,10 +14,10 @@ from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
 from hfx.deploy.rules import containers, kubernetes, sagemaker
 from hfx.deploy.rules.subject import Files, read_files
 from hfx.errors import ModelCorrupt, UsageError
-from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, read_manifest, verify_file, verify_files
+from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, file_entry, read_manifest, verify_file, verify_files
 from hfx.names import MANIFEST_FILE
 from hfx.repository.subject import Finding, Rule
-from hfx.strict_json import Node, read_json
+from hfx.strict_json import read_json
 
 _MODULES = (containers, kubernetes, sagemaker)
 _RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
@@ -102,12 +102,7 @@ def read_record(folder: Path) -> Record:
             f"{path} has another format than {RECORD_FORMAT}.", "Use the version of hfx that wrote the folder."
         )
     models = tuple(name for name, _ in members["models"].items())
-    return Record(members["target"].text(), models, {name: _entry(node) for name, node in members["files"].items()})
-
-
-def _entry(node: Node) -> FileEntry:
-    at = node.members(FileEntry)
-    return FileEntry(at["sha256"].matching("[0-9a-f]{64}", "a SHA-256"), at["size"].integer(0))
+    return Record(members["target"].text(), models, {name: file_entry(node) for name, node in members["files"].items()})
 
 
 def differences(folder: Path, record: Record) -> list[FileProblem]:

@@ -20,8 +20,7 @@ from hfx.names import NET_SUFFIX, STREAM_SUFFIX, check_name
 from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.releases import MINIMUM_SECURE, Release, release, security_warning
 from hfx.repository import model, parse_config
-from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES
-from hfx.repository.subject import CONFIG, VARIANTS
+from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, config_path
 from hfx.strict_json import read_text
 
 # What a model needs while it is served
@@ -52,9 +51,7 @@ class ModelNeeds:
 
 def config_of(repository: Path, folder: str, device: str) -> Any:
     """The configuration message that a server of DEVICE uses for `folder`."""
-    chosen = repository / folder / VARIANTS / f"{device}.pbtxt"
-    path = chosen if chosen.is_file() else repository / folder / CONFIG
-    return parse_config(read_text(path, MAX_CONFIG_BYTES))
+    return parse_config(read_text(config_path(repository / folder, device), MAX_CONFIG_BYTES))
 
 
 def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:

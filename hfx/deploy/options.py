@@ -51,8 +51,7 @@ class Cluster:
     clients: Annotated[
         tuple[str, ...],
         Option(
-            "--allow-namespace",
-            help="Further namespaces that may send requests, such as the ingress controller's.",
+            "--allow-namespace", help="Further namespaces that may send requests, such as the ingress controller's."
         ),
     ] = ()
     api_keys: Annotated[

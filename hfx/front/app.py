@@ -117,12 +117,7 @@ class App:
         return self._web.check_origin(scope["method"], headers)
 
     async def _answer(
-        self,
-        scope: Scope,
-        receive: Receive,
-        headers: dict[bytes, bytes],
-        response: Response,
-        target: Target | None,
+        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response, target: Target | None
     ) -> None:
         path, method = scope["raw_path"], scope["method"].encode()
         only_scrapes = scope["extensions"]["hfx"]["connection"].only_scrapes

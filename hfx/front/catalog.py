@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from hfx.client.tasks import task_of
 from hfx.errors import ModelUnknown, RequestRefused
 from hfx.metadata import TEMPORARY, ModelMetadata, TensorMetadata
 from hfx.names import MEMBER_SUFFIXES, Task
+from hfx.tasks import task_of
 
 REFRESH_SECONDS = 2.0
 OK = 200

@@ -11,6 +11,7 @@ from hfx.front.inference import Inference
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped
 from hfx.front.settings import Limits
+from hfx.strict_json import no_constant
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Dialect:
 def parsed(body: bytes) -> Any:
     """The JSON in `body`, whose depth is bounded (guard.py). Raises Refusal (400)."""
     try:  # as text: of bytes, json.loads reads UTF-16 too, in which guard.py counts nothing right
-        return json.loads(body.decode(), parse_constant=_refuse_constant)
+        return json.loads(body.decode(), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"The body is not JSON: {error}. Send one complete JSON object.") from None
 
@@ -76,7 +77,3 @@ def parsed(body: bytes) -> Any:
 def event(content: Any) -> bytes:
     """A server-sent event."""
     return b"data: %b\n\n" % dumped(content)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")

@@ -112,10 +112,10 @@ class Settings:
     alone, without a key and without TLS; -1: none.
     """
 
-    listener: int
-    control: int
-    upstream: str
-    metrics: str
+    listener: int = -1
+    control: int = -1
+    upstream: str = ""
+    metrics: str = ""
     limits: Limits = field(default_factory=Limits)
     key_file: str = ""
     tls: Tls | None = None

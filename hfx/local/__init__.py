@@ -20,6 +20,7 @@ from hfx import native
 from hfx.errors import ModelMissing, NativeMissing
 from hfx.metadata import check_text
 from hfx.repository import parse_config
+from hfx.repository.config_pbtxt import config_path
 
 Device = Literal["cpu", "gpu"]
 Kind = Literal["CPU", "GPU"]
@@ -63,8 +64,7 @@ def _plain(row: NDArray[Any], scalar: bool) -> Any:
 
 def device_config(folder: Path, device: Device) -> dict[str, Any]:
     """The configuration of a model folder as `--model-config-name=DEVICE` would choose it. Raises ModelMissing."""
-    chosen = folder / "configs" / f"{device}.pbtxt"
-    return read_config(chosen if chosen.is_file() else folder / "config.pbtxt")
+    return read_config(config_path(folder, device))
 
 
 def read_config(path: Path) -> dict[str, Any]:

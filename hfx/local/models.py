@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def local_model(
-    repository: Path,
-    name: str,
-    timeout: float | None = None,
-    *,
-    device: Device = "cpu",
-    threads: int | None = None,
+    repository: Path, name: str, timeout: float | None = None, *, device: Device = "cpu", threads: int | None = None
 ) -> Iterator[Model]:
     """The model `name` of `repository`, opened; a generator's requests must be done in `timeout` seconds.
 

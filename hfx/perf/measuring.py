@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hfx.client import Client, ModelMetadata
 from hfx.client.address import parse_address
-from hfx.client.tasks import task_of
 from hfx.errors import LoadFailed, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX
-from hfx.perf.load import LoadLimits, Plan, RequestSet, Slo
+from hfx.perf.load import Plan
 from hfx.perf.loadgen.generate import check, generate
-from hfx.perf.loadgen.log import LoadRun, Progress, Watch
+from hfx.perf.loadgen.log import LoadRun, MeasureSpec, Progress, Target, Watch
 from hfx.perf.loadgen.stats import run_of
-from hfx.perf.results import Requests, Run, Scalar, Subject, Tool
-from hfx.perf.server import ServerWatch, Statistics, Target, located
+from hfx.perf.results import Requests, Run, Scalar, Subject
+from hfx.perf.server import ServerWatch, Statistics, located
 from hfx.perf.tools.locust import run_locust
 from hfx.perf.tools.perf_analyzer import run_perf_analyzer
+from hfx.tasks import task_of
 
 if TYPE_CHECKING:
     from hfx.triton import EmbeddedServer
@@ -28,21 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["MeasureSpec", "Target", "Watch", "device_of", "measure", "metadata", "server_target"]
 TOOLS = {"builtin": generate, "perf_analyzer": run_perf_analyzer, "locust": run_locust}
 PATIENCE = 10.0  # seconds that a server may take to say what a model takes
-
-
-@dataclass(frozen=True)
-class MeasureSpec:
-    """What is sent, how long and how, but not how many at a time. `stream` None: as the task is usually used.
-
-    `arguments` are further flags of perf_analyzer's or locust's own.
-    """
-
-    requests: RequestSet
-    limits: LoadLimits
-    slo: Slo | None = None
-    tool: Tool = "builtin"
-    stream: bool | None = None
-    arguments: tuple[str, ...] = ()
 
 
 def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Target:

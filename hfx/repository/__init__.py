@@ -7,14 +7,5 @@ from hfx.repository.publish import check_target, publish, recover, remove
 from hfx.repository.staging import Staging
 
 __all__ = [
-    "Entry",
-    "Staging",
-    "check_target",
-    "lint",
-    "model",
-    "models",
-    "parse_config",
-    "publish",
-    "recover",
-    "remove",
-]
+    "Entry", "Staging", "check_target", "lint", "model", "models", "parse_config", "publish", "recover", "remove",
+]  # fmt: skip

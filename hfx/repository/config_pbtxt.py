@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -16,25 +17,15 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from hfx.errors import RepositoryError
 
+CONFIG = "config.pbtxt"
+VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name
 MAX_CONFIG_BYTES = 1 << 20
 LINE_WIDTH = 140  # a message that fits is printed in one line
 # What a reader looks for first; protobuf's own order is by field number, which puts `backend` last.
 FIELD_ORDER = (
-    "name",
-    "backend",
-    "platform",
-    "default_model_filename",
-    "max_batch_size",
-    "input",
-    "batch_input",
-    "output",
-    "ensemble_scheduling",
-    "dynamic_batching",
-    "instance_group",
-    "optimization",
-    "parameters",
-    "model_warmup",
-)
+    "name", "backend", "platform", "default_model_filename", "max_batch_size", "input", "batch_input", "output",
+    "ensemble_scheduling", "dynamic_batching", "instance_group", "optimization", "parameters", "model_warmup",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +183,12 @@ def _fold(lines: Iterator[str]) -> list[str]:
 def _position(block: str) -> int:
     name = block.replace(":", " ").split(maxsplit=1)[0]
     return FIELD_ORDER.index(name) if name in FIELD_ORDER else len(FIELD_ORDER)
+
+
+def config_path(folder: Path, device: str) -> Path:
+    """The configuration of the model in `folder` that a server with --model-config-name=DEVICE uses."""
+    chosen = folder / VARIANTS / f"{device}.pbtxt"
+    return chosen if chosen.is_file() else folder / CONFIG
 
 
 def parse_config(text: str) -> Any:

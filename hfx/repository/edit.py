@@ -21,11 +21,10 @@ from hfx.errors import ModelCorrupt, RepositoryError
 from hfx.manifest import FileEntry, Manifest, created_now, hash_file, verify_files, write_manifest
 from hfx.names import MANIFEST_FILE, check_name
 from hfx.repository.catalog import model
-from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config, render_message
+from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, VARIANTS, config_path, parse_config, render_message
 from hfx.repository.lint import check_rules
 from hfx.repository.publish import publish, recover
 from hfx.repository.staging import Staging, storage
-from hfx.repository.subject import CONFIG, VARIANTS
 from hfx.strict_json import Json, read_text
 
 COPIED_BYTES = 1 << 20  # up to here a copy costs nothing; beyond it, files are linked
@@ -51,8 +50,7 @@ class Edit:
 
 def value(repository: Path, folder: str, field: str, device: str = "") -> Value | None:
     """What the configuration of `folder` says now; None where it has no such field, or is absent."""
-    path = repository / folder / VARIANTS / f"{device}.pbtxt"  # what a server reads with --model-config-name DEVICE
-    path = path if path.is_file() else repository / folder / CONFIG
+    path = config_path(repository / folder, device)
     return _read(_holder(parse_config(read_text(path, MAX_CONFIG_BYTES)), field)) if path.is_file() else None
 
 

@@ -19,12 +19,10 @@ from hfx.errors import RepositoryError
 from hfx.manifest import FileProblem, Manifest, verify_files
 from hfx.releases import Release
 from hfx.repository.catalog import Entry, model_folders, models
-from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, parse_config
+from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, VARIANTS, parse_config
 from hfx.repository.onnx_facts import OnnxFacts, read_onnx
 from hfx.strict_json import read_text
 
-CONFIG = "config.pbtxt"
-VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name
 DEFAULT = ""
 
 Severity = Literal["error", "warning"]

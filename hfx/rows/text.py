@@ -7,9 +7,10 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hfx.errors import UsageError
+from hfx.strict_json import no_constant, without_duplicates
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -129,23 +130,11 @@ def _no_object(reason: str) -> UsageError:
     return UsageError(f"It is no JSON object: {reason}.", 'Write one a line, e.g. {"text_input": "Hello"}.')
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in it")
-    return members
-
-
 def _finite(text: str) -> float:
     if math.isinf(value := float(text)):
         raise ValueError(f"{text} is too large")
     return value
 
 
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")
-
-
 # Once: json.loads makes a decoder for each call with such arguments, which takes longer than a short object.
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_float=_finite, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=without_duplicates, parse_float=_finite, parse_constant=no_constant)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hfx.errors import RequestRefused, UsageError
+from hfx.metadata import ModelMetadata
 from hfx.names import Task
 from hfx.tasks import (
     feature_extraction,
@@ -31,5 +33,38 @@ TASKS: Mapping[Task, TaskView] = {
     Task.TEXT2TEXT_GENERATION: generation.TEXT2TEXT_GENERATION,
     Task.TRANSLATION: generation.TRANSLATION,
 }
+SUMMARIZERS = (Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION)
 
-__all__ = ["TASKS", "TaskView"]
+
+def task_of(model: ModelMetadata) -> Task:
+    """The task of a served model: its configuration's parameter `task`, or else what its tensors fit.
+
+    Raises RequestRefused for a model that takes no text or gives no known result.
+    Generators have the same tensors whatever they were trained for: one whose configuration does not tell is a
+    text-generation.
+    """
+    if model.task in tuple(Task):
+        return Task(model.task)
+    inputs, outputs = {tensor.name for tensor in model.inputs}, {tensor.name for tensor in model.outputs}
+    for task, view in TASKS.items():
+        if inputs.issuperset(view.row.needed) and view.row.output in outputs:
+            return task
+    raise RequestRefused(
+        f"The model {model.name!r} is for none of hfx's tasks: it takes {', '.join(sorted(inputs)) or 'nothing'} "
+        f"and gives {', '.join(sorted(outputs)) or 'nothing'}.",
+        "Ask for the model itself, not for a member of it: `hfx list` shows the names.",
+        model=model.name,
+    )
+
+
+def check_summarizer(model: ModelMetadata) -> None:
+    """Raise UsageError if `model` is known not to summarize; a generator of unknown task may."""
+    task = task_of(model)
+    if task not in SUMMARIZERS and (model.task or task is not Task.TEXT_GENERATION):
+        raise UsageError(
+            f"The model {model.name!r} does not summarize: it is for {task}.",
+            "Use generate() to continue a text, or ask a summarization model.",
+        )
+
+
+__all__ = ["TASKS", "TaskView", "check_summarizer", "task_of"]

@@ -14,9 +14,9 @@ from typing import Any
 from hfx.names import MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX
 from hfx.python_backends.onnxruntime.config import POSTPROCESS
 from hfx.repository.catalog import model_folders
-from hfx.repository.config_pbtxt import render_message
+from hfx.repository.config_pbtxt import CONFIG, render_message
 from hfx.triton.installation import ONNXRUNTIME
-from hfx.triton.models import CONFIG_FILE, read_config
+from hfx.triton.models import read_config
 
 TYPE_STRING = 13
 COMMENTS = ("Made by: hfx serve, for its own copy",)
@@ -28,10 +28,10 @@ def use_backend(repository: Path, backend: str) -> None:
         net, last = (repository / (folder.name + suffix) for suffix in (NET_SUFFIX, POSTPROCESS_SUFFIX))
         if not ((folder / MANIFEST_FILE).is_file() and net.is_dir()):
             continue  # no encoder of hfx
-        configs = {path: read_config(path) for path in (net / CONFIG_FILE, *net.glob("configs/*.pbtxt"))}
+        configs = {path: read_config(path) for path in (net / CONFIG, *net.glob("configs/*.pbtxt"))}
         if any(config.backend != ONNXRUNTIME for config in configs.values()):
             continue
-        step = read_config(last / CONFIG_FILE) if last.is_dir() else None
+        step = read_config(last / CONFIG) if last.is_dir() else None
         merges = step is not None and all(_can_merge(config, step) for config in configs.values())
         for path, config in configs.items():
             config.backend = backend
@@ -40,9 +40,9 @@ def use_backend(repository: Path, backend: str) -> None:
             if merges or backend != ONNXRUNTIME:
                 _write(path, config)
         if merges:
-            ensemble = read_config(folder / CONFIG_FILE)
+            ensemble = read_config(folder / CONFIG)
             _merge(ensemble, net.name, last.name)
-            _write(folder / CONFIG_FILE, ensemble)
+            _write(folder / CONFIG, ensemble)
             (last / "1").rename(net / POSTPROCESS)
             shutil.rmtree(last)
 

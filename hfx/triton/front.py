@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from hfx.errors import ServerError
 from hfx.extras import install_command
-from hfx.front.settings import Limits, Settings, State, Tls
+from hfx.front.settings import Settings, State
 from hfx.process import ends_with_parent, exit_reason, spawn
 from hfx.triton.liveness.process_table import read_process
 from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
@@ -36,10 +36,8 @@ PACKAGES = ("uvicorn", "httptools", "uvloop")
 class Front:
     """The public HTTP port at HOST:PORT (0: a free one) of the server whose own HTTP is at a port of 127.0.0.1.
 
-    `repository` is the folder of the served models, for their tokenizers. `playground` is whether GET / answers with a
-    page to try them on. `allowed_hosts` are names of the server in a request's `Host`, beside this machine's; at an
-    address beyond it any will do without them. `cors_origins` are those of other servers' web pages that may send
-    requests. `scrape_port`, where it is not 0, has /metrics and /health alone, without a key and without TLS. `report`
+    Of `settings` all is taken that no start of a process decides. Their `hosts` are allowed beside this machine's; at
+    an address beyond it any will do without them. `scrape_port`, where it is not 0, is that of the `scraper`. `report`
     receives a line for each front that had to be replaced.
     """
 
@@ -47,15 +45,7 @@ class Front:
         self,
         host: str,
         port: int,
-        *,
-        limits: Limits,
-        key_file: str = "",
-        tls: Tls | None = None,
-        access_log: bool = False,
-        repository: str = "",
-        playground: bool = True,
-        allowed_hosts: Sequence[str] = (),
-        cors_origins: Sequence[str] = (),
+        settings: Settings,
         scrape_port: int = 0,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -64,22 +54,12 @@ class Front:
         self._listeners = [bind(host, port, "http", listening=False)]
         if scrape_port:
             self._listeners.append(bind(host, scrape_port, "scrapes", listening=False))
-        hosts = (*LOCAL_NAMES, host, *allowed_hosts) if allowed_hosts or is_loopback(host) else ()
-        self._settings = Settings(
-            self._listeners[0].fileno(),
-            -1,
-            "",
-            "",
-            limits,
-            key_file,
-            tls,
-            access_log,
-            repository,
-            playground,
-            hosts,
-            cors_origins,
-            time.time(),
-            self._listeners[-1].fileno() if scrape_port else -1,
+        self._settings = replace(
+            settings,
+            listener=self._listeners[0].fileno(),
+            hosts=(*LOCAL_NAMES, host, *settings.hosts) if settings.hosts or is_loopback(host) else (),
+            started=time.time(),
+            scraper=self._listeners[-1].fileno() if scrape_port else -1,
         )
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,7 +71,7 @@ class Front:
         self._control: socket.socket | None = None  # to the front that runs
         self._failure = ""
         self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
-        self.url = f"{'https' if tls else 'http'}://{contact(host)}:{self._listeners[0].getsockname()[1]}"
+        self.url = f"{'https' if settings.tls else 'http'}://{contact(host)}:{self._listeners[0].getsockname()[1]}"
 
     @property
     def pid(self) -> int:

@@ -5,21 +5,25 @@ Models that died are loaded again from the server's own folder, models that were
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from hfx.errors import ServerError
+from hfx.errors import ServerError, ServerUnreachable
+from hfx.metadata import TEMPORARY
+from hfx.names import MEMBER_SUFFIXES
 from hfx.repository import models as catalogue
 from hfx.repository.catalog import model_folders
 from hfx.triton import process
-from hfx.triton.liveness import Death, model_of
+from hfx.triton.liveness import Death, call, model_of
 from hfx.triton.models import answers_later, is_ensemble, select_models
 from hfx.triton.reload import Served, Unsettled, manifest_text
-from hfx.triton.server import entry_points
 
 
 class Instances:
@@ -232,3 +236,29 @@ class LoadedModels:
             for folder in reversed(folders):  # an ensemble before its members
                 self._served.unload(folder)
             self.revision += 1
+
+
+# As a server tells them
+ANSWER_SECONDS = 10.0
+
+
+def entry_points(http_url: str) -> list[str]:
+    """The names of the ready models, sorted, without the members of others."""
+    ready = {name for name in statistics(http_url) if TEMPORARY not in name}
+    members = {name + end for name in ready for end in MEMBER_SUFFIXES}
+    return sorted(ready - members)
+
+
+def statistics(http_url: str) -> dict[str, dict[str, Any]]:
+    """Triton's inference statistics: model name -> the object of its statistics extension.
+
+    E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
+    """
+    url = f"{http_url}/v2/models/stats"
+    try:
+        answer = json.loads(call(url, timeout=ANSWER_SECONDS))
+    except OSError as error:
+        raise ServerUnreachable(f"{url} has no answer: {error}.", "Is the server still running?") from error
+    except http.client.HTTPException as error:
+        raise ServerError(f"{error}.") from error
+    return {model["name"]: model for model in answer["model_stats"]}

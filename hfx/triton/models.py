@@ -20,8 +20,8 @@ from hfx.names import MANIFEST_FILE
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
+from hfx.repository.config_pbtxt import CONFIG, config_path
 
-CONFIG_FILE = "config.pbtxt"
 COPIED_BYTES = 1 << 20
 GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
 KIND_GPU = 1  # of ModelInstanceGroup
@@ -84,7 +84,7 @@ def _entries(repository: Path, names: Sequence[str]) -> list[Entry]:
 
 def select_models(repository: Path, names: Sequence[str]) -> list[str]:
     """All models of `repository`, or those with `names` and the members that they need, sorted by name."""
-    present = [folder.name for folder in model_folders(repository) if (folder / CONFIG_FILE).is_file()]
+    present = [folder.name for folder in model_folders(repository) if (folder / CONFIG).is_file()]
     if not present:
         raise RepositoryError(f"{repository} holds no model.", "Publish one with `hfx export MODEL`.")
     if not names:
@@ -106,7 +106,7 @@ def _members(folder: Path) -> list[str]:
     """The models that the one in `folder` needs: its manifest's folders and the steps of its ensemble."""
     manifest = folder / MANIFEST_FILE
     published = read_manifest(manifest).folders if manifest.exists() else ()
-    config = read_config(folder / CONFIG_FILE)
+    config = read_config(folder / CONFIG)
     return [*published, *(step.model_name for step in config.ensemble_scheduling.step)]
 
 
@@ -115,19 +115,19 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
     if any(any(Path("/dev").glob(pattern)) for pattern in GPU_DEVICES):
         return
     for name in names:
-        if any(group.kind == KIND_GPU for group in _device_config(repository / name, "gpu").instance_group):
+        if any(group.kind == KIND_GPU for group in read_config(config_path(repository / name, "gpu")).instance_group):
             raise UsageError(f"{name} is configured for a GPU, and this machine has none.", "Serve with --device cpu.")
 
 
 def answers_later(folder: Path, device: str) -> bool:
     """Whether requests of the model in `folder` may be open when its `execute` has returned, as those of generators."""
-    config = _device_config(folder, device)
+    config = read_config(config_path(folder, device))
     return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
 
 
 def is_ensemble(folder: Path) -> bool:
     """Whether the model in `folder` only calls others."""
-    return bool(read_config(folder / CONFIG_FILE).ensemble_scheduling.step)
+    return bool(read_config(folder / CONFIG).ensemble_scheduling.step)
 
 
 def python_processes(repository: Path, device: str, backends: Collection[str | None]) -> int:
@@ -135,15 +135,10 @@ def python_processes(repository: Path, device: str, backends: Collection[str | N
     processes = 0
     for folder in model_folders(repository):
         with suppress(RepositoryError):  # a configuration that can't be read: Triton will say so
-            config = _device_config(folder, device)
+            config = read_config(config_path(folder, device))
             if config.backend in backends:
                 processes += sum(group.count or 1 for group in config.instance_group) or 1
     return processes
-
-
-def _device_config(folder: Path, device: str) -> Any:
-    chosen = folder / "configs" / f"{device}.pbtxt"
-    return read_config(chosen if chosen.exists() else folder / CONFIG_FILE)
 
 
 def read_config(path: Path) -> Any:

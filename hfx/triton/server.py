@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
-import json
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
-from hfx.errors import ServerError, ServerUnreachable, UsageError
-from hfx.metadata import TEMPORARY
-from hfx.names import MEMBER_SUFFIXES
+from hfx.errors import ServerError, UsageError
 from hfx.triton.liveness import Death, call
-
-if TYPE_CHECKING:
-    from hfx.triton.loaded_models import LoadedModels
+from hfx.triton.loaded_models import LoadedModels
 
 DEVICES = ("cpu", "gpu")
 OPTIONS = {"http": "--http-port", "grpc": "--grpc-port", "metrics": "--metrics-port", "scrapes": "--scrape-port"}
-ANSWER_SECONDS = 10.0
 LOOPBACK = "127.0.0.1"
 
 
@@ -231,25 +225,3 @@ def is_ready(http_url: str) -> bool:
     except (OSError, http.client.HTTPException):
         return False
     return True
-
-
-def entry_points(http_url: str) -> list[str]:
-    """The names of the ready models, sorted, without the members of others."""
-    ready = {name for name in statistics(http_url) if TEMPORARY not in name}
-    members = {name + end for name in ready for end in MEMBER_SUFFIXES}
-    return sorted(ready - members)
-
-
-def statistics(http_url: str) -> dict[str, dict[str, Any]]:
-    """Triton's inference statistics: model name -> the object of its statistics extension.
-
-    E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
-    """
-    url = f"{http_url}/v2/models/stats"
-    try:
-        answer = json.loads(call(url, timeout=ANSWER_SECONDS))
-    except OSError as error:
-        raise ServerUnreachable(f"{url} has no answer: {error}.", "Is the server still running?") from error
-    except http.client.HTTPException as error:
-        raise ServerError(f"{error}.") from error
-    return {model["name"]: model for model in answer["model_stats"]}

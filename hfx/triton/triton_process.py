@@ -22,11 +22,11 @@ from hfx.triton.arguments import grpc_tls_arguments, server_arguments
 from hfx.triton.encoder_nets import use_backend
 from hfx.triton.installation import PYTHON, Installation, find_wheel
 from hfx.triton.liveness import Death, socket_url
-from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels
+from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels, statistics
 from hfx.triton.log import LogRotation, ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.models import check_gpu, copy_models, python_processes, select_models
 from hfx.triton.reload import Served
-from hfx.triton.server import Server, choose_ports, is_ready, port_taken, statistics
+from hfx.triton.server import Server, choose_ports, is_ready, port_taken
 from hfx.triton.workspace import Workspace, check_shared_memory, region_prefix, remove_regions, sweep
 
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models

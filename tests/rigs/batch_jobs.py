@@ -18,7 +18,6 @@ import pytest
 
 from hfx import names
 from hfx.answering import Model, Request
-from hfx.batch.columns import labels_of
 from hfx.batch.create import JobSpec, create, prepare
 from hfx.batch.folder import JOB, Folder
 from hfx.batch.job import Job, Output, model_record, read_job
@@ -26,6 +25,7 @@ from hfx.batch.models import Repository, open_model
 from hfx.batch.options import RunOptions, Threshold
 from hfx.batch.plan import PlannedChunk, read_plan
 from hfx.batch.publish import publish
+from hfx.batch.rows import labels_of
 from hfx.batch.scored_parts import score_chunks
 from hfx.cli import main
 from hfx.errors import RequestRefused

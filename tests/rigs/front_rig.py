@@ -6,13 +6,13 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from hfx.front.settings import Limits
+from hfx.front.settings import Limits, Settings
 from hfx.triton.front import Front
 
 INFER = "/v2/models/toy/infer"  # whose bodies are written anew
@@ -107,9 +107,15 @@ def upstream() -> Iterator[tuple[int, Seen]]:
 
 
 @contextmanager
-def fronted(port: int, limits: Limits | None = None, **options: Any) -> Iterator[Front]:
+def fronted(
+    port: int,
+    limits: Limits | None = None,
+    scrape_port: int = 0,
+    report: Callable[[str], None] = lambda line: None,
+    **settings: Any,
+) -> Iterator[Front]:
     """A front of the server at `port`."""
-    front = Front("127.0.0.1", 0, limits=limits or Limits(), **options)
+    front = Front("127.0.0.1", 0, Settings(limits=limits or Limits(), **settings), scrape_port, report)
     front.start(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
     try:
         yield front

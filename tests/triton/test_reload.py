@@ -11,7 +11,7 @@ import pytest
 from hfx.client import Client
 from hfx.errors import ModelMissing, ServerError
 from hfx.triton import EmbeddedServer
-from hfx.triton.server import entry_points
+from hfx.triton.loaded_models import entry_points
 from tests.rigs.repeated_calls import calling
 from tests.rigs.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
 from tests.rigs.waiting import wait_until

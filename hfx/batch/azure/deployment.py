@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from hfx.batch.azure.documents import Plain, Value
 from hfx.batch.azure.rows import row_settings
 from hfx.batch.create import JobSpec, default_rows
 from hfx.batch.job import Output
 from hfx.batch.models import describe
 from hfx.batch.options import RunOptions
 from hfx.names import Task
+from hfx.strict_json import Json, Node
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json"
 OutputAction = Literal["append_row", "summary_only"]
@@ -32,6 +32,7 @@ SETTINGS = (
 NAMED = ("name", "endpoint_name", "type", "model", "code_configuration", "environment_variables", "resources")
 OWN_VARIABLES = ("AZUREML_MODEL_DIR", "AZUREML_BI_OUTPUT_PATH")
 DEFAULT_MINI_BATCH = 10  # files
+MOST = 2**31 - 1  # of any number
 PLAIN_NAME = re.compile(r"\w[-.\w]{0,99}", re.ASCII)  # what can be the name of a file
 
 
@@ -75,15 +76,15 @@ class Deployment:
     code: Path | None
     scoring_script: str | None
     settings: Settings
-    kept: dict[str, Plain]
+    kept: dict[str, Json]
     has_type: bool = True
 
-    def document(self) -> dict[str, Plain]:
+    def document(self) -> dict[str, Json]:
         """The document that `parse_deployment` reads."""
-        settings: dict[str, Plain] = {key: value for key, value in asdict(self.settings).items() if value is not None}
-        resources: Plain = {"instance_count": settings.pop("instance_count")}
+        settings: dict[str, Json] = {key: value for key, value in asdict(self.settings).items() if value is not None}
+        resources: Json = {"instance_count": settings.pop("instance_count")}
         settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
-        document: dict[str, Plain] = {"$schema": SCHEMA, **self.kept}
+        document: dict[str, Json] = {"$schema": SCHEMA, **self.kept}
         document |= {"name": self.name, "endpoint_name": self.endpoint_name, "resources": resources}
         if self.model is not None:
             document["model"] = {"path": str(self.model)}
@@ -94,12 +95,12 @@ class Deployment:
         return {"compute": "local"} | document | {"type": "model", "settings": settings}  # Azure demands a compute
 
 
-def parse_deployment(document: Value, folder: Path, repository: Path) -> Deployment:
+def parse_deployment(document: Node, folder: Path, repository: Path) -> Deployment:
     """The deployment of a document, whose paths are relative to `folder`. Raises UsageError.
 
     A registered model `azureml:NAME@latest` is the published model NAME of `repository`.
     """
-    has_type = "type" in document.members()
+    has_type = "type" in document.value
     root = _root(document, has_type)
     code, script = _code(root.get("code_configuration"), folder)
     model = _model(root["model"], folder, repository) if "model" in root else None
@@ -112,16 +113,16 @@ def parse_deployment(document: Value, folder: Path, repository: Path) -> Deploym
         code,
         script,
         _settings(root, has_type),
-        {key: _resolved(key, root[key].plain(), folder) for key in KEPT if key in root},
+        {key: _resolved(key, root[key].value, folder) for key in KEPT if key in root},
         has_type,
     )
 
 
-def _root(document: Value, has_type: bool) -> dict[str, Value]:
+def _root(document: Node, has_type: bool) -> dict[str, Node]:
     for key in SETTINGS if has_type else ("settings",):
-        if key in document.members():
+        if key in document.value:
             fix = "Move it under `settings`." if has_type else "Add `type: model`."
-            document.members()[key].refuse("does not belong at the root", fix)
+            document.child(key, None).refuse("does not belong at the root", fix)
     root = document.known(*KEPT, *NAMED, *(["settings"] if has_type else SETTINGS))
     if "type" in root and root["type"].choice("model", "pipeline") != "model":
         root["type"].refuse("can't be pipeline here", "hfx runs deployments of type model.")
@@ -148,29 +149,29 @@ def published_spec(deployment: Deployment, inputs: tuple[str, ...] = ()) -> tupl
     return spec, task, options
 
 
-def required(document: Value, members: dict[str, Value], key: str) -> Value:
+def required(document: Node, members: dict[str, Node], key: str) -> Node:
     """The member `key`. Raises UsageError where it is missing."""
     if key not in members:
         document.refuse(f"has no {key}", f"Add `{key}:`.")
     return members[key]
 
 
-def checked_name(value: Value, pattern: str = r"[a-zA-Z][-_a-zA-Z0-9]*[a-zA-Z0-9]") -> str:
+def checked_name(value: Node, pattern: str = r"[a-zA-Z][-_a-zA-Z0-9]*[a-zA-Z0-9]") -> str:
     """A name of 3 to 32 characters. Raises UsageError for what is none."""
-    name = value.text()
+    name = value.string()
     if not (3 <= len(name) <= 32 and re.fullmatch(pattern, name)):
         value.refuse(f"is {name!r}, which is no name", f"A name has 3 to 32 characters of the form {pattern}.")
     return name
 
 
-def _model(value: Value, folder: Path, repository: Path) -> Path:
-    if isinstance(value.content, dict):
+def _model(value: Node, folder: Path, repository: Path) -> Path:
+    if isinstance(value.value, dict):
         members = value.known("path", "name", "version", "type", "description", "tags", "properties", "stage")
         if "type" in members and members["type"].choice(*MODEL_TYPES) == "mlflow_model":
             members["type"].refuse("can't be mlflow_model here", "Write a scoring script that loads the model.")
         return _existing(required(value, members, "path"), folder)
-    registered = re.fullmatch("azureml:([^:@/]+)(@latest|:1)", value.text())
-    if registered is None and value.text().startswith("azureml:"):
+    registered = re.fullmatch("azureml:([^:@/]+)(@latest|:1)", value.string())
+    if registered is None and value.string().startswith("azureml:"):
         value.refuse("names no model of a repository", "Write azureml:NAME@latest, NAME published by `hfx export`.")
     if registered is None:
         return _existing(value, folder)
@@ -180,25 +181,25 @@ def _model(value: Value, folder: Path, repository: Path) -> Path:
     return path.resolve()
 
 
-def _existing(value: Value, folder: Path) -> Path:
-    path = folder / value.text()
+def _existing(value: Node, folder: Path) -> Path:
+    path = folder / value.string()
     if not path.exists():
         value.refuse(f"is {path}, which does not exist", "Correct the path; it is relative to the file.")
     return path.resolve()
 
 
-def _code(value: Value | None, folder: Path) -> tuple[Path | None, str | None]:
+def _code(value: Node | None, folder: Path) -> tuple[Path | None, str | None]:
     if value is None:
         return None, None
     members = value.known("code", "scoring_script")
     code = _existing(required(value, members, "code"), folder)
     script = required(value, members, "scoring_script")
-    if not (code / script.text()).is_file() or not (code / script.text()).resolve().is_relative_to(code):
+    if not (code / script.string()).is_file() or not (code / script.string()).resolve().is_relative_to(code):
         script.refuse(f"is no file of {code}", "Name a file below `code`.")
-    return code, script.text()
+    return code, script.string()
 
 
-def _settings(root: dict[str, Value], has_type: bool) -> Settings:
+def _settings(root: dict[str, Node], has_type: bool) -> Settings:
     found = root
     if has_type:
         settings = root.get("settings")
@@ -208,7 +209,7 @@ def _settings(root: dict[str, Value], has_type: bool) -> Settings:
     least = {"mini_batch_size": 1, "max_concurrency_per_instance": 1, "error_threshold": -1}
     least |= {"instance_count": 1, "max_retries": 0, "timeout": 1}
     numbers = {**found, **resources, **retries}
-    values: dict[str, object] = {key: numbers[key].integer(low) for key, low in least.items() if key in numbers}
+    values: dict[str, object] = {key: numbers[key].integer(low, MOST) for key, low in least.items() if key in numbers}
     if "output_action" in found:
         values["output_action"] = found["output_action"].choice(*get_args(OutputAction))
     if "logging_level" in found:
@@ -220,25 +221,25 @@ def _settings(root: dict[str, Value], has_type: bool) -> Settings:
     return Settings(**values, environment_variables=variables)  # type: ignore[arg-type]
 
 
-def _file_name(value: Value) -> str:
-    name = value.text()
+def _file_name(value: Node) -> str:
+    name = value.string()
     if Path(name).name != name or name.startswith(".") or len(name.encode()) > 200 or not name.isprintable():
         value.refuse("must be the name of a file, without a folder", "E.g. predictions.csv.")
     return name
 
 
-def _variables(value: Value) -> dict[str, str]:
+def _variables(value: Node) -> dict[str, str]:
     variables = {}
-    for name, member in value.members().items():
-        if not isinstance(member.content, str | int | float) or isinstance(member.content, bool):
+    for name, member in value.items():
+        if not isinstance(member.value, str | int | float) or isinstance(member.value, bool):
             member.refuse("must be text or a number", "Put it in quotes.")
-        if name in OWN_VARIABLES or not name or "=" in name:
+        if name in OWN_VARIABLES or "=" in name:
             member.refuse("can't be set", "The job sets it.")
-        variables[name] = str(member.content)
+        variables[name] = str(member.value)
     return variables
 
 
-def _resolved(key: str, value: Plain, folder: Path) -> Plain:
+def _resolved(key: str, value: Json, folder: Path) -> Json:
     """The environment with absolute paths: the stored file lies elsewhere than the one that was read."""
     if key != "environment" or not isinstance(value, dict):
         return value

@@ -19,17 +19,13 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from hfx.batch.azure.deployment import (
-    DEFAULT_MINI_BATCH,
-    PLAIN_NAME,
-    Deployment,
-    parse_deployment,
-)
+from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, PLAIN_NAME, Deployment, parse_deployment
 from hfx.batch.azure.documents import read_document, write_document
 from hfx.batch.azure.workspace import Workspace, copy_code
 from hfx.batch.folder import JOB, Folder, storage, write_file
@@ -49,8 +45,7 @@ START_SECONDS, POLL_SECONDS = 60.0, 0.1
 Status = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]
 
 
-@dataclass(frozen=True)
-class InputFile:
+class InputFile(NamedTuple):
     """A file of the input, as it was when the job was made."""
 
     path: str
@@ -85,7 +80,7 @@ class AzureJob:
         """The job's name."""
         return self.folder.path.name
 
-    @property
+    @cached_property
     def invocation(self) -> Invocation:
         """What it was made for. Raises JobError."""
         try:
@@ -103,16 +98,12 @@ class AzureJob:
     @property
     def status(self) -> Status:
         """Its state. A job without a process that has not ended is Paused: the machine or the process was stopped."""
-        if self.folder.is_locked:
-            return "Running"
-        ended: Status | None = self.ended.get("status")
-        return ended or ("Cancelled" if self.folder.is_cancelled else "Paused")
+        return "Running" if self.folder.is_locked else self._stopped(self.ended)
 
     @property
     def ended(self) -> dict[str, Any]:
         """How the job ended; empty until then."""
-        last = [{"event": ""}, *self.folder.events()][-1]
-        return last if last["event"] == "ended" else {}
+        return _ended(self.folder.events())
 
     def end(self, status: Status, error: HfxError | None = None) -> None:
         """Write how the job ended."""
@@ -120,18 +111,12 @@ class AzureJob:
 
     def check_completed(self) -> None:
         """Raise why the job is not Completed."""
-        status, ended = self.status, self.ended
+        status = self.status
         if status in ("Paused", "Cancelled"):
             kind = JobCancelled if status == "Cancelled" else JobError
             raise kind(f"The job {self.name} is {status}.", f"`hfx batch job resume {self.name}` goes on with it.")
         if status == "Failed":
-            raise reported(ended)
-
-    def failed(self) -> int:
-        """How many files of a script have failed so far, or rows of a published model."""
-        if self.deployment.code is None:
-            return sum(errors_of(self.folder.events()).values())
-        return sum(self.script_parts().values())
+            raise reported(self.ended)
 
     def script_parts(self) -> dict[int, int]:
         """The mini-batches of a script that are done, and how many files of each failed."""
@@ -148,26 +133,38 @@ class AzureJob:
         return [files[first : first + size] for first in range(0, len(files), size)]
 
     def progress(self) -> dict[str, Any]:
-        """How far it is, as programs read it; mini-batches of a published model are known when it is planned."""
+        """How far it is, as programs read it; mini-batches of a published model are known when it is planned.
+
+        `failed` counts files of a script, or rows of a published model.
+        """
         invocation, deployment = self.invocation, self.deployment
+        is_running = self.folder.is_locked  # before the log is read, which then says how the job has ended
+        events = [*self.folder.events()]
         if deployment.code is not None:
-            mini_batches, done = len(self.mini_batches()), len(self.script_parts())
+            parts = self.script_parts()
+            mini_batches, done, failed = len(self.mini_batches()), len(parts), sum(parts.values())
         else:
             is_planned = (self.folder.path / JOB).exists()
             mini_batches, done = len(read_plan(self.folder)) if is_planned else 0, len(self.folder.done())
+            failed = sum(errors_of(events).values())
+        ended = _ended(events)
         return {
             "name": self.name,
-            "status": self.status,
+            "status": "Running" if is_running else self._stopped(ended),
             "endpoint_name": invocation.endpoint,
             "deployment_name": deployment.name,
             "created": invocation.created,
             "files": len(invocation.files),
             "mini_batches": mini_batches,
             "done": done,
-            "failed": self.failed(),
+            "failed": failed,
             "output": invocation.output,
-            "error": self.ended.get("message"),
+            "error": ended.get("message"),
         }
+
+    def _stopped(self, ended: Mapping[str, Any]) -> Status:
+        status: Status | None = ended.get("status")
+        return status or ("Cancelled" if self.folder.is_cancelled else "Paused")
 
     def start(self, error_threshold: int | None = None) -> None:
         """Run the job, or what is missing of it, in a process of its own; what failed in a Failed job is tried again.
@@ -236,6 +233,11 @@ class AzureJob:
                 time.sleep(POLL_SECONDS if running else 0)
 
 
+def _ended(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    last = [{"event": ""}, *events][-1]
+    return last if last["event"] == "ended" else {}
+
+
 def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
     """All jobs, or those of one endpoint, the oldest first."""
     found = [AzureJob(Folder(path.parent)) for path in workspace.jobs.glob(f"[!.]*/{INVOCATION}")]
@@ -292,8 +294,7 @@ def _fill(folder: Path, deployment: Deployment, invocation: Invocation) -> None:
     for path in _model_paths(deployment.model):
         (folder / "model" / path.name).symlink_to(path)
     _write_deployment(folder, deployment)
-    values = asdict(invocation) | {"files": [[file.path, file.size, file.modified] for file in invocation.files]}
-    content = json.dumps(values).encode()
+    content = json.dumps(asdict(invocation)).encode()
     write_file(folder / INVOCATION, lambda file: file.write(content))
     (folder / DRIVER_LOG).touch()
 

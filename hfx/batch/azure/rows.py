@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from hfx.answering import Model, Request
-from hfx.batch.columns import fact_columns, labels_of, prediction_columns
 from hfx.batch.models import Repository, open_model
 from hfx.batch.parts import JsonLines
-from hfx.batch.rows import Layout, NumberedRow, Requests, inputs_of
+from hfx.batch.rows import Layout, NumberedRow, Requests, fact_columns, inputs_of, labels_of, prediction_columns
 from hfx.batch.scoring import score
 from hfx.errors import ModelMissing, UsageError
 from hfx.metadata import ModelMetadata, check_values

@@ -18,24 +18,13 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 from hfx.batch.azure import worker as script_worker
 from hfx.batch.azure.deployment import Deployment, published_spec
 from hfx.batch.azure.jobs import AzureJob
 from hfx.batch.create import create
-from hfx.batch.folder import (
-    JOB,
-    SUMMARY,
-    Folder,
-    check_sum,
-    open_file,
-    storage,
-    temporary,
-    write_file,
-    write_sum,
-)
+from hfx.batch.folder import JOB, SUMMARY, Folder, check_sum, open_file, storage, temporary, write_file, write_sum
 from hfx.batch.job import read_job
 from hfx.batch.local import Pool, Worker, runner
 from hfx.batch.options import Threshold
@@ -52,7 +41,7 @@ log = logging.getLogger("hfx.batch.azure")
 def main(folder: Path) -> int:
     """Run what is missing of the job, and write how it ended; the exit code. A SIGTERM leaves the job Paused."""
     job = AzureJob(Folder(folder))
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with job.folder.locked():
         try:
             job.folder.check_cancelled()
@@ -76,10 +65,6 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
 def _run(job: AzureJob) -> None:
     logging.Formatter.converter = time.gmtime
     logging.basicConfig(stream=sys.stdout, format="%(asctime)sZ %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
@@ -94,7 +79,7 @@ def _run(job: AzureJob) -> None:
             script.run()
         if deployment.settings.output_action == "append_row":
             publish(job, Path(job.invocation.output) / deployment.settings.output_file_name)
-    log.info("The job has completed; %d %s failed.", job.failed(), "files" if deployment.code else "rows")
+    log.info("The job has completed; %d %s failed.", job.progress()["failed"], "files" if deployment.code else "rows")
 
 
 # A published model

@@ -27,8 +27,9 @@ from hfx.batch.azure.deployment import (
     published_spec,
     required,
 )
-from hfx.batch.azure.documents import Plain, Value, read_document, with_settings, write_document
+from hfx.batch.azure.documents import read_document, with_settings, write_document
 from hfx.errors import UsageError
+from hfx.strict_json import Json, Node
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchEndpoint.schema.json"
 MAX_CODE_BYTES = 300 << 20  # Azure's limit
@@ -41,22 +42,22 @@ class Endpoint:
 
     name: str
     default: str | None
-    kept: dict[str, Plain]
+    kept: dict[str, Json]
 
-    def document(self) -> dict[str, Plain]:
+    def document(self) -> dict[str, Json]:
         """The document that `parse_endpoint` reads."""
-        defaults: dict[str, Plain] = {"defaults": {"deployment_name": self.default}} if self.default else {}
+        defaults: dict[str, Json] = {"defaults": {"deployment_name": self.default}} if self.default else {}
         return {"$schema": SCHEMA, "name": self.name, **self.kept, **defaults}
 
 
-def parse_endpoint(document: Value) -> Endpoint:
+def parse_endpoint(document: Node) -> Endpoint:
     """The endpoint of a document. Raises UsageError."""
     members = document.known("$schema", "name", "description", "tags", "properties", "auth_mode", "defaults")
     defaults = members["defaults"].known("deployment_name") if "defaults" in members else {}
     if "auth_mode" in members:
         members["auth_mode"].choice("aad_token")
     default = checked_name(defaults["deployment_name"]) if "deployment_name" in defaults else None
-    kept = {key: value.plain() for key, value in members.items() if key not in ("name", "defaults")}
+    kept = {key: value.value for key, value in members.items() if key not in ("name", "defaults")}
     return Endpoint(checked_name(required(document, members, "name"), ENDPOINT_NAME), default, kept)
 
 
@@ -80,7 +81,7 @@ class Workspace:
         """One endpoint."""
         return parse_endpoint(self.endpoint_file(name))
 
-    def endpoint_file(self, name: str) -> Value:
+    def endpoint_file(self, name: str) -> Node:
         """The document of an endpoint."""
         path = self._endpoints / name / "endpoint.yml"
         if not PLAIN_NAME.fullmatch(name) or not path.is_file():
@@ -112,11 +113,11 @@ class Workspace:
         `settings.KEY` is KEY where the file is of the form that has no `settings`.
         """
         document = self._deployment_file(endpoint, name)
-        root = "" if "type" in document.members() else "settings."
+        root = "" if "type" in document.value else "settings."
         document = with_settings(document, [setting.removeprefix(root) for setting in settings])
         return parse_deployment(document, self._deployment_path(endpoint, name).parent, self.repository)
 
-    def _deployment_file(self, endpoint: str, name: str) -> Value:
+    def _deployment_file(self, endpoint: str, name: str) -> Node:
         """The document of a deployment."""
         self.endpoint_file(endpoint)
         path = self._deployment_path(endpoint, name)

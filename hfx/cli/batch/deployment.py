@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from hfx.cli.batch.azure import File, InWorkspace, Named, Set, Yes, confirm, document
+from hfx.cli.batch.endpoint import File, InWorkspace, Named, Set, Yes, confirm, document
 from hfx.cli.commands import grouped
 from hfx.cli.output import reporter
 from hfx.errors import UsageError

@@ -6,13 +6,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hfx.cli.batch.running import duration, report_end
 from hfx.cli.output import reporter
 from hfx.errors import JobError
+
+if TYPE_CHECKING:
+    from hfx.batch.folder import Folder
+    from hfx.batch.job import Job
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The job's folder.")]
 
@@ -66,11 +70,7 @@ def logs(ctx: typer.Context, folder: Dir) -> None:
       hfx batch logs scored
       hfx batch logs scored --json
     """
-    from hfx.batch.folder import Folder
-    from hfx.batch.job import read_job
-
-    job_folder = Folder(folder)
-    read_job(job_folder)
+    job_folder, _ = _job(folder)
     events = list(job_folder.events())
     reporter(ctx).result({"events": events}, map(_line, events))
 
@@ -84,11 +84,7 @@ def cancel(ctx: typer.Context, folder: Dir) -> None:
       hfx batch cancel scored
       hfx batch cancel /data/jobs/scored
     """
-    from hfx.batch.folder import Folder
-    from hfx.batch.job import read_job
-
-    job_folder = Folder(folder)
-    read_job(job_folder)
+    job_folder, _ = _job(folder)
     if job_folder.summary.exists():
         raise JobError(f"{folder} is completed.", "There is nothing to stop.")
     job_folder.cancel()
@@ -112,18 +108,23 @@ def publish(
       hfx batch publish scored
       hfx batch publish scored --json
     """
-    from hfx.batch.folder import Folder
-    from hfx.batch.job import read_job
     from hfx.batch.options import RunOptions, Threshold
     from hfx.batch.plan import read_plan
     from hfx.batch.publish import publish as publish_job
 
-    job_folder = Folder(folder)
-    job = read_job(job_folder)
+    job_folder, job = _job(folder)
     threshold = Threshold.parse(error_threshold or RunOptions.of(job.run).error_threshold)
     with job_folder.locked():
         summary = publish_job(job_folder, job, read_plan(job_folder), threshold, partial)
     report_end(job_folder, summary, None, reporter(ctx))
+
+
+def _job(folder: Path) -> tuple[Folder, Job]:
+    """The folder of a job, and the job. Raises JobError for another folder."""
+    from hfx.batch.folder import Folder
+    from hfx.batch.job import read_job
+
+    return Folder(folder), read_job(Folder(folder))
 
 
 def _line(event: Mapping[str, Any]) -> str:

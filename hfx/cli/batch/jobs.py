@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 from typer import Option
 
-from hfx.cli.batch.azure import InWorkspace, Named, Set
+from hfx.cli.batch.endpoint import InWorkspace, Named, Set
 from hfx.cli.commands import given, grouped
 from hfx.cli.output import Reporter, reporter
 from hfx.errors import UsageError

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -14,7 +15,6 @@ from hfx.cli.batch.running import (
     Watcher,
     WorkOptions,
     opened_runner,
-    parsed_shard,
     report_end,
     run_options,
     warn_of_unknown,
@@ -26,6 +26,10 @@ from hfx.cli.infer_options import EncoderOptions, GenerationOptions, checked, se
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.names import SEED
+
+if TYPE_CHECKING:
+    from hfx.batch.create import JobSpec
 
 
 @dataclass(frozen=True)
@@ -103,41 +107,44 @@ def run(
     if not given_inputs:
         raise UsageError("There is no input.", "Give files: hfx batch run NAME FILE... --column COLUMN --output DIR.")
     with deferred():
-        from hfx.batch.create import JobSpec, create, prepare
+        from hfx.batch.create import create, prepare
         from hfx.batch.folder import Folder
-        from hfx.batch.job import Output
         from hfx.batch.models import describe
         from hfx.batch.options import RunOptions
+        from hfx.batch.plan import parse_shard
         from hfx.batch.progress import finish, logged, missing_chunks, score_missing
     options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
-    shard = parsed_shard(work.shard)
+    shard = None if work.shard is None else parse_shard(work.shard)
     task, metadata, _ = describe(name, options.place())
     chosen = checked(settings(task, encoder, generation), metadata)
-    seed = chosen.pop("seed", [0])[0]
-    spec = JobSpec(
-        name,
-        given_inputs,
-        source.column or ["text"],
-        chosen,
-        seed,
-        Output(target.output_action, target.output_file_name, (), target.output_prefix),
-        target.keep_columns,
-        source.input_format,
-        source.mini_batch_size,
-        source.on_bad_row,
-    )
+    spec = _spec(name, given_inputs, chosen, source, target)
     folder = Folder(target.output)
     prepare(folder, shared=shard is not None)
     with working(folder, shard, f"Scoring by {name}", report) as show:
         folder.check_cancelled()
         show("planning")
-        with opened_runner(engine, name, options, chosen, probe=True) as running:
+        with opened_runner(engine, name, options, spec.settings, probe=True) as running:
             job, planned = create(folder, spec, task, options, running.open, shared=shard is not None)
             on_event = logged(folder, shard, Watcher.of(folder, planned, shard, show))
             score_missing(folder, job, planned, missing_chunks(folder, planned, shard), running, on_event)
         summary = finish(folder, job, planned, options.threshold, on_event)
     warn_of_unknown(job, report)
     report_end(folder, summary, shard, report)
+
+
+def _spec(
+    name: str, inputs: list[str], chosen: Mapping[str, list[Any]], source: InputOptions, target: OutputOptions
+) -> JobSpec:
+    """What the job is to do, with the settings `chosen`, of which the seed is one."""
+    from hfx.batch.create import JobSpec
+    from hfx.batch.job import Output
+
+    output = Output(target.output_action, target.output_file_name, (), target.output_prefix)
+    settings, seed = {key: value for key, value in chosen.items() if key != SEED}, chosen.get(SEED, [0])[0]
+    return JobSpec(
+        name, inputs, source.column or ["text"], settings, seed, output,
+        target.keep_columns, source.input_format, source.mini_batch_size, source.on_bad_row,
+    )  # fmt: skip
 
 
 @grouped
@@ -161,13 +168,13 @@ def resume(
         from hfx.batch.folder import Folder
         from hfx.batch.job import read_job
         from hfx.batch.options import RunOptions
-        from hfx.batch.plan import read_plan
+        from hfx.batch.plan import parse_shard, read_plan
         from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_missing
         from hfx.batch.publish import published
     job_folder = Folder(folder)
     job = read_job(job_folder)
     options = run_options(place, work, RunOptions.of(job.run))
-    shard = parsed_shard(work.shard)
+    shard = None if work.shard is None else parse_shard(work.shard)
     planned = read_plan(job_folder)
     if (summary := published(job_folder, job, planned, options.threshold)) is not None:
         report_end(job_folder, summary, shard, report)  # also where nothing can be written

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from typer import Option
 
 from hfx.cli.commands import given
-from hfx.cli.connection import TOKEN_VARIABLE
+from hfx.cli.connection import Header, TlsCa, TokenFile
 from hfx.errors import HfxError, UsageError
 
 if TYPE_CHECKING:
@@ -44,16 +44,9 @@ class PlaceOptions:
         list[str] | None,
         Option(help="A server of the model instead; may be given several times: the least loaded.", metavar="URL"),
     ] = None
-    header: Annotated[list[str] | None, Option(help="Header to send to servers, KEY:VALUE.", metavar="KEY:VALUE")] = (
-        None
-    )
-    token_file: Annotated[
-        Path | None,
-        Option(help=f"File with the servers' token; else {TOKEN_VARIABLE} of the environment.", metavar="FILE"),
-    ] = None
-    tls_ca: Annotated[
-        Path | None, Option("--tls-ca", help="File with the certificates of servers to trust.", metavar="FILE")
-    ] = None
+    header: Header = None
+    token_file: TokenFile = None
+    tls_ca: TlsCa = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,9 @@ def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> R
         raise UsageError("--url and --repository exclude each other.", "Choose where the model runs.")
     changes = {name: value for name, value in given(work).items() if name not in ("shard", "patience")}
     if work.patience is not None:
-        changes["patience"] = seconds(work.patience)
+        from hfx.perf.load import parse_seconds
+
+        changes["patience"] = parse_seconds(work.patience, "--patience")
     if place.repository or place.device:
         changes |= {"urls": ()}
     if place.repository:
@@ -136,21 +131,6 @@ def _client(place: PlaceOptions, urls: tuple[str, ...]) -> dict[str, Any]:
         return {}
     ca = {"tls_ca": str(place.tls_ca.absolute())} if place.tls_ca else {}
     return {"headers": headers_of(connection), "token": token_of(connection), **ca}
-
-
-def seconds(text: str) -> float:
-    """The seconds of a duration: 90, 30s, 5m, 2h. Raises UsageError."""
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in ("s", "m", "h") else (text, "s")
-    if not number.isdecimal() or not number.isascii() or len(number) > 9:
-        raise UsageError(f"{text!r} is no duration.", "Give seconds, or a number with s, m or h: 30s, 5m, 2h.")
-    return int(number) * {"s": 1.0, "m": 60.0, "h": 3600.0}[unit]
-
-
-def parsed_shard(text: str | None) -> Shard | None:
-    """The shard of an option, if any."""
-    from hfx.batch.plan import parse_shard
-
-    return None if text is None else parse_shard(text)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -14,9 +14,6 @@ from hfx.cli.commands import flag, grouped
 from hfx.cli.deploy.options import DeployOptions, print_written
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

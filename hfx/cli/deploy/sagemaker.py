@@ -82,7 +82,7 @@ def command(
 
 def _write(report: Reporter, options: DeployOptions, endpoint: EndpointOptions, packages: PackageOptions) -> None:
     from hfx.deploy.sagemaker import target
-    from hfx.deploy.sagemaker.container import tag_of
+    from hfx.deploy.sagemaker.aws import tag_of
     from hfx.deploy.sagemaker.endpoint import open_endpoint
 
     chosen = replace(options, triton=options.triton or tag_of(options.image))

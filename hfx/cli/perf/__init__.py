@@ -4,5 +4,5 @@ COMMANDS = {
     "run": "hfx.cli.perf.run",
     "compare": "hfx.cli.perf.compare",
     "report": "hfx.cli.perf.report",
-    "tools": "hfx.cli.perf.tools",
+    "tools": "hfx.cli.perf.run:tools",
 }

@@ -1,9 +1,9 @@
-"""`hfx perf run`: one served model under one load or several, as a table and a result file."""
+"""`hfx perf run`: one served model under one load or several; and `hfx perf tools`, what can send them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -201,3 +201,31 @@ def _judge(outcome: Outcome, allowed: float | None) -> None:
                 f" {run.load.label}: more than --max-error-rate {allowed:g}.",
                 "The result names the errors.",
             )
+
+
+def tools(
+    context: typer.Context,
+    tool: Annotated[
+        Literal["perf_analyzer"] | None, typer.Argument(metavar="[perf_analyzer]", help="What to fetch.")
+    ] = None,
+) -> None:
+    """List the load generators, or fetch NVIDIA's perf_analyzer.
+
+    Examples:
+      hfx perf tools
+      hfx perf tools perf_analyzer
+    """
+    from hfx.perf.tools import perf_analyzer
+
+    report = reporter(context)
+    if tool is not None:
+        with report.progress(f"Fetching {tool}"):
+            program = perf_analyzer.fetch()
+        value = {"tool": tool, "version": program.version, "path": str(program.path), "command": program.command}
+        report.result(
+            value, [f"perf_analyzer {program.version} is at {program.path}", f"Run it with: {program.command}"]
+        )
+        return
+    found = perf_analyzer.tools()
+    rows = [(each.name, each.version or "-", each.about, each.where or each.fix) for each in found]
+    report.table({"tools": [asdict(each) for each in found]}, ("tool", "version", "what it is", "where"), rows)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfx.deploy.rules.subject import Document, Files, Table, table, tables
-from hfx.deploy.sagemaker.container import TAG_PATTERN
-from hfx.deploy.sagemaker.endpoint import CUDA_13_AMI, GUIDE, REFERENCE
+from hfx.deploy.sagemaker.aws import CUDA_13_AMI, GUIDE, REFERENCE, TAG_PATTERN
 from hfx.deploy.wheels import CUDA_13_TAG
 from hfx.repository.subject import Problem, rule
 

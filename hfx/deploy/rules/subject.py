@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from hfx.errors import RepositoryError
-from hfx.repository.subject import CONFIG, Problem
+from hfx.repository.config_pbtxt import CONFIG
+from hfx.repository.subject import Problem
 from hfx.strict_json import read_text
 
 MAX_FILE_BYTES = 256 << 10

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hfx.deploy.sagemaker.endpoint import ECR_PATTERN
+from hfx.deploy.sagemaker.aws import ECR_PATTERN
 from hfx.deploy.sagemaker.requests import CALLS
 from hfx.errors import HfxError, ServerError, UsageError
 from hfx.extras import install_command

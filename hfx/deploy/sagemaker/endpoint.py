@@ -1,32 +1,20 @@
-"""What is deployed to SageMaker, as one frozen value: nothing of it is checked again by the requests.
-
-hfx has no prices of its own: they differ by region and change. A price file is JSON:
-
-    {"source": "…", "date": "2026-11-01", "region": "eu-west-1", "currency": "USD",
-     "instances": {"ml.c7i.xlarge": {"price": 0.2, "vcpus": 4, "memory_gib": 8, "gpus": 0}}}
-"""
+"""What is deployed to SageMaker, as one frozen value: nothing of it is checked again by the requests."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from hfx.deploy.deployment import Deployment, mib, open_deployment
 from hfx.deploy.options import EndpointOptions, check_range
-from hfx.deploy.sagemaker.container import image_of
+from hfx.deploy.sagemaker import aws
 from hfx.errors import UsageError
 
-# What the platform can't do: options that exclude each other, and the bounds of a call, each with its source.
-GUIDE = "https://docs.aws.amazon.com/sagemaker/latest/dg"
-REFERENCE = "https://docs.aws.amazon.com/sagemaker/latest/APIReference"
-_EXCLUSIONS = f"{GUIDE}/serverless-endpoints.html (feature exclusions)"
-_VARIANT = f"{REFERENCE}/API_ProductionVariant.html"
-
-CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"  # driver 580; the other images of instances have 550 or older
+# Options that exclude each other, each with the platform's reason.
+_EXCLUSIONS = f"{aws.GUIDE}/serverless-endpoints.html (feature exclusions)"
+_CONFIG = f"{aws.REFERENCE}/API_CreateEndpointConfig.html"
+_VARIANT = f"{aws.REFERENCE}/API_ProductionVariant.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +32,7 @@ CONFLICTS = (
     Conflict("--serverless", "--capture", "serverless endpoints capture no data", _EXCLUSIONS),
     Conflict("--serverless", "--subnet", "serverless endpoints are in no VPC", _EXCLUSIONS),
     Conflict("--serverless", "several models", "a serverless endpoint has one container and one model", _EXCLUSIONS),
-    Conflict("--serverless", "--async", "an endpoint is either of them", f"{REFERENCE}/API_CreateEndpointConfig.html"),
+    Conflict("--serverless", "--async", "an endpoint is either of them", _CONFIG),
     Conflict("--serverless", "--instance-type", "the platform chooses where a serverless endpoint runs", _VARIANT),
     Conflict("--serverless", "--budget", "a serverless endpoint has no price per hour", _VARIANT),
     Conflict("--serverless", "--ami", "a serverless endpoint has no instances", _VARIANT),
@@ -55,7 +43,7 @@ CONFLICTS = (
         "--async",
         "--stream",
         "an asynchronous answer is one object in S3",
-        f"{REFERENCE}/API_runtime_InvokeEndpointAsync.html",
+        f"{aws.REFERENCE}/API_runtime_InvokeEndpointAsync.html",
     ),
     Conflict("--instance-type", "--budget", "either the type is chosen or its price", "hfx"),
 )
@@ -71,134 +59,10 @@ def refuse_conflicts(given: Collection[str]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class CallLimits:
-    """What one call may take: bytes of a request's body, seconds until its answer is complete."""
-
-    body_bytes: int
-    seconds: int
-    source: str
-
-
-CALL_LIMITS = {
-    "real-time": CallLimits(6_291_456, 60, f"{REFERENCE}/API_runtime_InvokeEndpoint.html"),
-    "serverless": CallLimits(4 << 20, 60, f"{GUIDE}/serverless-endpoints-invoke.html"),
-    "async": CallLimits(1 << 30, 3600, f"{GUIDE}/async-inference.html"),
-}
-SERVERLESS_MEMORY = tuple(range(1024, 6144 + 1, 1024))  # MB; ProductionVariantServerlessConfig
-SERVERLESS_CONCURRENCY = 200
-SERVERLESS_START_SECONDS = 180  # until /ping answers, the download of the model included (serverless-endpoints-invoke)
-CONTAINERS = 15  # of one endpoint, multi-container-create.html
-INSTANCES = 1000
-
-
-# Instances and their prices
-
-
-INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<features>[a-z]*)\.(?P<size>[a-z0-9]+)")
-GPU_FAMILIES = {"g", "p"}
-# Elastic Inference took no new customers from April 2023 on; the others are chips that neither ONNX Runtime's nor
-# OpenVINO's wheels run on.
-OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
-GRAVITON = "g"  # in the features of a CPU family: an Arm processor; a bundle's wheels are for x86-64
-
-
-def check_instance_type(name: str, device: str) -> str:
-    """`name` when it can run a bundle for `device`; UsageError otherwise."""
-    match = INSTANCE_PATTERN.fullmatch(name)
-    if match is None:
-        raise UsageError(f"{name!r} is no instance type.", "Give one like ml.c7i.xlarge.")
-    family, features = match["family"], match["features"]
-    if family in OTHER_CHIPS:
-        raise UsageError(f"{name} can't run ONNX models: {OTHER_CHIPS[family]}.", "Choose a CPU or NVIDIA type.")
-    if family not in GPU_FAMILIES and GRAVITON in features:
-        raise UsageError(f"{name} has Arm processors; the wheels of a bundle are for x86-64.", "Choose another type.")
-    if device == "gpu" and family not in GPU_FAMILIES:
-        raise UsageError(f"{name} has no GPU.", "Choose one of ml.g or ml.p, or use --device cpu.")
-    return name
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What an instance costs an hour, and what it has; `source` says whose figure it is and of which day."""
-
-    instance_type: str
-    hourly: float
-    currency: str
-    vcpus: int
-    memory_bytes: int
-    gpus: int
-    source: str
-
-
-def read_prices(path: Path, region: str) -> dict[str, Price]:
-    """The prices of the file at `path`, by instance type. Raises UsageError for a file of another form or region."""
-    try:
-        table = json.loads(path.read_text("utf-8"))
-        head = {key: _text(table[key]) for key in ("source", "date", "region", "currency")}
-        source = f"{head['source']}, {head['date']}"
-        prices = {name: _price(name, row, head["currency"], source) for name, row in table["instances"].items()}
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"{path} is no price file: {error!r}.", "docs/deploy-sagemaker.md has its form.") from error
-    if head["region"] != region:
-        raise UsageError(f"{path} has the prices of {head['region']}, not of {region}.", "Give those of the region.")
-    return prices
-
-
-def _price(name: str, row: dict[str, Any], currency: str, source: str) -> Price:
-    hourly = float(row["price"])
-    if not 0 < hourly < 1e6:
-        raise ValueError(f"price {hourly}")
-    memory = int(row["memory_gib"] * (1 << 30))
-    return Price(name, hourly, currency, int(row["vcpus"]), memory, int(row["gpus"]), source)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is no text")
-    return value
-
-
-def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budget: float) -> Price:
-    """The cheapest instance that has what `deployments` need together and costs at most `budget` an hour.
-
-    Raises UsageError when there is none.
-    """
-    device = deployments[0].device
-    cpus = max(each.cpus.value for each in deployments)
-    memory = sum(each.memory.value for each in deployments)
-    fitting = [
-        price
-        for price in prices.values()
-        if price.vcpus >= cpus and price.memory_bytes >= memory and _can_run(price, device)
-    ]
-    needed = f"{cpus} processors, {mib(memory)} of memory" + (" and a GPU" if device == "gpu" else "")
-    if not fitting:
-        raise UsageError(f"No instance of the price file has {needed}.", "Add one to it, or give --instance-type.")
-    best = min(fitting, key=lambda price: (price.hourly, price.instance_type))
-    if best.hourly > budget:
-        raise UsageError(
-            f"The cheapest instance with {needed} is {best.instance_type}: {best.hourly:g} {best.currency} an hour.",
-            "Raise --budget, or export a smaller model.",
-        )
-    return best
-
-
-def _can_run(price: Price, device: str) -> bool:
-    try:
-        check_instance_type(price.instance_type, device)
-    except UsageError:
-        return False
-    return device == "cpu" or price.gpus > 0
-
-
 # The endpoint
 
 
 ROLE_PATTERN = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/[A-Za-z0-9+=,.@/_-]{1,512}")
-ECR_PATTERN = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<repository>[^:@]+)(?:[:@].*)?"
-)
 S3_PATTERN = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.*'()-]+)*")
 ID_PATTERNS = {"--subnet": re.compile(r"subnet-[0-9a-f]{8,17}"), "--security-group": re.compile(r"sg-[0-9a-f]{8,17}")}
 
@@ -218,7 +82,7 @@ class Endpoint:
     bucket: str
     instance_type: str
     memory_mb: int
-    price: Price | None
+    price: aws.Price | None
 
     @property
     def mode(self) -> str:
@@ -262,7 +126,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
         raise UsageError(f"{settings.role!r} is no role.", "Give --role arn:aws:iam::ACCOUNT:role/NAME.")
     if not image and not settings.region:
         raise UsageError("The region is not known.", "Give --region, or --image with the URI of an image in ECR.")
-    image = image or image_of(settings.region, deployment.release.tag)
+    image = image or aws.image_of(settings.region, deployment.release.tag)
     registry = _registry(image, settings.region)
     deployments = tuple(_alone(deployment, index) for index in range(len(deployment.models)))
     price = _chosen_price(deployments, registry["region"], settings)
@@ -314,47 +178,47 @@ def _alone(deployment: Deployment, index: int) -> Deployment:
 
 
 def _registry(image: str, region: str) -> re.Match[str]:
-    match = ECR_PATTERN.fullmatch(image)
+    match = aws.ECR_PATTERN.fullmatch(image)
     if match is None:
         raise UsageError(
             f"{image!r} is not in Amazon ECR, where SageMaker takes images from.",
             "Push it there: ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG. "
-            "Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ContainerDefinition.html",
+            f"Source: {aws.REFERENCE}/API_ContainerDefinition.html",
         )
     if region and match["region"] != region:
         raise UsageError(
             f"The image is in {match['region']}, the endpoint in {region}.",
-            "Push the image to the endpoint's region. "
-            "Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ContainerDefinition.html",
+            f"Push the image to the endpoint's region. Source: {aws.REFERENCE}/API_ContainerDefinition.html",
         )
     return match
 
 
-def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> Price | None:
+def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> aws.Price | None:
     """The price of the chosen instance, or the instance that a budget buys; None without a price file."""
     if settings.budget is not None and settings.prices is None:
         raise UsageError("--budget needs prices, and hfx has none.", "Give --prices FILE, or --instance-type.")
     if settings.prices is None or settings.serverless:
         return None
-    prices = read_prices(settings.prices, region)
+    prices = aws.read_prices(settings.prices, region)
     if settings.budget is not None:
-        return cheapest(prices, deployments, settings.budget / max(settings.instances, 1))
+        return aws.cheapest(prices, deployments, settings.budget / max(settings.instances, 1))
     return prices.get(settings.instance_type)
 
 
 def _serverless_memory(deployment: Deployment, settings: EndpointOptions) -> int:
     """The memory in MB: as asked for, or the smallest size that holds the estimate."""
-    sizes = ", ".join(map(str, SERVERLESS_MEMORY))
+    sizes = ", ".join(map(str, aws.SERVERLESS_MEMORY))
     if settings.memory_mb is not None:
-        if settings.memory_mb not in SERVERLESS_MEMORY:
+        if settings.memory_mb not in aws.SERVERLESS_MEMORY:
             raise UsageError(f"Serverless endpoints have no {settings.memory_mb} MB of memory.", f"Choose {sizes}.")
         return settings.memory_mb
     needed = deployment.memory.value
-    for size in SERVERLESS_MEMORY:
+    for size in aws.SERVERLESS_MEMORY:
         if size << 20 >= needed:
             return size
     raise UsageError(
-        f"{deployment.names[0]!r} needs {mib(needed)} of memory; a serverless endpoint has {SERVERLESS_MEMORY[-1]} MB.",
+        f"{deployment.names[0]!r} needs {mib(needed)} of memory; "
+        f"a serverless endpoint has {aws.SERVERLESS_MEMORY[-1]} MB.",
         "Use --instance-type, export it with int8 weights, or say --memory-mb 6144 if you have measured less.",
     )
 
@@ -364,10 +228,10 @@ def _check(endpoint: Endpoint) -> None:
     if not settings.serverless:
         if not endpoint.instance_type:
             raise UsageError("No instance is chosen.", "Give --instance-type, --budget with --prices, or --serverless.")
-        check_instance_type(endpoint.instance_type, endpoint.device)
+        aws.check_instance_type(endpoint.instance_type, endpoint.device)
         _check_ami(endpoint)
-    if len(endpoint.deployments) > CONTAINERS:
-        raise UsageError(f"An endpoint has at most {CONTAINERS} containers.", "Deploy fewer models.")
+    if len(endpoint.deployments) > aws.CONTAINERS:
+        raise UsageError(f"An endpoint has at most {aws.CONTAINERS} containers.", "Deploy fewer models.")
     if len(set(endpoint.hostnames)) < len(endpoint.deployments):
         raise UsageError("Two models would have the same hostname.", "Publish one of them under another NAME.")
     if settings.security_groups and not settings.subnets:
@@ -376,10 +240,10 @@ def _check(endpoint: Endpoint) -> None:
         raise UsageError("--subnet needs a security group.", "Give --security-group too.")
     _check_ids("--subnet", settings.subnets)
     _check_ids("--security-group", settings.security_groups)
-    check_range("--instances", settings.instances, 1, INSTANCES)
-    check_range("--max-instances", settings.max_instances, settings.instances, INSTANCES)
+    check_range("--instances", settings.instances, 1, aws.INSTANCES)
+    check_range("--max-instances", settings.max_instances, settings.instances, aws.INSTANCES)
     check_range("--capture", settings.capture, 1, 100)
-    check_range("--concurrency", settings.concurrency, 1, SERVERLESS_CONCURRENCY)
+    check_range("--concurrency", settings.concurrency, 1, aws.SERVERLESS_CONCURRENCY)
     check_range("--scale-target", settings.scale_target, 1e-3, 1e6)
     if settings.max_instances is not None and settings.scale_target is None and not endpoint.slots:
         raise UsageError(
@@ -392,11 +256,10 @@ def _check_ami(endpoint: Endpoint) -> None:
     ami = endpoint.settings.ami
     if ami and endpoint.device == "cpu":
         raise UsageError("--ami chooses the driver of GPU instances.", "Leave it out, or use --device gpu.")
-    if ami and ami != CUDA_13_AMI:
+    if ami and ami != aws.CUDA_13_AMI:
         raise UsageError(
             f"--ami {ami} has a driver older than CUDA 13 needs, which the image and onnxruntime-gpu are built for.",
-            f"Use {CUDA_13_AMI} (the default). "
-            "Source: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ProductionVariant.html",
+            f"Use {aws.CUDA_13_AMI} (the default). Source: {_VARIANT}",
         )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.deploy.sagemaker import isolated
-from hfx.deploy.sagemaker.container import PORT, server_arguments
+from hfx.deploy.sagemaker.aws import PORT, server_arguments
 from hfx.errors import ServerError, UsageError
 from hfx.process import end
 from hfx.triton import process

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hfx.deploy.sagemaker.container import environment
-from hfx.deploy.sagemaker.endpoint import CUDA_13_AMI, ECR_PATTERN, Endpoint
+from hfx.deploy.sagemaker.aws import CUDA_13_AMI, ECR_PATTERN, environment
+from hfx.deploy.sagemaker.endpoint import Endpoint
 
 VARIANT = "AllTraffic"
 DOWNLOAD_SECONDS = 1800  # that an instance may take to fetch and unpack the archive
@@ -175,16 +175,10 @@ def _scaled(endpoint: Endpoint) -> dict[str, Any]:
 
 NAMESPACES = ("/aws/sagemaker/Endpoints",)  # of the metrics that an instance writes
 NETWORK_ACTIONS = (
-    "ec2:CreateNetworkInterface",
-    "ec2:CreateNetworkInterfacePermission",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission",
-    "ec2:DescribeDhcpOptions",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeSecurityGroups",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeVpcs",
-)
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs",
+)  # fmt: skip
 
 
 def trust(endpoint: Endpoint) -> dict[str, Any]:

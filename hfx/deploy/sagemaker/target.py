@@ -13,7 +13,8 @@ from typing import Any
 from hfx.deploy import bundle
 from hfx.deploy.deployment import Deployment
 from hfx.deploy.folder import output_folder, render
-from hfx.deploy.sagemaker.endpoint import CALL_LIMITS, SERVERLESS_START_SECONDS, Endpoint
+from hfx.deploy.sagemaker.aws import CALL_LIMITS, SERVERLESS_START_SECONDS
+from hfx.deploy.sagemaker.endpoint import Endpoint
 from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies, policy, trust
 from hfx.manifest import hash_file
 

@@ -17,6 +17,19 @@ import numpy as np
 from hfx.client import calls
 from hfx.client.results import Generation, Token
 from hfx.client.settings import GenerationSettings
+from hfx.front.answers import (
+    cosines,
+    details,
+    entities,
+    fills,
+    finish_reason,
+    labels,
+    normalized,
+    ranking,
+    stream_tokens,
+    text_field,
+    vector_json,
+)
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
 from hfx.front.fields import (
@@ -34,10 +47,7 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order
-from hfx.front.logprobs import details, finish_reason, stream_tokens
-from hfx.front.pipelines import entities, fills, labels, ranking, text_field
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.vectors import cosines, normalized, vector_json
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
@@ -87,7 +97,8 @@ async def infer(request: DialectRequest) -> bytes | Events:
     parameters = fields.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise Refusal(400, f"parameters is {shown(parameters)}. Send an object.", param="parameters")
-    inputs = Inputs(request, model, fields.get("inputs"), _present(parameters))
+    present = {name: value for name, value in parameters.items() if value is not None}
+    inputs = Inputs(request, model, fields.get("inputs"), present)
     if flag(fields, "stream"):
         check_generator(model)
         return _stream(inputs)
@@ -290,10 +301,6 @@ def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None
     if parameters.get(name) not in (None, value):
         message = f"{name} is {shown(parameters[name])}. Send {value!r} ({reason}), or leave it out."
         raise Refusal(400, message, param=name)
-
-
-def _present(parameters: Fields) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if value is not None}
 
 
 DIALECT = Dialect(

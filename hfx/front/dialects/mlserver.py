@@ -14,6 +14,7 @@ from typing import Any
 
 from hfx.client import calls
 from hfx.client.calls import Call
+from hfx.front.answers import entities, labels, text_field
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
 from hfx.front.fields import (
@@ -29,7 +30,6 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order
-from hfx.front.pipelines import entities, labels, text_field
 from hfx.front.refusals import Refusal, dumped, error_object
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task

@@ -15,6 +15,14 @@ from typing import Any
 from hfx.client import calls
 from hfx.client.results import Generation, Piece, joined
 from hfx.client.settings import GenerationSettings
+from hfx.front.answers import (
+    CompletionLogprobs,
+    LogprobsForm,
+    chat_alternatives,
+    chat_logprobs,
+    completion_alternatives,
+    vector_json,
+)
 from hfx.front.catalog import ServedModel
 from hfx.front.chat import chat_prompt, chat_settings
 from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, event
@@ -33,15 +41,7 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.inference import in_order, interleaved
-from hfx.front.logprobs import (
-    CompletionLogprobs,
-    LogprobsForm,
-    chat_alternatives,
-    chat_logprobs,
-    completion_alternatives,
-)
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.vectors import vector_json
 from hfx.names import Task
 
 MOST_CHOICES = 64

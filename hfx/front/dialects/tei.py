@@ -16,12 +16,11 @@ import numpy as np
 from hfx.client import calls
 from hfx.client.results import Classification, Embedding, Rank
 from hfx.errors import RequestRefused
+from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
 from hfx.front.fields import Fields, check_count, flag, json_object, refuse_unknown, shown, text, texts
-from hfx.front.pipelines import ranking
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.vectors import cosines, normalized
 from hfx.metadata import INT32_MAX
 from hfx.names import TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG

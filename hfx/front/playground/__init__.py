@@ -5,25 +5,120 @@ The page is static and holds no secrets, so it is read without a key; what it re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Document, Route
-from hfx.front.playground.forms import list_models
-from hfx.front.refusals import Header, error_object
+from hfx.front.model_files import ModelFiles
+from hfx.front.refusals import Header, Refusal, dumped, error_object
+from hfx.names import ADD_SPECIAL_TOKENS, GENERATION_TASKS, LOGPROBS, LONG, RETURN_LOG_PROBS, SEED, Task
+from hfx.python_backends.engine.generation_settings import CHUNKS, SETTINGS, TRANSLATION, Setting, of_scope
+from hfx.tasks import TASKS
+from hfx.tasks.task import FieldKind, FormField
+
+KINDS: Mapping[str, FieldKind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
+LANGUAGES = of_scope(TRANSLATION)
+COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the others are folded away
+UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS, ADD_SPECIAL_TOKENS)  # the page shows texts, not their tokens
+
+
+async def list_models(request: DialectRequest) -> bytes:
+    """GET /models."""
+    models = await request.inference.catalog.models()
+    return dumped({"models": [described(model, request.files) for model in models]})
+
+
+def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
+    """A model: name, task, checkpoint and precision (null where the repository does not say), chat, and its fields."""
+    manifest: Mapping[str, Any] = {}
+    with suppress(Refusal):
+        manifest = files.manifest(model)
+    fields = (*_form(model, files), *_settings(model, files))
+    return {
+        "name": model.name,
+        "task": model.task,
+        "source": manifest.get("source", {}).get("id"),
+        "precision": manifest.get("precision"),
+        "has_chat": _has_chat(model, files),
+        "fields": [asdict(field) for field in fields],
+    }
+
+
+def _form(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
+    """The fields of the model's task; an example with a mask has the model's own."""
+    form = TASKS[model.task].form
+    if model.task is Task.FILL_MASK:
+        with suppress(Refusal):
+            text, *others = form
+            value = text.value.replace("[MASK]", files.settings(model)["mask_token"])
+            return (replace(text, value=value), *others)
+    return form
+
+
+def _has_chat(model: ServedModel, files: ModelFiles) -> bool:
+    with suppress(Refusal):
+        return model.task in GENERATION_TASKS and files.chat(model) is not None
+    return False
+
+
+def _settings(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
+    """The settings that a generator can honour, with its own defaults; all of them where its files can't be read."""
+    if model.task not in GENERATION_TASKS:
+        return ()
+    configuration: Mapping[str, Any] = {}
+    with suppress(Refusal):
+        configuration = files.generation(model)
+    served = [setting for setting in SETTINGS.values() if setting.dtype and setting.name not in UNSHOWN]
+    return tuple(
+        _setting_field(setting, configuration) for setting in served if _is_honoured(setting.name, configuration)
+    )
+
+
+def _is_honoured(name: str, configuration: Mapping[str, Any]) -> bool:
+    if name in LANGUAGES:
+        return bool(configuration.get("languages"))
+    return name not in of_scope(CHUNKS) or configuration.get("max_source") is not None
+
+
+def _setting_field(setting: Setting, configuration: Mapping[str, Any]) -> FormField:
+    choices = _choices(setting, configuration)
+    return FormField(
+        f"parameters.{setting.name}",
+        setting.name,
+        "lines" if setting.is_list else "choice" if choices else KINDS.get(setting.dtype, "line"),
+        f"{setting.text}; one in each line" if setting.is_list else setting.text,
+        default=_default(setting, configuration),
+        allowed=setting.allowed,
+        choices=choices,
+        is_common=setting.name in COMMON,
+    )
+
+
+def _default(setting: Setting, configuration: Mapping[str, Any]) -> Any:
+    if setting.name == SEED:
+        return None  # drawn for each request
+    if setting.name == LONG and configuration:
+        return configuration["defaults"].get(LONG, "truncate" if configuration["max_source"] is not None else "error")
+    return configuration.get("defaults", {}).get(setting.name, setting.default)
+
+
+def _choices(setting: Setting, configuration: Mapping[str, Any]) -> tuple[Any, ...]:
+    if setting.name in LANGUAGES:
+        return tuple(sorted(configuration["languages"]["ids"]))
+    has_chunks = configuration.get("max_source") is not None
+    return tuple(choice for choice in setting.choices if choice != "chunk" or has_chunks)
+
 
 FOLDER = Path(__file__).parent
 PAGE = "page.html"
 SCRIPTS = (
-    "page.js",
-    "form.js",
-    "calls.js",
-    "requests.js",
-    "generation.js",
-    "answers.js",
-    "timing.js",
-    "snippets.js",
+    "page.js", "form.js", "calls.js", "requests.js", "generation.js", "answers.js", "timing.js", "snippets.js",
     "elements.js",
-)
+)  # fmt: skip
 STYLES = ("page.css",)
 MEDIA_TYPES = {".html": b"text/html", ".js": b"text/javascript", ".css": b"text/css"}
 # Nothing but these files and requests to this server: no inline script or style, no other origin, no frame around it.

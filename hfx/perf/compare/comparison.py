@@ -22,11 +22,7 @@ SHARE_OF_MEMORY = 0.8  # of what is free now
 
 
 def compare(
-    candidates: Sequence[Candidate],
-    cases: Sequence[Case],
-    rounds: int,
-    notes: list[str],
-    session: Session,
+    candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, notes: list[str], session: Session
 ) -> Iterator[Run]:
     """The runs of all candidates under all loads as they come; `notes` gets a line for each that was not measured.
 

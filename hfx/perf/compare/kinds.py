@@ -31,7 +31,7 @@ from hfx.perf.compare.candidates import (
     running,
     served,
 )
-from hfx.perf.server import Target
+from hfx.perf.loadgen.log import Target
 from hfx.perf.tuning import space
 from hfx.repository.catalog import model
 from hfx.repository.edit import scratch

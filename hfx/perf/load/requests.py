@@ -70,10 +70,7 @@ class RequestSet:
 
 
 def from_file(
-    path: Path,
-    columns: Mapping[str, str],
-    settings: Settings | None = None,
-    inputs: Collection[str] = SETTINGS,
+    path: Path, columns: Mapping[str, str], settings: Settings | None = None, inputs: Collection[str] = SETTINGS
 ) -> RequestSet:
     """A request for each row of a file that hfx.rows reads.
 

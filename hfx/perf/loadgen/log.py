@@ -1,4 +1,4 @@
-"""The log of a load: a row of numbers for each request that has ended, in one array.
+"""What a load generator carries out, how far it is, and its log: a row of numbers for each request that has ended.
 
 Free of numpy and of the schema, so that the load generator's process starts quickly.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import threading
 
     from hfx.client import ModelMetadata
-    from hfx.perf.load import Plan
-    from hfx.perf.measuring import MeasureSpec, Target
+    from hfx.perf.load import LoadLimits, Plan, RequestSet, Slo
+    from hfx.perf.results import Tool
 
 Failure = tuple[str, str]  # the name of a class of hfx.errors, and its message
 Phase = Literal["warmup", "counted", "draining"]
@@ -98,6 +98,39 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
+
+    `metrics_url` is a whole URL; where it is not known, it may be near `http_url`. `pid` is the server's, on this
+    machine. What is empty is not known.
+    """
+
+    model: str
+    grpc_url: str
+    http_url: str = ""
+    metrics_url: str = ""
+    device: str = ""
+    precision: str = ""
+    task: str = ""
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class MeasureSpec:
+    """What is sent, how long and how, but not how many at a time. `stream` None: as the task is usually used.
+
+    `arguments` are further flags of perf_analyzer's or locust's own.
+    """
+
+    requests: RequestSet
+    limits: LoadLimits
+    slo: Slo | None = None
+    tool: Tool = "builtin"
+    stream: bool | None = None
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

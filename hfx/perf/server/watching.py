@@ -1,4 +1,4 @@
-"""A served model, and one run seen from its server: looks before, during and after it, and what they come to.
+"""One run seen from its server: looks before, during and after it, and what they come to.
 
 Threads look, so that the load generator is never held up. A source that fails costs its own figures only, and is named.
 Of a server elsewhere, or of another user, nothing is known, and nothing is guessed.
@@ -19,7 +19,7 @@ import psutil
 
 from hfx.client.address import parse_address
 from hfx.errors import ServerError
-from hfx.perf.loadgen.log import Progress
+from hfx.perf.loadgen.log import Progress, Target
 from hfx.perf.machine import joined_gpus, local_gpus
 from hfx.perf.results import Gpu, ServerSide, Step
 from hfx.perf.server import metrics
@@ -31,24 +31,6 @@ METRICS_ABOVE_HTTP = 2  # of Triton's usual ports
 ANSWER_SECONDS = 1.0
 # They listen for a server that is elsewhere, or in a container.
 PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
-
-
-@dataclass(frozen=True)
-class Target:
-    """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
-
-    `metrics_url` is a whole URL; where it is not known, it may be near `http_url`. `pid` is the server's, on this
-    machine. What is empty is not known.
-    """
-
-    model: str
-    grpc_url: str
-    http_url: str = ""
-    metrics_url: str = ""
-    device: str = ""
-    precision: str = ""
-    task: str = ""
-    pid: int | None = None
 
 
 def located(target: Target) -> Target:

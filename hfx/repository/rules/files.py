@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from hfx.errors import RepositoryError
 from hfx.names import MANIFEST_FILE
 from hfx.releases import MINIMUM_SECURE, security_warning
+from hfx.repository.config_pbtxt import CONFIG
 from hfx.repository.staging import is_placeholder, stagings_inside
-from hfx.repository.subject import CONFIG, DEFAULT, ConfigFile, Problem, Subject, rule
+from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, rule
 from hfx.strict_json import read_text
 
 # triton-inference-server/server, docs/user_guide/model_repository.md: "Model Files".
@@ -25,13 +26,8 @@ DEFAULT_FILES = {
 }
 BACKENDS = {*DEFAULT_FILES, "python", "tensorflow", "fil", "vllm", "tensorrtllm", "identity", "repeat", "square"}
 PLATFORMS = {
-    "ensemble",
-    "onnxruntime_onnx",
-    "tensorrt_plan",
-    "pytorch_libtorch",
-    "tensorflow_savedmodel",
-    "tensorflow_graphdef",
-}
+    "ensemble", "onnxruntime_onnx", "tensorrt_plan", "pytorch_libtorch", "tensorflow_savedmodel", "tensorflow_graphdef",
+}  # fmt: skip
 MACHINE_PATH = re.compile(
     r"(?<![\w.:$/-])(?:/(?:home|root|tmp|var|usr|opt|mnt|media|srv|data|Users|private|workspace)/"
     r"|~/|[A-Za-z]:\\|file://)[^\s\"']*"

@@ -18,18 +18,9 @@ from hfx.repository.rules.scheduling import has_gpu
 from hfx.repository.subject import ConfigFile, Problem, Subject, rule
 
 INT8_OPERATORS = {
-    "ConvInteger",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "QAttention",
-    "QGemm",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QuantizeLinear",
-}
+    "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger",
+    "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul", "QuantizeLinear",
+}  # fmt: skip
 OPENVINO = "openvino"  # the accelerator; its parameters are "openvino.KEY"
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
@@ -153,9 +144,7 @@ def data_type(subject: Subject) -> Iterator[Problem]:
 
 
 @rule(
-    "HFX609",
-    "error",
-    "Declare the graph's dims; with max_batch_size > 0 its first one must be free, and is left out.",
+    "HFX609", "error", "Declare the graph's dims; with max_batch_size > 0 its first one must be free, and is left out."
 )
 def dimensions(subject: Subject) -> Iterator[Problem]:
     """Dims differ from the ONNX file's."""

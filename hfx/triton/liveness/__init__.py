@@ -10,19 +10,6 @@ from .probe import PATIENCE_SECONDS, Death, Probe, Target, probes, send
 from .process_table import SERVER, STUB, model_of, processes, read_process
 
 __all__ = [
-    "NO_ANSWER",
-    "PATIENCE_SECONDS",
-    "SERVER",
-    "STUB",
-    "Death",
-    "Probe",
-    "Target",
-    "call",
-    "connect_socket",
-    "model_of",
-    "probes",
-    "processes",
-    "read_process",
-    "send",
-    "socket_url",
-]
+    "NO_ANSWER", "PATIENCE_SECONDS", "SERVER", "STUB", "Death", "Probe", "Target", "call", "connect_socket", "model_of",
+    "probes", "processes", "read_process", "send", "socket_url",
+]  # fmt: skip

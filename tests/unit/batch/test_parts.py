@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hfx.batch.columns import as_float32, as_float32s
 from hfx.batch.parts import Csv
+from hfx.batch.rows import as_float32, as_float32s
 
 COLUMNS = {"row": "integer", "text": "any", "score": "number", "error": "text"}
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))

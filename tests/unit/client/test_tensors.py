@@ -13,11 +13,11 @@ from tritonclient.grpc import service_pb2
 from hfx.client import ModelMetadata, Request, TensorMetadata, calls
 from hfx.client.grpc_transport import decode_response, encode_request
 from hfx.client.results import Token, decode_classification, decode_entities, decode_generation
-from hfx.client.tasks import check_summarizer, task_of
 from hfx.client.tensors import DATA_TYPES, Array, decode_event, decode_infer, encode_infer, to_tensors
 from hfx.errors import RequestRefused, ServerError, UsageError
 from hfx.metadata import check_outputs, check_values
 from hfx.names import Task
+from hfx.tasks import check_summarizer, task_of
 
 Wire = Callable[[dict[str, Array]], dict[str, Array]]
 

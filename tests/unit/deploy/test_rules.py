@@ -17,7 +17,8 @@ from hfx.deploy.check import RULES, lint
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.options import Cluster, EndpointOptions, Scale, Service
 from hfx.deploy.rules.kubernetes import quantity
-from hfx.deploy.sagemaker.endpoint import CUDA_13_AMI, open_endpoint
+from hfx.deploy.sagemaker.aws import CUDA_13_AMI
+from hfx.deploy.sagemaker.endpoint import open_endpoint
 from hfx.deploy.sagemaker.requests import Upload, bodies
 from hfx.deploy.sizing import Sizing, size
 from tests.rigs.repositories import build

@@ -15,8 +15,8 @@ import pytest
 
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import render
-from hfx.deploy.sagemaker.container import environment, image_of, server_arguments
-from hfx.deploy.sagemaker.endpoint import CONFLICTS, CUDA_13_AMI, Endpoint, EndpointOptions, open_endpoint
+from hfx.deploy.sagemaker.aws import CUDA_13_AMI, environment, image_of, server_arguments
+from hfx.deploy.sagemaker.endpoint import CONFLICTS, Endpoint, EndpointOptions, open_endpoint
 from hfx.deploy.sagemaker.local import serving
 from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies, policy, trust
 from hfx.deploy.sagemaker.target import values, write_archive

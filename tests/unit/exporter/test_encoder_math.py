@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hfx import names
-from hfx.cli.list import _entry, _row
+from hfx.cli.repository import _entry, _row
 from hfx.errors import VerificationFailed
 from hfx.exporter.encoder.build import build_graph, save
 from hfx.exporter.encoder.gate import LIMITS

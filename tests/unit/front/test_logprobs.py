@@ -9,8 +9,7 @@ import pytest
 from huggingface_hub import TextGenerationOutput, TextGenerationStreamOutput
 
 from hfx.client.results import Piece, Token
-from hfx.front.fields import generation_settings
-from hfx.front.logprobs import (
+from hfx.front.answers import (
     CompletionLogprobs,
     chat_alternatives,
     chat_logprobs,
@@ -19,6 +18,7 @@ from hfx.front.logprobs import (
     finish_reason,
     stream_tokens,
 )
+from hfx.front.fields import generation_settings
 from hfx.front.refusals import Refusal
 
 HALF, OTHER_HALF = "bytes:\\xc3", "bytes:\\xa9"

@@ -14,7 +14,7 @@ import pytest
 from hfx.front import playground
 from hfx.front.catalog import ServedModel
 from hfx.front.model_files import ModelFiles
-from hfx.front.playground.forms import described
+from hfx.front.playground import described
 from hfx.metadata import ModelMetadata
 from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import ServerError
-from hfx.front.settings import Limits, Tls
+from hfx.front.settings import Settings, Tls
 from hfx.front.upstream import Upstream, request_head
 from hfx.triton import front as front_module
 from hfx.triton.front import Front
@@ -111,7 +111,7 @@ def test_a_front_without_heartbeats_is_given_more_time_while_it_computes(
     own, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with own, control, subprocess.Popen([sys.executable, "-c", program]) as running:
         control.send(b".")
-        front = Front("127.0.0.1", 0, limits=Limits())
+        front = Front("127.0.0.1", 0, Settings())
         assert front._watch(running, own) == f"gave no sign for {seconds} s"
         front.kill()
 
@@ -149,7 +149,7 @@ def test_a_front_that_cannot_start_says_so(triton: tuple[int, Seen], tmp_path: P
     with pytest.raises(ServerError, match="front died"), fronted(triton[0], key_file=str(tmp_path / "missing")):
         pass
     with fronted(triton[0]) as front, pytest.raises(ServerError, match="--http-port"):
-        Front("127.0.0.1", int(front.url.rpartition(":")[2]), limits=Limits())
+        Front("127.0.0.1", int(front.url.rpartition(":")[2]), Settings())
 
 
 # Triton's side
@@ -266,7 +266,7 @@ def test_the_port_for_scrapes_has_metrics_and_health_alone_without_a_key_or_tls(
     (tmp_path / "keys").write_text("first-key-of-tests\n")
     port = free_port()
     secured: dict[str, Any] = {"key_file": str(tmp_path / "keys"), "tls": Tls(*make_certificate(tmp_path, "server"))}
-    with fronted(triton[0], scrape_port=port, allowed_hosts=["models.example"], **secured):
+    with fronted(triton[0], scrape_port=port, hosts=["models.example"], **secured):
 
         def status(path: str, method: str = "GET") -> int:
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:

@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hfx.front.settings import Limits
+from hfx.front.settings import Settings
 from hfx.triton.front import Front
 from tests.rigs import chromium
 from tests.rigs.front_rig import GENERATE, Seen, ask, fronted, upstream
@@ -31,7 +31,7 @@ def served() -> Iterator[tuple[Front, Seen]]:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Front]:
     """A front that answers as models.example, too, and to pages of FRIEND."""
-    with upstream() as (port, _), fronted(port, allowed_hosts=["models.example"], cors_origins=[FRIEND]) as front:
+    with upstream() as (port, _), fronted(port, hosts=["models.example"], origins=[FRIEND]) as front:
         yield front
 
 
@@ -118,7 +118,7 @@ def test_what_is_allowed_by_name_is_answered_with_cors_headers(shared: Front) ->
 def test_a_front_beyond_this_machine_answers_by_any_name_unless_there_are_some() -> None:
     with upstream() as (port, _):
         for allowed, status in (([], 200), (["models.example"], 403)):
-            front = Front("0.0.0.0", 0, limits=Limits(), allowed_hosts=allowed)
+            front = Front("0.0.0.0", 0, Settings(hosts=allowed))
             front.start(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
             try:
                 assert send(front, Host="10.0.0.7:8000")[0] == status
@@ -200,7 +200,7 @@ def test_a_page_of_the_server_may_ask_it_by_each_of_its_names(tab: chromium.Page
 @chromium.needs_chromium
 def test_a_page_of_an_allowed_origin_reads_the_answer(tab: chromium.Page, stranger: str) -> None:
     origin = stranger.removesuffix("/index.html")
-    with upstream() as (port, _), fronted(port, cors_origins=[origin]) as front:
+    with upstream() as (port, _), fronted(port, origins=[origin]) as front:
         headers = JSON | {"Authorization": "Bearer x"}  # wants a preflight
         assert fetched(tab, stranger, front.url + GENERATE, headers=headers) == [200, GENERATE]
         assert fetched(tab, stranger, front.url + GENERATE) == [415, ""]

@@ -11,7 +11,7 @@ import pytest
 
 from hfx import errors
 from hfx.answering import plain_values
-from hfx.batch.columns import prediction_columns
+from hfx.batch.rows import prediction_columns
 from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.names import Task
 from hfx.python_backends import errors as engine

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from hfx.errors import ServerUnreachable
+from hfx.perf.loadgen.log import Target
 from hfx.perf.machine import joined_gpus, local_gpus, machine
 from hfx.perf.results import Gpu
-from hfx.perf.server import Target, located, metrics
+from hfx.perf.server import located, metrics
 from hfx.perf.server.metrics import with_engine
 from hfx.perf.server.statistics import Counts, Statistics, steps
 from hfx.perf.server.watching import Usage, busy_cores, listening, usage

@@ -1,14 +1,88 @@
-"""Tokens and their log-probabilities in the forms of OpenAI's API and of text-generation-inference."""
+"""Parts of answers that several dialects have: results as in pipelines, vectors, tokens and their log-probabilities."""
 
 from __future__ import annotations
 
+import base64
 import codecs
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from hfx.client.results import Piece, Token
-from hfx.front.fields import Fields, flag, whole_number
+import numpy as np
+
+from hfx.client.results import Classification, Entities, Fills, Piece, Rank, Token, best_first
+from hfx.front.fields import Fields, flag, shown, whole_number
 from hfx.front.refusals import Refusal
+from hfx.names import Task
+
+# Results in the forms of transformers' pipelines and of the hub's tasks
+
+# The field of a generated text; others have `generated_text`.
+TEXT_FIELDS = {Task.SUMMARIZATION: "summary_text", Task.TRANSLATION: "translation_text"}
+
+
+def text_field(task: Task) -> str:
+    """The name of the field that has a generator's text."""
+    return TEXT_FIELDS.get(task, "generated_text")
+
+
+def labels(result: Classification) -> list[dict[str, Any]]:
+    """The labels of a text, best first."""
+    return [{"label": each.label, "score": each.score} for each in result.predictions]
+
+
+def ranking(ranks: Sequence[Rank], texts: Sequence[str] | None) -> list[dict[str, Any]]:
+    """`ranks`, best first, each with its text where there are `texts`."""
+    rows = [{"index": each.index, "score": each.score} for each in best_first(ranks)]
+    return rows if texts is None else [{**row, "text": texts[int(row["index"])]} for row in rows]
+
+
+def fills(result: Fills) -> list[Any]:
+    """The tokens for the mask of a text; where there are several, a list for each."""
+    rows = [[asdict(each) for each in mask] for mask in result.masks]
+    return rows[0] if len(rows) == 1 else rows
+
+
+def entities(result: Entities, aggregation: str) -> list[dict[str, Any]]:
+    """The entities of a text; a label is that of a token where the model was exported without `aggregation`."""
+    label = "entity" if aggregation == "none" else "entity_group"
+    return [
+        {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
+        for each in result.entities
+    ]
+
+
+# Vectors
+
+Vector = np.ndarray[Any, np.dtype[np.float32]]
+UNIT_TOLERANCE = 1e-5  # of a length that float32 says is 1
+TINY = 1e-12
+
+
+def vector_json(vector: Vector, encoding: Any) -> Any:
+    """A vector as `encoding` has it in JSON: float, or base64 of little-endian float32. Raises Refusal (400)."""
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    if encoding != "float":
+        raise Refusal(400, f"encoding_format is {shown(encoding)}. Send float or base64.", param="encoding_format")
+    return vector.tolist()
+
+
+def normalized(vectors: Vector) -> Vector:
+    """The rows of `vectors` with length 1; a row that has it already is left as it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.where(np.abs(lengths - 1) < UNIT_TOLERANCE, vectors, vectors / np.maximum(lengths, TINY)).astype(
+        "float32"
+    )
+
+
+def cosines(vectors: Vector) -> list[float]:
+    """The cosines of the first row with each of the others."""
+    rows = normalized(vectors)
+    return [float(cosine) for cosine in rows[1:] @ rows[0]]
+
+
+# Tokens and their log-probabilities, as OpenAI's API and text-generation-inference have them
 
 LogprobsForm = Callable[[Sequence[Token]], Mapping[str, Any] | None]
 MOST_OF_COMPLETIONS = 5

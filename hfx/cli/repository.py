@@ -1,0 +1,183 @@
+"""`hfx list`, `lint`, `remove` and `reload`: the models of a repository, shown, checked, deleted, and served anew."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName, RepositoryArgument, model_names
+from hfx.cli.output import reporter
+from hfx.errors import LintFailed, RepositoryError, ServerError
+from hfx.releases import MINIMUM_SECURE
+
+COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
+
+
+def list_(context: typer.Context, repository: RepositoryArgument = DEFAULT_REPOSITORY) -> None:
+    """List the models of a repository: task, precision, size, agreement with the checkpoint.
+
+    Examples:
+      hfx list
+      hfx list /srv/models --json
+    """
+    from hfx.repository import recover
+    from hfx.repository.catalog import models
+
+    report = reporter(context)
+    for done in recover(repository):
+        report.note(done)
+    entries = [_entry(entry) for entry in models(repository)]
+    value = {"repository": str(repository), "models": entries}
+    if entries:
+        has_problem = any(entry["problem"] or entry["task"] is None for entry in entries)
+        shown = len(COLUMNS) if has_problem else len(COLUMNS) - 1
+        report.table(value, COLUMNS[:shown], [_row(entry)[:shown] for entry in entries])
+    else:
+        report.result(value, f"There is no model in {repository}. `hfx export MODEL` publishes one.")
+
+
+def _entry(entry: Any) -> dict[str, Any]:
+    manifest = entry.manifest
+    if manifest is None:
+        return {"name": entry.name, "task": None, "problem": entry.problem}
+    return {
+        "name": manifest.name,
+        "task": str(manifest.task),
+        "precision": {"cpu": manifest.precision.cpu, "gpu": manifest.precision.gpu},
+        "cpu_runtime": _runtime(manifest.choices.get("cpu_runtime")),
+        "cpu_math": manifest.choices.get("cpu_math"),
+        "bytes": sum(file.size for file in manifest.files.values()),
+        "parity": dict(manifest.parity),
+        "source": manifest.source.id,
+        "created": manifest.created,
+        "problem": entry.problem,
+    }
+
+
+def _runtime(choice: Any) -> str | None:
+    """The runtime that computes on the CPU; None where nothing does, or an older version did not say."""
+    runtime = choice.get("runtime") if isinstance(choice, dict) else None
+    return str(runtime) if runtime else None
+
+
+def _agreement(figures: Any) -> float | None:
+    """The share of equal answers on a device; None where it was not measured, or the manifest has something else."""
+    share = figures.get("agreement") if isinstance(figures, dict) else None
+    return share if isinstance(share, float) else None
+
+
+def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+    if entry["task"] is None:
+        return (entry["name"], "-", "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
+    shares = {device: _agreement(entry["parity"].get(device)) for device in ("cpu", "gpu")}
+    agreements = [f"{device} {100 * share:.1f} %" for device, share in shares.items() if share is not None]
+    precision = entry["precision"]
+    return (
+        entry["name"],
+        entry["task"],
+        precision["cpu"] or "-",
+        " ".join(filter(None, (entry["cpu_runtime"], "bf16" if entry["cpu_math"] == "bf16" else ""))) or "-",
+        precision["gpu"] or "-",
+        f"{entry['bytes'] / 1e6:.1f}",
+        ", ".join(agreements) or "-",
+        entry["created"].replace("T", " ").replace("Z", " UTC"),
+        entry["problem"] or "",
+    )
+
+
+def lint(
+    context: typer.Context,
+    repository: RepositoryArgument = DEFAULT_REPOSITORY,
+    triton: Annotated[
+        str, typer.Option(help="Tag of the Triton release that will serve it.", metavar="TAG")
+    ] = MINIMUM_SECURE,
+    cores: Annotated[
+        int | None, typer.Option(help="Cores of the machine that will serve it; this one's without it.")
+    ] = None,
+) -> None:
+    """Check a model repository against hfx's rules, without a server.
+
+    Examples:
+      hfx lint
+      hfx lint /srv/models --triton 26.07 --cores 8
+    """
+    from hfx.repository.lint import lint as find
+
+    report = reporter(context)
+    findings = find(repository, triton, cores)
+    lines = [line for finding in findings for line in finding.lines()]
+    value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = len(findings) - errors
+    report.result(value, [*lines, f"{errors} errors, {warnings} warnings."])
+    if errors:
+        raise LintFailed(f"{repository} breaks the rules in {errors} places.", "Each finding above says what to do.")
+
+
+def remove(
+    context: typer.Context,
+    name: PublishedName,
+    repository: Annotated[Path, typer.Option(help="The model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
+    force: Annotated[bool, typer.Option("--force", help="Also a model that is served: take it out first.")] = False,
+) -> None:
+    """Delete a published model with all its folders.
+
+    Examples:
+      hfx remove sentiment
+      hfx remove sentiment --force --repository /srv/models
+    """
+    from hfx.repository import model
+    from hfx.repository import remove as delete
+    from hfx.triton.commands import send, servers_of
+
+    report = reporter(context)
+    model(repository, name)  # raises when there is none
+    serving = [path for path in servers_of(repository) if name in send(path, "status")["models"]]
+    if serving and not force:
+        raise RepositoryError(f"{name!r} is being served.", "Use --force to take it out of the server first.")
+    for path in serving:
+        send(path, "unload", [name])
+    folders = delete(repository, name)
+    report.result({"name": name, "folders": list(folders)}, [f"Deleted {', '.join(folders)}."])
+
+
+def reload(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Models; without any, all that were published again.", autocompletion=model_names
+        ),
+    ] = None,
+    repository: Annotated[
+        Path, typer.Option(help="The repository that is served.", metavar="DIR")
+    ] = DEFAULT_REPOSITORY,
+) -> None:
+    """Make a running `hfx serve` load the models that were published again.
+
+    Examples:
+      hfx reload
+      hfx reload sentiment --repository /srv/models
+    """
+    from hfx.triton.commands import send, servers_of
+
+    report = reporter(context)
+    servers = servers_of(repository)
+    if not servers:
+        raise ServerError(
+            f"No `hfx serve` of this user serves {repository}.",
+            "Start one, or name its repository with --repository. One in a container has to be restarted.",
+        )
+    with report.progress("Loading the models"):
+        outcomes = [outcome for path in servers for outcome in send(path, "reload", names or ())["outcomes"]]
+    lines = [f"{each['model']}: {each['outcome']} {each['reason']}".strip() for each in outcomes]
+    report.result({"repository": str(repository), "models": outcomes}, lines or ["All models are served as published."])
+    failed = [each["model"] for each in outcomes if each["outcome"] == "failed"]
+    if failed:
+        raise ServerError(
+            f"Not served as published: {', '.join(failed)}. What was served before is served on.",
+            "The reason of each is above. Correct it, then reload again.",
+        )

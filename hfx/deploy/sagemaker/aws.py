@@ -1,0 +1,252 @@
+"""What SageMaker has: instances and their prices, bounds of a call, and AWS's Triton image with its start script.
+
+The script is docker/sagemaker/serve of triton-inference-server/server (read at commit 7f5070c6). It is not ours to
+change: what hfx needs beyond it goes through SAGEMAKER_TRITON_ADDITIONAL_ARGS. It starts tritonserver without HTTP,
+gRPC and metrics; port 8080 has /ping and /invocations, and only the default model answers there.
+
+hfx has no prices of its own: they differ by region and change. A price file is JSON:
+
+    {"source": "…", "date": "2026-11-01", "region": "eu-west-1", "currency": "USD",
+     "instances": {"ml.c7i.xlarge": {"price": 0.2, "vcpus": 4, "memory_gib": 8, "gpus": 0}}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hfx.deploy.deployment import DeployedModel, Deployment, mib
+from hfx.errors import UsageError
+from hfx.names import STREAM_SUFFIX
+from hfx.triton.arguments import CONTAINER_SECONDS
+
+GUIDE = "https://docs.aws.amazon.com/sagemaker/latest/dg"
+REFERENCE = "https://docs.aws.amazon.com/sagemaker/latest/APIReference"
+CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"  # driver 580; the other images of instances have 550 or older
+ECR_PATTERN = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<repository>[^:@]+)(?:[:@].*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What one call may take: bytes of a request's body, seconds until its answer is complete."""
+
+    body_bytes: int
+    seconds: int
+    source: str
+
+
+CALL_LIMITS = {
+    "real-time": CallLimits(6_291_456, 60, f"{REFERENCE}/API_runtime_InvokeEndpoint.html"),
+    "serverless": CallLimits(4 << 20, 60, f"{GUIDE}/serverless-endpoints-invoke.html"),
+    "async": CallLimits(1 << 30, 3600, f"{GUIDE}/async-inference.html"),
+}
+SERVERLESS_MEMORY = tuple(range(1024, 6144 + 1, 1024))  # MB; ProductionVariantServerlessConfig
+SERVERLESS_CONCURRENCY = 200
+SERVERLESS_START_SECONDS = 180  # until /ping answers, the download of the model included (serverless-endpoints-invoke)
+CONTAINERS = 15  # of one endpoint, multi-container-create.html
+INSTANCES = 1000
+
+
+# Instances and their prices
+
+
+INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<features>[a-z]*)\.(?P<size>[a-z0-9]+)")
+GPU_FAMILIES = {"g", "p"}
+# Elastic Inference took no new customers from April 2023 on; the others are chips that neither ONNX Runtime's nor
+# OpenVINO's wheels run on.
+OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
+GRAVITON = "g"  # in the features of a CPU family: an Arm processor; a bundle's wheels are for x86-64
+
+
+def check_instance_type(name: str, device: str) -> str:
+    """`name` when it can run a bundle for `device`; UsageError otherwise."""
+    match = INSTANCE_PATTERN.fullmatch(name)
+    if match is None:
+        raise UsageError(f"{name!r} is no instance type.", "Give one like ml.c7i.xlarge.")
+    family, features = match["family"], match["features"]
+    if family in OTHER_CHIPS:
+        raise UsageError(f"{name} can't run ONNX models: {OTHER_CHIPS[family]}.", "Choose a CPU or NVIDIA type.")
+    if family not in GPU_FAMILIES and GRAVITON in features:
+        raise UsageError(f"{name} has Arm processors; the wheels of a bundle are for x86-64.", "Choose another type.")
+    if device == "gpu" and family not in GPU_FAMILIES:
+        raise UsageError(f"{name} has no GPU.", "Choose one of ml.g or ml.p, or use --device cpu.")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an instance costs an hour, and what it has; `source` says whose figure it is and of which day."""
+
+    instance_type: str
+    hourly: float
+    currency: str
+    vcpus: int
+    memory_bytes: int
+    gpus: int
+    source: str
+
+
+def read_prices(path: Path, region: str) -> dict[str, Price]:
+    """The prices of the file at `path`, by instance type. Raises UsageError for a file of another form or region."""
+    try:
+        table = json.loads(path.read_text("utf-8"))
+        head = {key: _text(table[key]) for key in ("source", "date", "region", "currency")}
+        source = f"{head['source']}, {head['date']}"
+        prices = {name: _price(name, row, head["currency"], source) for name, row in table["instances"].items()}
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{path} is no price file: {error!r}.", "docs/deploy-sagemaker.md has its form.") from error
+    if head["region"] != region:
+        raise UsageError(f"{path} has the prices of {head['region']}, not of {region}.", "Give those of the region.")
+    return prices
+
+
+def _price(name: str, row: dict[str, Any], currency: str, source: str) -> Price:
+    hourly = float(row["price"])
+    if not 0 < hourly < 1e6:
+        raise ValueError(f"price {hourly}")
+    memory = int(row["memory_gib"] * (1 << 30))
+    return Price(name, hourly, currency, int(row["vcpus"]), memory, int(row["gpus"]), source)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budget: float) -> Price:
+    """The cheapest instance that has what `deployments` need together and costs at most `budget` an hour.
+
+    Raises UsageError when there is none.
+    """
+    device = deployments[0].device
+    cpus = max(each.cpus.value for each in deployments)
+    memory = sum(each.memory.value for each in deployments)
+    fitting = [
+        price
+        for price in prices.values()
+        if price.vcpus >= cpus and price.memory_bytes >= memory and _can_run(price, device)
+    ]
+    needed = f"{cpus} processors, {mib(memory)} of memory" + (" and a GPU" if device == "gpu" else "")
+    if not fitting:
+        raise UsageError(f"No instance of the price file has {needed}.", "Add one to it, or give --instance-type.")
+    best = min(fitting, key=lambda price: (price.hourly, price.instance_type))
+    if best.hourly > budget:
+        raise UsageError(
+            f"The cheapest instance with {needed} is {best.instance_type}: {best.hourly:g} {best.currency} an hour.",
+            "Raise --budget, or export a smaller model.",
+        )
+    return best
+
+
+def _can_run(price: Price, device: str) -> bool:
+    try:
+        check_instance_type(price.instance_type, device)
+    except UsageError:
+        return False
+    return device == "cpu" or price.gpus > 0
+
+
+# AWS's Triton image
+
+TAG_PATTERN = re.compile(r":(\d\d\.\d\d)-py3")
+MODEL_FOLDER = "/opt/ml/model/"
+PORT = 8080
+NEWEST_TAG = "26.05"  # of AWS's images
+INFERENCE_TYPE_TAG = "25.03"  # from here on /invocations can be Triton's /generate
+ACCOUNT = "763104351884"
+# AWS's accounts that hold the image, where it isn't ACCOUNT: image_uri_config/sagemaker-tritonserver.json of
+# aws/sagemaker-python-sdk.
+REGIONAL_ACCOUNTS = {
+    "af-south-1": "626614931356",
+    "ap-east-1": "871362719292",
+    "ap-northeast-3": "364406365360",
+    "ap-southeast-3": "907027046896",
+    "ca-west-1": "204538143572",
+    "cn-north-1": "727897471807",
+    "cn-northwest-1": "727897471807",
+    "eu-south-1": "692866216735",
+    "il-central-1": "780543022126",
+    "me-south-1": "217643126080",
+}
+COMMON_REGIONS = (
+    *("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "ca-central-1"),
+    *("eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2", "eu-west-3", "sa-east-1"),
+    *("us-east-1", "us-east-2", "us-west-1", "us-west-2"),
+)
+
+
+def image_of(region: str, tag: str) -> str:
+    """AWS's Triton image of the release `tag` in `region`; UsageError for a region or release without one."""
+    if region not in REGIONAL_ACCOUNTS and region not in COMMON_REGIONS:
+        raise UsageError(f"hfx knows no Triton image of AWS in {region!r}.", "Give its URI with --image.")
+    if tag > NEWEST_TAG:
+        raise UsageError(
+            f"AWS has no image of Triton {tag}; {NEWEST_TAG} is its newest.",
+            f"Use --triton {NEWEST_TAG}, or --image with an image of your own that has AWS's start script.",
+        )
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    account = REGIONAL_ACCOUNTS.get(region, ACCOUNT)
+    return f"{account}.dkr.ecr.{region}.{domain}/sagemaker-tritonserver:{tag}-py3"
+
+
+def tag_of(image: str) -> str:
+    """The Triton release of `image` by its tag; AWS's newest without an image. Raises UsageError for another tag."""
+    if not image:
+        return NEWEST_TAG
+    match = TAG_PATTERN.search(image)
+    if match is None:
+        raise UsageError(f"The Triton release of {image} is not known.", "Give it with --triton.")
+    return match[1]
+
+
+def environment(model: DeployedModel, tag: str, stream: bool) -> dict[str, str]:
+    """The environment variables of the container that serves `model`; with `stream` it answers token by token.
+
+    Explicit control loads the default model and an ensemble's members; a generator's engine must be named.
+    Raises UsageError for an image that can't do it.
+    """
+    added = ["--disable-auto-complete-config", f"--backend-config=python,stub-timeout-seconds={CONTAINER_SECONDS[0]}"]
+    added += [f"--load-model={folder}" for folder in model.manifest.folders if folder.endswith(STREAM_SUFFIX)]
+    variables = {
+        "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": model.name,
+        "SAGEMAKER_TRITON_LOG_VERBOSE": "false",  # the script's own default logs every request
+        "SAGEMAKER_TRITON_ADDITIONAL_ARGS": " ".join(added),
+    }
+    if stream:
+        _check_stream(model, tag)
+        variables["SAGEMAKER_TRITON_INFERENCE_TYPE"] = "generate_stream"
+    elif model.is_generator and tag >= INFERENCE_TYPE_TAG:
+        variables["SAGEMAKER_TRITON_INFERENCE_TYPE"] = "generate"
+    return variables
+
+
+def _check_stream(model: DeployedModel, tag: str) -> None:
+    if not model.is_generator:
+        raise UsageError(f"{model.name!r} answers in one pass; there is nothing to stream.", "Leave out --stream.")
+    if tag < INFERENCE_TYPE_TAG:
+        raise UsageError(f"The image of Triton {tag} can't stream.", f"Use --triton {INFERENCE_TYPE_TAG} or later.")
+
+
+def server_arguments(variables: Mapping[str, str], repository: str = MODEL_FOLDER) -> list[str]:
+    """What the start script calls tritonserver with, for the environment `variables` of `environment`."""
+    return [
+        "--allow-sagemaker=true",
+        "--allow-http=false",
+        "--model-control-mode=explicit",
+        f"--model-repository={repository}",
+        "--model-namespacing=true",
+        "--allow-grpc=false",
+        "--allow-metrics=false",
+        f"--log-verbose={variables['SAGEMAKER_TRITON_LOG_VERBOSE']}",
+        "--backend-config=python,shm-default-byte-size=16777216",
+        "--backend-config=python,shm-growth-byte-size=1048576",
+        *variables["SAGEMAKER_TRITON_ADDITIONAL_ARGS"].split(),
+        f"--load-model={variables['SAGEMAKER_TRITON_DEFAULT_MODEL_NAME']}",
+    ]
