@@ -31,7 +31,8 @@ def test_large_requests_are_answered_or_refused_and_nothing_is_killed(options: l
     with running("./both/run.sh", both, *options) as container:
         with ThreadPoolExecutor(16) as pool:
             codes = list(pool.map(ask, range(48)))
-        assert 400 in codes and set(codes) <= {400, 503}, codes  # 400: more tokens than the model takes
+        # 400: more tokens than the model takes; 408: a body that came too slowly, as on busy processors
+        assert 400 in codes and set(codes) <= {400, 408, 503}, codes
         assert container.running.poll() is None and not container.state(".State.OOMKilled")
         assert container.exec("sh", "-c", OOM_KILLS).split() == ["oom_kill", "0"], container.log
         assert "serving again" not in container.log and "starting another" not in container.log

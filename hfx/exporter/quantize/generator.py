@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.graph.blocks import FloatArray, Parameter
+from hfx.exporter.graph.blocks import FloatArray
 from hfx.exporter.options import Precision
 
 WeightFormat = Literal["fp32", "int8", "int4", "fp16"]
@@ -67,16 +67,6 @@ def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArr
     scale = np.maximum(peak, TINY).astype(np.float32) / np.float32(levels)
     values = rows / scale[:, None]  # at most `levels` but for rounding
     return np.rint(values, out=values).astype(np.int8), scale
-
-
-def fill_int8(values: NDArray[np.int8], weight: Parameter, levels: int) -> FloatArray:
-    """Write int8 of `weight` into `values` of its shape, some rows at a time; the scale of each row."""
-    scales, start = [], 0
-    for chunk in weight.chunks():
-        values[start : start + len(chunk)], scale = int8_rows(chunk, levels)
-        scales.append(scale)
-        start += len(chunk)
-    return np.concatenate(scales)
 
 
 def int4_blocks(rows: FloatArray, block: int) -> tuple[NDArray[np.int8], FloatArray]:
