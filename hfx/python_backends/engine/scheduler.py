@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .checks import Ids
 from .jobs import Job, Pairs, Sequence
-from .plan import Compact, Encode, Limits, Outcome, Plan, Run, Span, part_start
+from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .search import Step
 
@@ -164,8 +164,8 @@ class Scheduler:
             if partition.groups:
                 return partition.step()
 
-    def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
-        """Take what a plan gave, with an outcome for each of its picks."""
+    def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
+        """Take what a plan gave: what each of its picks chose."""
         if not isinstance(plan, Run):
             return
         for sequence in plan.sequences:
@@ -177,11 +177,11 @@ class Scheduler:
                 sequence.length = job.prefilled
             if span.rows:
                 self.prefixes.add(job.prompt, span.saves)
-        for pick, outcome in zip(plan.picks, outcomes, strict=True):
-            if not outcome.sequence.over:
+        for (sequence, rows), step in zip(plan.picks.items(), steps, strict=True):
+            if not sequence.over:
                 # Only a step leaves its argmax in place as the rows' next input.
-                outcome.sequence.length += outcome.accepted
-                self._take(outcome, pick.rows[0] < plan.groups * plan.width and not plan.draft)
+                sequence.length += step.accepted
+                self._take(sequence, step, rows[0] < plan.groups * plan.width and not plan.draft)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
@@ -197,12 +197,10 @@ class Scheduler:
             if not sequence.over:
                 self._end(sequence)
 
-    def _take(self, outcome: Outcome, in_place: bool) -> None:
-        sequence, step = outcome.sequence, outcome.result
+    def _take(self, sequence: Sequence, step: Step, in_place: bool) -> None:
         if sequence.drafter is not None:
-            chosen = outcome.earlier + (step.emitted if isinstance(step, Step) else ())
-            sequence.drafter.take(chosen, outcome.accepted)
-        if not isinstance(step, Step):
+            sequence.drafter.take(step.emitted, step.accepted)
+        if step.error is not None:
             self.remove(sequence.job)
             return
         if step.completions:
@@ -214,7 +212,7 @@ class Scheduler:
             sequence.follow(step.parents)
         sequence.chosen = True
         fed = tuple(sequence.search.feed())
-        sequence.feed = () if in_place and outcome.argmax == fed[0] else fed
+        sequence.feed = () if in_place and step.argmax == fed[0] else fed
 
     def _join(self) -> Plan:
         """The next prompts or sources: beside a step where runs are mixed, or a compaction that must come first."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StepFailed
+from ..errors import EngineError, StepFailed
 from .checks import Ids
 from .request import Event, Top
 
@@ -25,15 +25,21 @@ WHOLE_ROW = -1
 
 @dataclass(frozen=True)
 class Step:
-    """The outcome of one choice of one search.
+    """What a search chose from one run, or the `error` that it failed with.
 
     `parents[row]` is the row whose cache row `row` continues (its own number where nothing moved); `emitted` are the
     tokens that are final now, in order; `completions`, where there are any, say that the search is over.
+
+    The picker adds `argmax`, the best id of the search's row, where it has one row and needs no scores, and how many
+    tokens of the run's draft were chosen, and emitted, before the last choice (`accepted`).
     """
 
-    parents: tuple[int, ...]
+    parents: tuple[int, ...] = ()
     emitted: tuple[Event, ...] = ()
     completions: tuple[Event, ...] = ()
+    error: EngineError | None = None
+    argmax: int | None = None
+    accepted: int = 0
 
 
 def check_best(score: float) -> None:
