@@ -18,9 +18,8 @@ from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
 from .picker import Picker
 from .plan import Compact, Encode, Picks, Plan, Run
-from .request import Event
+from .request import Event, Step
 from .runner import DecoderRunner, EncoderDecoderRunner, Outputs, Runner
-from .search import Step
 
 RECENT = 1 / 16  # weight of the last request in the mean of `row_seconds`
 

@@ -13,8 +13,8 @@ from ..errors import QueueFull
 from .jobs import Job
 from .plan import Limits, Plan
 from .prefix_cache import PrefixCache
+from .request import Step
 from .scheduler import Scheduler
-from .search import Step
 
 LIGHT, MEDIUM, HEAVY = range(3)
 BATCHES = 3

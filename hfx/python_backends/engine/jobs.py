@@ -11,9 +11,8 @@ from typing import Any
 from ..errors import EngineError
 from .beam import BeamSearch
 from .checks import Ids
-from .request import Event, Request
+from .request import Event, Request, Search
 from .sampling import SingleSearch
-from .search import Search
 
 Events = tuple[Event, ...]
 Pairs = tuple[tuple[int, int], ...]

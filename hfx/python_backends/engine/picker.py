@@ -17,9 +17,8 @@ from .jobs import Sequence as Searched
 from .memory import Reserved
 from .ort.sessions import Arrays, Binding, open_session
 from .plan import Picks
-from .request import Top
+from .request import WHOLE_ROW, Floats, Search, Step, Top, log_probs_at
 from .runner import Outputs, SessionSettings
-from .search import WHOLE_ROW, Floats, Search, Step, log_probs_at
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]

@@ -14,7 +14,7 @@ from .checks import Ids
 from .jobs import Job, Pairs, Sequence
 from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
-from .search import Step
+from .request import Step
 
 # The longest may be so many times as long as the shortest; padding of few tokens costs nothing beside reading weights.
 MOST_UNLIKE = 1.5

@@ -18,8 +18,7 @@ from hfx.native import library
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.jobs import LONGEST_PAUSE, SHORTEST, Drafter
 from hfx.python_backends.engine.plan import Limits, Run
-from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.search import Step
+from hfx.python_backends.engine.request import Event, Request, Settings, Step
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from hfx.python_backends.errors import StepFailed
 from tests.rigs import tiny_generators

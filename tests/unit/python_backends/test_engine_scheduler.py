@@ -12,9 +12,8 @@ import pytest
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, Sequence, new_job
 from hfx.python_backends.engine.plan import Limits, Plan, Run
-from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.request import Request, Settings, Step
 from hfx.python_backends.engine.scheduler import similar
-from hfx.python_backends.engine.search import Step
 from tests.rigs import engine_invariants as invariants
 from tests.rigs.engine_oracle import one_step
 from tests.rigs.engine_rig import random_request
