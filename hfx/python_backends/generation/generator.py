@@ -22,7 +22,7 @@ from .pieces import Piece, Pieces, TokenReader, as_one_piece, join_texts
 from .prompts import PromptEncoder, Text
 from .request_window import Cancelled, RequestWindow, concatenate, summarize
 from .settings import GenerationConfig, resolve_config
-from .streams import Read, SequenceReader, TextStream, read_live, read_whole
+from .streams import OpenPieces, Read, SequenceReader, TextStream, read_live, read_whole
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -102,17 +102,14 @@ class TextGenerator:
 
         To leave the stream early is to cancel the request.
         """
-        config = self._config(fields, timeout)
-        return TextStream(partial(self._pieces, text, config, read_live))
+        return TextStream(self.live(text, fields, timeout))
 
     def whole(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
         """As `stream`, with the text as a single piece at its end; its reader is not woken before.
 
         Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
         """
-        config = self._config(fields, timeout)
-        _refuse_several(config)
-        return TextStream(lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream)))
+        return TextStream(self.joined(text, fields, timeout))
 
     def generate(self, text: Text, *, timeout: float | None = None, **fields: Field) -> Piece:
         """One text, as `whole`."""
@@ -126,6 +123,16 @@ class TextGenerator:
         """As `generate_all`, in an event loop; cancelling the task cancels the request."""
         async with self._texts(text, timeout, fields) as stream:
             return join_texts([piece async for piece in stream])
+
+    def live(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
+        """What opens a stream as that of `stream`."""
+        return partial(self._pieces, text, self._config(fields, timeout), read_live)
+
+    def joined(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
+        """What opens a stream as that of `whole`."""
+        config = self._config(fields, timeout)
+        _refuse_several(config)
+        return lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream))
 
     def generate_many(self, texts: Iterable[Text], *, timeout: float | None = None, **fields: Field) -> list[Piece]:
         """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.

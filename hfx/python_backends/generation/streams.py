@@ -24,6 +24,7 @@ from .pieces import Piece, Pieces, TokenReader
 AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
 # Starts work that takes a while elsewhere.
 Start = Callable[[Callable[[], None]], AnyFuture]
+OpenPieces = Callable[["TextStream"], Pieces]
 
 
 class TextStream:
@@ -32,18 +33,27 @@ class TextStream:
     Leaving it early (`close`, the end of a `with` block, a cancelled task, forgetting it) cancels the request. Failures
     of the engine are raised as its EngineError. Not for several threads at a time, but for `cancel`.
 
-    `open_pieces` submits the request, and returns the pieces. It gets the stream as a weak reference, since a stream
-    that is forgotten must be freed at once. A thread that polls many streams sets the `listener` of each, which is
-    notified when to poll again, and where work that takes a while is to be done (`start`; None: in `poll`).
+    It has pieces once it is open, by `open` or by `open_pieces`. A thread that polls many streams sets the `listener`
+    of each, which is notified when to poll again, and where work that takes a while is to be done (`start`; None: in
+    `poll`).
     """
 
-    def __init__(self, open_pieces: Callable[[TextStream], Pieces]) -> None:
+    def __init__(self, open_pieces: OpenPieces | None = None) -> None:
         self.cancelled = threading.Event()
         self.start: Start | None = None
         self._news = threading.Event()
         self._own_listener = self.listener = Listener(_set_all, self._news)
         self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
         self._lock = threading.Lock()  # of `cancelled` and `_jobs`
+        self._pieces: Pieces | None = None
+        if open_pieces is not None:
+            self.open(open_pieces)
+
+    def open(self, open_pieces: OpenPieces) -> None:
+        """Submit the request by `open_pieces`, which returns the pieces.
+
+        It gets the stream as a weak reference, since a stream that is forgotten must be freed at once.
+        """
         self._pieces = open_pieces(weakref.proxy(self))
 
     def add(self, job: Job) -> None:
@@ -65,13 +75,16 @@ class TextStream:
     def close(self) -> None:
         """Cancel what is left and be done with it."""
         self.cancel()  # also what was submitted for pieces that were never read
-        self._pieces.close()
+        if self._pieces is not None:
+            self._pieces.close()
+        self.listener, self.start = self._own_listener, None  # whose keys may hold the stream
 
     def poll(self) -> Piece | None:
         """The next piece, or None if it is not there yet: the listener is notified when to poll again.
 
         Raises StopIteration behind the last one.
         """
+        assert self._pieces is not None, "a stream that is not open has no pieces"
         try:
             return next(self._pieces)
         except BaseException:

@@ -18,9 +18,8 @@ from typing import Any
 from ..engine.jobs import Listener
 from ..errors import reason_of, with_reason
 from ..generation.pieces import Piece, join_pieces
-from ..generation.streams import TextStream
 from .cancellation_poller import CancellationPoller
-from .request import GenerateRequest
+from .request import GenerateRequest, Opener
 
 # Threads that tokenize and submit. Long texts have some of their own: short ones must not wait for them, nor documents
 # for one that takes long to divide.
@@ -32,17 +31,17 @@ LONG_TEXT = 2**16  # bytes or characters
 class Dispatcher:
     """Sees each request to its end.
 
-    `open_stream` submits a request. `ended` is called once for each, with its error, when nothing of it is left to be
-    done. `log` gets a line for what no caller can be sent.
+    `opener` says what opens a request. `ended` is called once for each, with its error, when nothing of it is left to
+    be done. `log` gets a line for what no caller can be sent.
     """
 
     def __init__(
         self,
-        open_stream: Callable[[GenerateRequest], TextStream],
+        opener: Opener,
         ended: Callable[[GenerateRequest, Exception | None], None],
         log: Callable[[str], None],
     ) -> None:
-        self._open_stream = open_stream
+        self._opener = opener
         self._ended = ended
         self._log = log
         self._openers = ThreadPoolExecutor(OPENERS, "open")
@@ -73,7 +72,7 @@ class Dispatcher:
         self._poller.clear()  # what they hold of Triton must be gone before Triton is
 
     def _open(self, request: GenerateRequest) -> None:
-        request.open(self._open_stream, Listener(self._notify, request), self._long_openers.submit)
+        request.submit(self._opener, Listener(self._notify, request), self._long_openers.submit)
         self._notify([request])
 
     # The thread holds no request while it waits: one that is over must be freed at once, and Triton's objects with it.
