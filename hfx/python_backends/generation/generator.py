@@ -18,11 +18,11 @@ from ..errors import DeadlineExceeded, InvalidRequest, ModelDamaged
 from .configuration import Configuration
 from .detokenizer import Detokenizer
 from .documents import parts
-from .pieces import Piece, Pieces, TokenReader, as_one_piece, join_texts
+from .pieces import Piece, Pieces, SequenceReader, as_one_piece, join_texts
 from .prompts import PromptEncoder, Text
 from .request_window import Cancelled, RequestWindow, concatenate, summarize
 from .settings import GenerationConfig, resolve_config
-from .streams import OpenPieces, Read, SequenceReader, TextStream, read_live, read_whole
+from .streams import OpenPieces, Read, TextStream, read_live, read_whole
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -170,12 +170,9 @@ class TextGenerator:
     def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
         job = self.engine.submit(request)
         stream.add(job)
-        readers = [self._reader(config) for _ in range(config.settings.num_return_sequences)]
+        count, stops = config.settings.num_return_sequences, config.stop_words
+        readers = [SequenceReader(self._detokenizer, stops, config.returns_tokens) for _ in range(count)]
         return read(stream, job, readers)
-
-    def _reader(self, config: GenerationConfig) -> SequenceReader:
-        tokens = TokenReader(self._detokenizer) if config.returns_tokens else None
-        return SequenceReader(self._detokenizer.open(config.stop_words), tokens)
 
     def _pieces(self, text: Text, config: GenerationConfig, read: Read, stream: TextStream) -> Pieces:
         """Submit a text, or prepare its division."""

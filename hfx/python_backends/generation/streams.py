@@ -16,10 +16,9 @@ from functools import partial
 from typing import Any, Union
 
 from ..engine.jobs import Job, Listener
-from ..engine.request import Event, Request
+from ..engine.request import Event
 from ..errors import EngineClosed
-from .detokenizer import Decoding
-from .pieces import Piece, Pieces, TokenReader
+from .pieces import Piece, Pieces, SequenceReader
 
 AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
 # Starts work that takes a while elsewhere.
@@ -167,14 +166,6 @@ def _set_all(events: Iterable[threading.Event | asyncio.Event]) -> None:
         event.set()
 
 
-@dataclass(frozen=True)
-class SequenceReader:
-    """What makes a text of a sequence's tokens and, where they are wanted, what callers see of the tokens."""
-
-    decoding: Decoding
-    tokens: TokenReader | None = None
-
-
 Read = Callable[[TextStream, Job, Sequence[SequenceReader]], Pieces]
 
 
@@ -183,7 +174,7 @@ def read_live(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -
 
     Once all have met a stop string, the request is cancelled.
     """
-    newest = _before_first(job.request, readers)
+    newest = {index: reader.first(index, job.request) for index, reader in enumerate(readers)}
     try:
         while newest:
             job.on_events = stream.listener
@@ -205,7 +196,7 @@ def read_whole(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) 
             if job.done:
                 break
             yield None
-        newest = _before_first(job.request, readers)
+        newest = {index: reader.first(index, job.request) for index, reader in enumerate(readers)}
         yield from _pieces(job.result(), newest, readers)
     finally:
         job.cancel()
@@ -216,61 +207,8 @@ def _pieces(events: Iterable[Event], newest: dict[int, Piece], readers: Sequence
     for event in events:
         if event.index not in newest:
             continue
-        piece = newest[event.index] = next_piece(newest[event.index], event, readers[event.index])
+        piece = newest[event.index] = readers[event.index].next(newest[event.index], event)
         if piece.finish_reason:
             del newest[event.index]
         if piece.is_shown:
             yield piece
-
-
-def _before_first(request: Request, readers: Sequence[SequenceReader]) -> dict[int, Piece]:
-    """What each text begins with, by index."""
-    return {
-        index: Piece(
-            "",
-            index,
-            input_tokens=len(request.prompt),
-            truncated_tokens=request.truncated_tokens,
-            log_probs=() if request.settings.log_probs else None,
-            tokens=None if reader.tokens is None else (),
-        )
-        for index, reader in enumerate(readers)
-    }
-
-
-def next_piece(before: Piece, event: Event, reader: SequenceReader) -> Piece:
-    """What an event adds to the text behind `before`, whose tokens go to this piece where it was not shown.
-
-    Of the tokens of a text's end, those that have come before are left out.
-    """
-    known = before.output_tokens if event.finish_reason else 0
-    text, count = _decoded(event, known, reader.decoding)
-    log_probs, tokens = before.log_probs, before.tokens
-    if log_probs is not None:
-        new = (event.log_probs or ())[known : known + count]
-        log_probs = new if before.is_shown else log_probs + new
-    if tokens is not None and reader.tokens is not None:
-        read = reader.tokens.read(event, known, count)
-        tokens = read if before.is_shown else tokens + read
-    return Piece(
-        text,
-        before.index,
-        "stop" if reader.decoding.stopped else event.finish_reason,
-        before.input_tokens,
-        before.output_tokens + count,
-        before.truncated_tokens,
-        log_probs,
-        tokens,
-    )
-
-
-def _decoded(event: Event, known: int, decoding: Decoding) -> tuple[str, int]:
-    """The text of the tokens behind the first `known`, up to a stop string, and how many of them were taken."""
-    text = ""
-    for count, token_id in enumerate(event.ids[known:], 1):
-        text += decoding.push(token_id)
-        if decoding.stopped:
-            return text, count
-    if event.finish_reason:
-        text += decoding.finish()
-    return text, max(len(event.ids) - known, 0)
