@@ -58,9 +58,7 @@ def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
         names.MAX_TOKENS: tokens,
         names.MIN_TOKENS: min(int(plan.settings.defaults.get("min_tokens", 0)), tokens // 2),
     }
-    return Work(
-        effort, resolve_config(greedy, configuration).settings, resolve_config(searched, configuration).settings
-    )
+    return Work(effort, resolve_config(greedy, configuration), resolve_config(searched, configuration))
 
 
 def plain_fields(tokens: int) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Settings(Decoding):
     )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
+        for each in fields(Settings):  # a subclass checks its own
             check = each.metadata[ROW].check
             object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
         _refuse_contradictions(self)

@@ -170,7 +170,7 @@ class TextGenerator:
     def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
         job = self.engine.submit(request)
         stream.add(job)
-        count, stops = config.settings.num_return_sequences, config.stop_words
+        count, stops = config.num_return_sequences, config.stop_words
         readers = [SequenceReader(self._detokenizer, stops, config.returns_tokens) for _ in range(count)]
         return read(stream, job, readers)
 
@@ -210,7 +210,7 @@ class TextGenerator:
 
 
 def _refuse_several(config: GenerationConfig) -> None:
-    returned = config.settings.num_return_sequences
+    returned = config.num_return_sequences
     if returned != 1:
         raise InvalidRequest("num_return_sequences", returned, "1 here; generate_all returns them all")
 
@@ -221,7 +221,7 @@ def _read(config: GenerationConfig) -> Read:
     Tokens are read as they come, too: 1,000 of them with 20 alternatives each take 0.1 s, for which the pieces of other
     requests would wait.
     """
-    comes_early = config.returns_tokens or (config.stop_words and config.settings.num_beams == 1)
+    comes_early = config.returns_tokens or (config.stop_words and config.num_beams == 1)
     return read_live if comes_early else read_whole
 
 

@@ -24,14 +24,15 @@ SAMPLING_FIELDS = of_scope(SAMPLING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationConfig(Texts):
-    """How one text is generated from. `settings.max_tokens` is at most what any prompt leaves room for.
+class GenerationConfig(Texts, Settings):
+    """How one text is generated from: the engine's settings, and what is done to texts.
+
+    `max_tokens` is at most what any prompt leaves room for.
 
     `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
     `source_id` is the token of the text's language, where one is chosen. `deadline` is in seconds of `time.monotonic`.
     """
 
-    settings: Settings
     asks_for_tokens: bool
     source_id: int | None = None
     deadline: float | None = None
@@ -62,7 +63,7 @@ def resolve_config(
     _refuse_chunks(given, values, configuration)
     values.setdefault("long", "truncate" if configuration.has_encoder else "error")
     return GenerationConfig(
-        settings=_engine_settings(values, _with_target(values, configuration)),
+        **_engine_settings(values, _with_target(values, configuration)),
         source_id=_source_id(given, values, configuration),
         asks_for_tokens="max_tokens" in given,
         deadline=_deadline(timeout),
@@ -177,21 +178,22 @@ def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Con
     return replace(configuration, forced_bos_token_id=target)
 
 
-def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> Settings:
+def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> dict[str, Any]:
+    """The fields of Settings."""
     chosen = {each.name: values[each.name] for each in DECODING if each.name in values}
     if values["do_sample"]:
         chosen.setdefault("seed", secrets.randbits(64))
-    return Settings(
+    return {
         **chosen,
-        log_probs=values.get("return_log_probs", False) or "logprobs" in values,
-        top_log_probs=values.get("logprobs", 0),
-        eos_ids=configuration.eos_token_ids,
-        decoder_prompt=configuration.decoder_start_token_ids,
-        forced_bos_id=configuration.forced_bos_token_id,
-        forced_eos_id=configuration.forced_eos_token_id,
-        suppress_ids=configuration.suppress_tokens,
-        begin_suppress_ids=configuration.begin_suppress_tokens,
-        bad_words_ids=configuration.bad_words_ids,
-        bad_words_at_start=configuration.bad_words_at_start,
-        renormalize_logits=configuration.renormalize_logits,
-    )
+        "log_probs": values.get("return_log_probs", False) or "logprobs" in values,
+        "top_log_probs": values.get("logprobs", 0),
+        "eos_ids": configuration.eos_token_ids,
+        "decoder_prompt": configuration.decoder_start_token_ids,
+        "forced_bos_id": configuration.forced_bos_token_id,
+        "forced_eos_id": configuration.forced_eos_token_id,
+        "suppress_ids": configuration.suppress_tokens,
+        "begin_suppress_ids": configuration.begin_suppress_tokens,
+        "bad_words_ids": configuration.bad_words_ids,
+        "bad_words_at_start": configuration.bad_words_at_start,
+        "renormalize_logits": configuration.renormalize_logits,
+    }

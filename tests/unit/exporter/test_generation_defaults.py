@@ -114,7 +114,7 @@ def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tupl
     """The new tokens of the search that the published settings make."""
     encoder = None if family in tiny_generators.DECODERS else POSITIONS
     configuration = Configuration.of(facts(max_length=POSITIONS, max_source=encoder) | found.as_json())
-    settings = resolve_config({"max_tokens": TOKENS}, configuration).settings
+    settings = resolve_config({"max_tokens": TOKENS}, configuration)
     search = new_searches(Request(PROMPT, settings))[0]
     _, completions = drive(search, TorchModel(model(family), settings.decoder_prompt), PROMPT)
     return completions[0].ids
