@@ -15,13 +15,12 @@ from ..engine.engine import Engine
 from ..engine.request import Request
 from ..engine.spec import NATIVE, OPENVINO
 from ..errors import DeadlineExceeded, InvalidRequest, ModelDamaged
-from .configuration import Configuration
+from .configuration import Configuration, GenerationConfig, resolve_config
 from .detokenizer import Detokenizer
 from .documents import parts
 from .pieces import Piece, Pieces, SequenceReader, as_one_piece, join_texts
 from .prompts import PromptEncoder, Text
 from .request_window import Cancelled, RequestWindow, concatenate, summarize
-from .settings import GenerationConfig, resolve_config
 from .streams import OpenPieces, Read, TextStream, read_live, read_whole
 
 TOKENIZER_FILE = "tokenizer.json"

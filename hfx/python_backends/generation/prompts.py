@@ -14,8 +14,7 @@ from typing import Any, Union
 from ..engine.request import Request
 from ..errors import DoesNotFit, InvalidInput, InvalidRequest, ModelDamaged
 from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, decoded, piece
-from .configuration import Configuration
-from .settings import GenerationConfig
+from .configuration import Configuration, GenerationConfig
 
 FIELD = "text_input"
 Text = Union[str, bytes]

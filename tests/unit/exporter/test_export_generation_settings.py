@@ -13,8 +13,7 @@ from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, UNSERVED_SAMPLI
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
-from hfx.python_backends.generation.configuration import Configuration
-from hfx.python_backends.generation.settings import resolve_config
+from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from tests.rigs.generation_models import facts
 
 VOCABULARY = 50

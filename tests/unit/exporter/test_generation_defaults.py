@@ -22,9 +22,8 @@ from hfx.exporter.source import Checkpoint
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request
 from hfx.python_backends.errors import DoesNotFit
-from hfx.python_backends.generation.configuration import Configuration
+from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import resolve_config
 from tests.rigs import tiny_generators
 from tests.rigs.generation_models import facts
 from tests.rigs.generation_tokenizers import LINES, byte_level
