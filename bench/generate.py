@@ -23,8 +23,8 @@ from bench.figures import Figures, Goal, noted, take_turns
 from bench.packages import conversion, timed
 from bench.peers import Batch, Model, Way
 
-# hfx is the faster of its runtimes, which `hfx export --cpu-runtime auto` publishes; peers have their best settings.
-RUNTIMES = {"int8": ("native", "openvino", "onnxruntime"), "int4": ("openvino", "onnxruntime")}
+# hfx is the faster of its runtimes; peers have their best settings.
+RUNTIMES = {"int8": ("native", "onnxruntime"), "int4": ("onnxruntime",)}
 OURS = {precision: tuple(Way("hfx", precision, runtime) for runtime in names) for precision, names in RUNTIMES.items()}
 CT2, ORT = Way("ctranslate2", "int8"), Way("optimum", "int8")
 GENAI = {precision: (Way("genai", precision, "f32"), Way("genai", precision)) for precision in ("int8", "int4")}

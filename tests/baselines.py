@@ -33,7 +33,7 @@ MODELS = {
     "answers": ("answers-bert", "fp32", "openvino"),
     "nli": ("nli-bart", "fp32", "onnxruntime"),
     "similar": ("similar-mpnet", "fp32", "openvino"),
-    "stories": ("stories-gpt2", "int8", "openvino"),
+    "stories": ("stories-gpt2", "int8", "onnxruntime"),
     "summaries": ("summaries-bart", "int8", "onnxruntime"),
     "notes": ("summaries-t5", "fp32", "onnxruntime"),
 }

@@ -18,7 +18,7 @@ from bench.peers import Batch, Ids, Model
 from hfx import names
 
 PACKAGES: tuple[Packages, ...] = ()
-CONVERTED_VARIANTS = ("onnxruntime", "openvino", "native")
+CONVERTED_VARIANTS = ("onnxruntime", "native")
 SOURCES = sources()
 
 

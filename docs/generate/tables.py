@@ -30,7 +30,7 @@ PARAMETERS = (
     ("NAME", "task", "of a generator: its task, which clients can't tell from the tensors"),
     ("NAME", "model_sha256", "of the published files but configurations: by it `hfx batch --url` sees another model"),
     ("NAME_stream", "device", "cpu or gpu"),
-    ("NAME_stream", "cpu_runtime", "onnxruntime, openvino or native"),
+    ("NAME_stream", "cpu_runtime", "onnxruntime or native"),
     ("NAME_stream", "slots", "sequences that are decoded at a time; each beam takes one"),
     ("NAME_stream", "max_queue_size", "requests that may wait for slots; the next one is refused"),
     ("NAME_stream", "max_queue_seconds", "no more requests wait than will have begun by then; 0: no bound"),

@@ -23,7 +23,7 @@ from typing import Any
 
 from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others
 from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
-from hfx.deploy.wheels import CPU_RUNTIME, Wheel, fetch, requirements, runs_openvino, unpack, uses_openvino
+from hfx.deploy.wheels import Wheel, fetch, requirements, runs_openvino, unpack, uses_openvino
 from hfx.errors import UsageError
 from hfx.manifest import Precision, hash_folder, write_manifest
 from hfx.names import MANIFEST_FILE, PACKAGES_FOLDER
@@ -177,10 +177,7 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
         config.default_model_filename = START_FILE
         changes.append(f"default_model_filename {START_FILE}")
     if not packages.with_openvino and uses_openvino(config):
-        if CPU_RUNTIME in config.parameters:
-            config.parameters[CPU_RUNTIME].string_value = "onnxruntime"
-        else:
-            config.optimization.ClearField("execution_accelerators")
+        config.optimization.ClearField("execution_accelerators")
         changes.append("without openvino")
     (folder / CONFIG).write_text(
         rendered(old, config, f"Changed by: hfx deploy bundle ({', '.join(changes)})"), "utf-8"

@@ -28,7 +28,7 @@ from hfx.strict_json import read_text
 
 
 DEVICES = ("cpu", "gpu")
-ELEMENT_BYTES = {"float32": 4, "f32": 4, "float16": 2, "f16": 2, "int8": 1, "u8": 1}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def is_others(path: str, net: Any, device: str) -> bool:
 
 def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots: int) -> int:
     """The bytes of K and V when every slot is full, from engine.json."""
-    from hfx.python_backends.engine.spec import NATIVE, OPENVINO, read_spec
+    from hfx.python_backends.engine.spec import NATIVE, read_spec
     from hfx.python_backends.errors import EngineError
 
     folder = repository / (manifest.name + STREAM_SUFFIX) / "1" / device
@@ -119,13 +119,16 @@ def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots
             f"The engine of {manifest.name!r} can't be read: {error}.", "Export the model again with --force."
         ) from error
     runtime = stream.parameters["cpu_runtime"].string_value if device == "cpu" else ""
-    own, cross = spec.kv_type, spec.cross_type
-    if runtime == OPENVINO and spec.openvino:
-        own = cross = spec.openvino.kv_type
-    if runtime == NATIVE and spec.operators:
-        own = spec.operators.kv_type
-    position = 2 * slots * spec.layers * spec.kv_heads * spec.head_dim
-    return position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * ELEMENT_BYTES.get(cross, 0))
+    own = spec.operators.kv_type if runtime == NATIVE and spec.operators else spec.kv_type
+    cross = ELEMENT_BYTES[spec.cross_type] if spec.has_encoder else 0
+    return (
+        2
+        * slots
+        * spec.layers
+        * spec.kv_heads
+        * spec.head_dim
+        * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * cross)
+    )
 
 
 def _other(device: str) -> str:

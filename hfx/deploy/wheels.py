@@ -22,7 +22,7 @@ from hfx.deploy.deployment import DeployedModel, Deployment, config_of
 from hfx.deploy.folder import copy_hashed
 from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
-from hfx.names import NET_SUFFIX, STREAM_SUFFIX
+from hfx.names import NET_SUFFIX
 
 # Changed together with docker/Dockerfile and constraints.txt.
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
@@ -33,7 +33,6 @@ CUDA_13_TAG = "25.08"  # onnxruntime-gpu's wheels are for CUDA 13, which images 
 PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
 FETCH_SECONDS = 1800.0
 RECORD = "RECORD"
-CPU_RUNTIME = "cpu_runtime"  # a generator's parameter
 IMPORTABLE = ("purelib", "platlib")  # of NAME.data in a wheel; the rest are scripts and headers
 
 
@@ -49,8 +48,8 @@ class Wheel:
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
     """What the Python models of `deployment` import, as pinned requirements.
 
-    All take texts apart with tokenizers, and need ONNX Runtime, and OpenVINO where one runs on it; on GPUs the nets of
-    encoders are run by the image's own backend. Raises UsageError for an image that has another CUDA.
+    All take texts apart with tokenizers, and need ONNX Runtime, and OpenVINO where an encoder runs on it; on GPUs the
+    nets of encoders are run by the image's own backend. Raises UsageError for an image that has another CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     needed = [*((NUMPY,) if with_numpy else ()), TOKENIZERS]
@@ -68,17 +67,14 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
 
 def runs_openvino(deployment: Deployment, model: DeployedModel) -> bool:
-    """Whether the engine of a generator, or the net of an encoder, runs on OpenVINO."""
-    if deployment.device != "cpu":
+    """Whether the net of an encoder runs on OpenVINO. A generator of an earlier version that did runs without it."""
+    if deployment.device != "cpu" or model.is_generator:
         return False
-    suffix = STREAM_SUFFIX if model.is_generator else NET_SUFFIX
-    return uses_openvino(config_of(deployment.repository, model.name + suffix, deployment.device))
+    return uses_openvino(config_of(deployment.repository, model.name + NET_SUFFIX, deployment.device))
 
 
 def uses_openvino(config: Any) -> bool:
-    """Whether a configuration asks for OpenVINO: as an engine's runtime, or as the accelerator of a net."""
-    if CPU_RUNTIME in config.parameters:
-        return bool(config.parameters[CPU_RUNTIME].string_value == "openvino")
+    """Whether a configuration asks for OpenVINO, as the accelerator of a net."""
     return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
 
 

@@ -49,7 +49,8 @@ class ExportOptions:
     ] = None
     device: Annotated[Device, Option(help="What to build for.", rich_help_panel=MODEL)] = "both"
     cpu_runtime: Annotated[
-        CpuRuntime, Option(help="Runtime on the CPU; auto takes the fastest.", rich_help_panel=MODEL)
+        CpuRuntime,
+        Option(help="Runtime on the CPU; auto takes the fastest. Encoders alone: openvino.", rich_help_panel=MODEL),
     ] = "auto"
     cpu_math: Annotated[
         CpuMath,

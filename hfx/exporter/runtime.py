@@ -1,14 +1,12 @@
 """Which CPU runtime serves a model: measured on this machine, chosen, and written down.
 
-OpenVINO and ONNX Runtime read the same kinds of file but differ by model, precision and processor, so `auto` times
-both, in turn, on the very files and settings that would be served. Knows sessions, not checkpoints.
+OpenVINO and ONNX Runtime read the same kinds of file but differ by model, precision and processor, so for encoders
+`auto` times both, in turn, on the very files and settings that would be served. Knows sessions, not checkpoints.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-import re
 import statistics
 import tempfile
 import time
@@ -32,6 +30,7 @@ from hfx.python_backends.onnxruntime.sessions import PRECISION
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.
 Runtime = Literal["openvino", "onnxruntime", "native"]
+ENCODER_RUNTIMES: tuple[Runtime, ...] = ("openvino", "onnxruntime", "native")
 # Rows x width. What is timed: a single short text, and a batch as it forms under load.
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
@@ -101,21 +100,18 @@ def weight_levels(cpuinfo: Path = CPUINFO) -> int:
 
 
 def possible_runtimes(
-    requested: CpuRuntime, least_openvino: str = "", precision: Precision | None = "int8"
+    requested: CpuRuntime, precision: Precision | None, runtimes: tuple[Runtime, ...] = ENCODER_RUNTIMES
 ) -> tuple[Runtime, ...]:
-    """The runtimes that may serve `precision` here, OpenVINO only from the version `least_openvino` on.
+    """Those of `runtimes` that may serve `precision` here.
 
     Raises UsageError where `--cpu-runtime` names one that can't be had.
     """
-    no_openvino, no_native = why_no_openvino(least_openvino), _why_no_native(precision)
+    missing: dict[Runtime, str] = {"openvino": why_no_openvino(), "native": _why_no_native(precision)}
     if requested == "auto":
-        possible: dict[Runtime, str] = {"openvino": no_openvino, "onnxruntime": "", "native": no_native}
-        return tuple(runtime for runtime, missing in possible.items() if not missing)
-    if requested == "openvino" and no_openvino:
-        package = f"'openvino>={least_openvino}'" if least_openvino else "openvino"
-        raise UsageError(f"--cpu-runtime openvino: {no_openvino}.", f"pip install {package}")
-    if requested == "native" and no_native:
-        raise UsageError(f"--cpu-runtime native: {no_native}.", "Use --cpu-runtime auto.")
+        return tuple(runtime for runtime in runtimes if not missing.get(runtime))
+    if why := missing.get(requested):
+        fix = "pip install openvino" if requested == "openvino" else "Use --cpu-runtime auto."
+        raise UsageError(f"--cpu-runtime {requested}: {why}.", fix)
     return (requested,)
 
 
@@ -129,13 +125,9 @@ def _why_no_native(precision: Precision | None) -> str:
         return missing.message.rstrip(".")
 
 
-def why_no_openvino(least: str = "") -> str:
+def why_no_openvino() -> str:
     """Why OpenVINO can't be had here; empty if it can."""
-    if importlib.util.find_spec("openvino") is None:
-        return "the package openvino is not installed"
-    installed = importlib.metadata.version("openvino")
-    numbers, needed = ([int(part) for part in re.findall(r"\d+", version)[:3]] for version in (installed, least))
-    return f"openvino {installed} is installed, and {least} or later is needed" if numbers < needed else ""
+    return "" if importlib.util.find_spec("openvino") else "the package openvino is not installed"
 
 
 def choose(
@@ -217,15 +209,12 @@ def last_line(error: Exception, folder: Path) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def interleave(
-    ways: Mapping[Name, Callable[[], object]], most: float = SECONDS_A_SHAPE, prepared: bool = False
-) -> dict[Name, float]:
+def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
     """Median seconds of each way, run in turn so that a noisy machine disturbs all alike.
 
-    No further round begins after `most` seconds; a first one, which is not counted unless all are `prepared`, and one
-    more are always run.
+    No further round begins after SECONDS_A_SHAPE; a first one, which is not counted, and one more are always run.
     """
-    for run in () if prepared else ways.values():
+    for run in ways.values():
         run()  # shapes are prepared at their first run
     times: dict[Name, list[float]] = {name: [] for name in ways}
     begin = time.perf_counter()
@@ -234,7 +223,7 @@ def interleave(
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - begin > most:
+        if time.perf_counter() - begin > SECONDS_A_SHAPE:
             break
     return {name: statistics.median(values) for name, values in times.items()}
 

@@ -81,7 +81,7 @@ class LocalGenerator:
 
     @property
     def runtime(self) -> str:
-        """What computes: "openvino", "onnxruntime" or "native"."""
+        """What computes: "onnxruntime" or "native"."""
         return self._generator.engine.runtime
 
     def infer(self, request: Request) -> Answer:

@@ -165,4 +165,4 @@ class ProcessorUnsuited(ModelRefused):
 
 
 class ProviderMissing(ModelRefused):
-    """What shall run the model is not here: an execution provider of onnxruntime, a device for it, or OpenVINO."""
+    """What shall run the model is not here: an execution provider of onnxruntime, a device, or native operators."""

@@ -3,7 +3,7 @@
 - checkpoints: tiny_checkpoints, tiny_encoders, tiny_generators, tiny_translators, writing_checkpoints, chat_tokenizers,
   generation_tokenizers, reciting, talking (trained ones: tests/zoo)
 - published models and repositories: published, repositories, manifests, toy_models
-- graphs: onnx_toys, onnxruntime_rig, graph_rows, encoder_line, openvino_toys, openvino_driver, paged_watch
+- graphs: onnx_toys, onnxruntime_rig, graph_rows, encoder_line
 - the engine: engine_toys, engine_rig, engine_invariants, engine_oracle, generation_models, torch_decoding,
   serving_channels
 - servers: installed_triton, local_triton, short_servers, serve_process, generation_rig, generation_asks,

@@ -17,19 +17,17 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine, EngineSettings, open_prefix_cache
 from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.openvino.runners import PagedDecoderRunner, PagedEncoderDecoderRunner
 from hfx.python_backends.engine.ort.kv_cache import KvCache
-from hfx.python_backends.engine.ort.runners import OrtDecoderRunner, OrtEncoderDecoderRunner
+from hfx.python_backends.engine.ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.ort.sessions import SessionSettings
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits, Plan
 from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.runner import Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import engine_invariants as invariants
 from tests.rigs.engine_toys import VOCABULARY
-from tests.rigs.paged_watch import PagedWatch
 from tests.rigs.waiting import wait_until
 
 ARRIVALS = itertools.count()
@@ -49,19 +47,10 @@ def make_core(
         if width <= slots:
             runner.open_partition(width)
     prefixes = PrefixCache(min(open_prefix_cache(runner, 1).size, prefix_blocks))
-    limits = replace(limits or Limits(), mixed=runner.limits.mixed)
-    watch = watch_of(runner)
+    watch = Watch(runner)
     watch.poison({})
-    scheduler = FairScheduler(slots, spec.has_encoder, limits, prefixes=prefixes)
+    scheduler = FairScheduler(slots, spec.has_encoder, limits or Limits(), prefixes=prefixes)
     return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), watch)
-
-
-def watch_of(runner: Runner) -> Watch | PagedWatch:
-    """The observer of a runner."""
-    if isinstance(runner, (PagedDecoderRunner, PagedEncoderDecoderRunner)):
-        return PagedWatch(runner)
-    assert isinstance(runner, (OrtDecoderRunner, OrtEncoderDecoderRunner))
-    return Watch(runner)
 
 
 def open_engine(
@@ -103,7 +92,7 @@ def finish(core: Core) -> None:
 
 def plans_of(core: Core) -> list[Plan]:
     """What a watched core has carried out."""
-    assert isinstance(core._observer, (Watch, PagedWatch))
+    assert isinstance(core._observer, Watch)
     return core._observer.plans
 
 
@@ -155,7 +144,7 @@ def poison(array: NDArray[Any]) -> float:
 class Watch:
     """The observer; `plans` are those that were carried out."""
 
-    def __init__(self, runner: OrtDecoderRunner | OrtEncoderDecoderRunner) -> None:
+    def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.plans: list[Plan] = []
 
@@ -173,13 +162,13 @@ class Watch:
                 partition.lengths[row] == length == partition.positions[row, 0] for row, length in of_rows.items()
             )
         self.poison(lengths)
-        if isinstance(self.runner, OrtDecoderRunner) and self.runner.blocks is not None:
+        if isinstance(self.runner, DecoderRunner) and self.runner.blocks is not None:
             blocks = self.runner.blocks.array
             blocks[list(state.prefixes.free)] = poison(blocks)
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
-        if isinstance(self.runner, OrtEncoderDecoderRunner):
+        if isinstance(self.runner, EncoderDecoderRunner):
             self.runner._encoded.array[:] = poison(self.runner._encoded.array)
         for width, partition in self.runner.partitions.items():
             of_rows = lengths.get(width, {})

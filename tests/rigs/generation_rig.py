@@ -19,7 +19,8 @@ from tests.rigs.generation_http import http_generate, http_infer, sse
 from tests.rigs.processors import HAS_NATIVE
 
 WRITERS = {"stories": "stories-gpt2", "summaries": "summaries-bart", "notes": "summaries-t5"}
-RUNTIMES = {"stories": "openvino", "summaries": "native" if HAS_NATIVE else "onnxruntime", "notes": "onnxruntime"}
+FASTEST = "native" if HAS_NATIVE else "onnxruntime"
+RUNTIMES = {"stories": FASTEST, "summaries": FASTEST, "notes": "onnxruntime"}
 RECITAL = "recital"
 TRANSLATOR = "translator"
 SLOTS = {"stories": 8, "summaries": 8, "notes": 8, RECITAL: 4, TRANSLATOR: 4}

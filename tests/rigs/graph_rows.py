@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hfx.python_backends.engine.ort.partition import Outputs
+from hfx.python_backends.engine.ort.sessions import SessionSettings
 from hfx.python_backends.engine.plan import Span
-from hfx.python_backends.engine.runner import Outputs, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.spec import ONNXRUNTIME, read_spec
-from tests.rigs.engine_rig import watch_of
+from tests.rigs.engine_rig import Watch
 from tests.rigs.tiny_generators import VOCABULARY
 
 Tokens = Sequence[int]
@@ -28,7 +29,7 @@ class Rows:
         self._runner: Any = open_runner(read_spec(folder), groups * beams, settings)
         assert self._runner.runtime == runtime
         self._runner.open_partition(beams)
-        watch_of(self._runner).poison({})
+        Watch(self._runner).poison({})
         self._groups, self._beams, self._length = groups, beams, 0
 
     def prefill(self, prompts: Sequence[Tokens]) -> Array:

@@ -1,8 +1,8 @@
 """What tests may expect of the processor that they run on.
 
 An x86 processor without VNNI adds u8 x s8 products in pairs, in 16 bits, which saturate where weights have more than 63
-levels: there hfx writes no others. It also has kernels of its own for a single row in ONNX Runtime's MatMulNBits and in
-OpenVINO's linears by group: they add up in another order, so that the last bits are not those of two or more rows.
+levels: there hfx writes no others. It also has kernels of its own for a single row in ONNX Runtime's MatMulNBits: they
+add up in another order, so that the last bits are not those of two or more rows.
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ def save_whole(folder: Path, model: Any, tokenizer: Any, generation: dict[str, A
     return folder
 
 
-def write_version(checkpoint: Path, folder: Path, openvino: bool = False) -> Path:
+def write_version(checkpoint: Path, folder: Path) -> Path:
     """What serves the checkpoint, without the gate: an fp32 engine for CPUs and its text files. Returns `folder`."""
     source = open_checkpoint(str(checkpoint))
     plan = make_plan(source, ExportOptions(precision="fp32", device="cpu"))
     assert isinstance(plan, GeneratorPlan)
-    spec = write_engine_folder(source, folder / "cpu", FORMATS["fp32"], 127, openvino)
+    spec = write_engine_folder(source, folder / "cpu", FORMATS["fp32"], 127)
     write_text_files(plan, folder, load_tokenizer(source), spec)
     return folder

@@ -57,7 +57,7 @@ class Served:
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     repository = tmp_path_factory.mktemp("repository")
-    export_zoo("sentiment-distilbert", repository, "sentiment", "int8")
+    export_zoo("sentiment-distilbert", repository, "sentiment", "fp32", "openvino")
     export_zoo("stories-gpt2", repository, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"])
     return open_deployment(repository, ["sentiment", "stories"])
 
@@ -184,6 +184,7 @@ def test_every_library_of_its_python_processes_is_the_bundles(served: Served) ->
         foreign = {path for path in mapped if "site-packages" in path and "pytriton" not in path}
         assert foreign == set(), name
         assert any(path.startswith(f"{own}/numpy") for path in mapped) or name.startswith("stories_0")
-    engine = next(pid for pid, name in stubs.items() if name.startswith("stories_stream"))
-    libraries = Path(f"/proc/{engine}/maps").read_text()
-    assert f"{own}/tokenizers" in libraries and f"{own}/openvino" in libraries
+    for member, packages in (("stories_stream", ("tokenizers", "onnxruntime")), ("sentiment_net", ("openvino",))):
+        pid = next(pid for pid, name in stubs.items() if name.startswith(member))
+        libraries = Path(f"/proc/{pid}/maps").read_text()
+        assert all(f"{own}/{package}" in libraries for package in packages), member

@@ -39,7 +39,7 @@ class OnlineOptions:
         Path | None, Option(help="Online: take the wheels from this folder, not from a package index.")
     ] = None
     no_openvino: Annotated[
-        bool, Option("--no-openvino", help="Online: leave OpenVINO out: generators run on ONNX Runtime.")
+        bool, Option("--no-openvino", help="Online: leave OpenVINO out: encoders run on ONNX Runtime.")
     ] = False
 
 

@@ -26,7 +26,7 @@ Loads = Annotated[
 
 
 Offline = Annotated[Path | None, Option(help="Take the wheels from this folder, not from a package index.")]
-NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out: generators run on ONNX Runtime.")]
+NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out: encoders run on ONNX Runtime.")]
 Python = Annotated[str, Option(help="Python of the stubs, such as 3.12; the release's without it.")]
 
 

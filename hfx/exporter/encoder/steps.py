@@ -85,7 +85,7 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
     if plan.cpu_precision:
         files["cpu"] = FILE_NAMES[plan.cpu_precision]
         requested = "openvino" if plan.cpu_math == "bf16" else plan.cpu_runtime
-        runtimes = runtime.possible_runtimes(requested, precision=plan.cpu_precision)
+        runtimes = runtime.possible_runtimes(requested, plan.cpu_precision)
         if plan.cpu_precision == "int8":
             group = int(artefacts.model.config.hidden_size)
             candidates, counts["int8_weights"] = _write_int8(graph, plain, folder, runtimes, group)

@@ -1,7 +1,7 @@
 """An engine folder: a checkpoint's graphs, their weights, and engine.json, which says how they are run.
 
 engine.json is read as an `EngineSpec` (python_backends/engine/spec.py), here too. What a checkpoint is made of says its
-family (exporter/families); the graph writers are in exporter/graph and exporter/openvino.
+family (exporter/families); the graph writers are in exporter/graph.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softm
 MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
 ALL_LEVELS = 127
 NATIVE_DECODER = "native_decoder"
-OPENVINO_DECODER, OPENVINO_ENCODER = "openvino_decoder.xml", "openvino_encoder.xml"
-MINIMUM_OPENVINO = "2026.4"  # whose PagedAttention has the inputs of python_backends/engine/openvino/model.py
 
 
 def write(
@@ -48,15 +46,13 @@ def write(
 ) -> None:
     """The engine folder of `device` in `formats`, or in those that are tried first; one that is there is replaced.
 
-    It is for `runtimes`: ONNX Runtime's files are in every folder, as the reserve where OpenVINO is not installed.
+    It is for `runtimes`: ONNX Runtime's files are in every folder, as the reserve where native operators can't run.
     """
     folder, formats = version / device, formats or FORMATS_TRIED[plan.built[device]][0]
     shutil.rmtree(folder, ignore_errors=True)
     try:
         library = native.library() if "native" in runtimes else None
-        write_engine_folder(
-            plan.checkpoint, folder, formats, weight_levels(), "openvino" in runtimes, plan.max_length, library
-        )
+        write_engine_folder(plan.checkpoint, folder, formats, weight_levels(), plan.max_length, library)
     finally:
         release_memory()
 
@@ -72,16 +68,14 @@ def write_engine_folder(
     folder: Path,
     formats: Formats,
     levels: int,
-    openvino: bool = False,
     max_length: int | None = None,
     library: Path | None = None,
 ) -> EngineSpec:
     """Write the engine folder of `checkpoint`, and return what its engine.json says.
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
-    With `openvino`, OpenVINO's models are written beside ONNX Runtime's, and are what serves. With `library`, that of
-    the native operators, it is copied there with decoders for it, and they serve unless OpenVINO does. `max_length`
-    takes the place of the lengths that a net was trained with whose positions are computed.
+    `max_length` takes the place of the lengths that a net was trained with whose positions are computed. With
+    `library`, that of the native operators, it is copied there with decoders for it, and they serve.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
@@ -107,9 +101,7 @@ def write_engine_folder(
             digest = hashlib.sha256(library.read_bytes()).hexdigest()
             operators = {"file": library.name, "sha256": digest, "kv_type": kept, "decoder": native_decoders}
             content |= {"runtime": "native", "operators": operators}
-        if openvino:
-            content |= {"runtime": "openvino", "openvino": _write_openvino(net, formats, levels, folder)}
-        _write_json(folder, content)
+        (folder / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StorageFull(
             f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
@@ -125,25 +117,6 @@ def _of_length(net: Net, length: int) -> Net:
     if rotary is not None:
         decoder = replace(decoder, rotary=Rotary(rotary.cos.rows(0, length), rotary.sin.rows(0, length)))
     return replace(net, decoder=decoder, max_length=length, max_source=net.max_source and length)
-
-
-def keep_runtime(folder: Path, runtime: Runtime) -> None:
-    """Say in engine.json that `runtime` serves an engine folder, and drop the files of others but ONNX Runtime's."""
-    content = json.loads((folder / FILE_NAME).read_bytes()) | {"runtime": runtime}
-    if runtime != "openvino":
-        for name in (OPENVINO_DECODER, OPENVINO_ENCODER):
-            for path in (folder / name, (folder / name).with_suffix(".bin")):
-                path.unlink(missing_ok=True)
-        content["openvino"] = None
-    if runtime != "native" and content["operators"]:
-        for path in (folder / content["operators"]["file"], *folder.glob(f"{NATIVE_DECODER}.*")):
-            path.unlink()
-        content["operators"] = None
-    _write_json(folder, content)
-
-
-def _write_json(folder: Path, content: dict[str, Any]) -> None:
-    (folder / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_decoders(writer: GeneratorWriter, folder: Path, stem: str) -> dict[str, str]:
@@ -165,26 +138,6 @@ def _kept_by_operators(net: Net, formats: Formats) -> KvType:
     on its batch then: hence decoders for each. A bias by distance is for scores that are not scaled: float32.
     """
     return formats.kv if net.decoder.bias else "float16"
-
-
-def _write_openvino(net: Net, formats: Formats, levels: int, folder: Path) -> dict[str, Any]:
-    """Write OpenVINO's models; the part of engine.json about them."""
-    from hfx.exporter.openvino.generator import GeneratorWriter as OpenVinoWriter
-    from hfx.exporter.openvino.generator import activations_for, dynamic_group
-
-    writer = OpenVinoWriter(net, formats, levels, activations_for())
-    if net.encoder is None:
-        writer.decoder(folder / OPENVINO_DECODER)
-    else:
-        writer.encoder(folder / OPENVINO_ENCODER, net.encoder)
-        writer.steps(folder / OPENVINO_DECODER)
-    return {
-        "minimum": MINIMUM_OPENVINO,
-        "decoder": OPENVINO_DECODER,
-        "encoder": None if net.encoder is None else OPENVINO_ENCODER,
-        "kv_type": writer.pages,
-        "group": dynamic_group(formats),
-    }
 
 
 def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, str]) -> dict[str, Any]:
@@ -216,6 +169,5 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
             "top_k": TOP_K,
         },
         "runtime": "onnxruntime",
-        "openvino": None,
         "operators": None,
     }

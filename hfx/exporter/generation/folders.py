@@ -18,7 +18,7 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL, SETTINGS, Setting
 from hfx.python_backends.engine.prefix_cache import DEFAULT_MB
-from hfx.python_backends.engine.spec import OPENVINO, EngineSpec
+from hfx.python_backends.engine.spec import EngineSpec
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
 
@@ -109,7 +109,7 @@ def write_stream_configs(plan: GeneratorPlan, folder: Path, runtime: Runtime | N
 def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) -> ModelConfig:
     """The engine on one device: one instance, because requests are batched inside it."""
     of_the_cpu = {"cpu_runtime": runtime} if device == "cpu" and runtime else {}
-    of_onnxruntime = device == "cpu" and runtime != OPENVINO and plan.task.kind == "decoder"
+    has_prefixes = device == "cpu" and plan.task.kind == "decoder"
     return ModelConfig(
         name=plan.name + names.STREAM_SUFFIX,
         backend="python",
@@ -123,7 +123,7 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
             "slots": str(plan.slots),
             "max_queue_size": str(plan.max_queue),
             "max_queue_seconds": str(MAX_QUEUE_SECONDS),
-            **({"prefix_cache_mb": str(DEFAULT_MB)} if of_onnxruntime else {}),
+            **({"prefix_cache_mb": str(DEFAULT_MB)} if has_prefixes else {}),
             "intra_op_thread_count": str(plan.threads),
             "drain_seconds": str(DRAIN_SECONDS),
         },

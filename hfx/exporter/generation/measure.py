@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.generation.prompts import Ids, LongText, spread_indices
+from hfx.exporter.generation.prompts import CHUNK, Ids, LongText, spread_indices
 from hfx.exporter.generation.reference import Positions, Reference
 from hfx.python_backends.engine.engine import Engine, EngineSettings
+from hfx.python_backends.engine.ort.partition import Outputs
+from hfx.python_backends.engine.ort.runners import DecoderRunner, Runner
+from hfx.python_backends.engine.ort.sessions import SessionSettings
 from hfx.python_backends.engine.plan import Span, part_start
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.runner import DecoderRunner, Outputs, Runner, SessionSettings
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
@@ -329,12 +331,12 @@ def long_logits(
 
 def _prompts(runner: DecoderRunner, text: LongText) -> Iterator[tuple[int, Outputs]]:
     """Run the first inputs of each row as a prompt. What several have in common of whole chunks is run once."""
-    chunk, filled = runner.limits.chunk, 0
+    filled = 0
     for row, start in enumerate(text.starts):
-        while start - filled > chunk:
-            runner.run([Span(text.inputs[filled : filled + chunk], filled)], logits=False)
-            filled += chunk
-        first = filled if runner.limits.mixed else part_start(filled, start)
+        while start - filled > CHUNK:
+            runner.run([Span(text.inputs[filled : filled + CHUNK], filled)], logits=False)
+            filled += CHUNK
+        first = part_start(filled, start)
         yield start, runner.run([Span(text.inputs[first:start], first, rows=(row,))], logits=True)
 
 

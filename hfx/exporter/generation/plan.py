@@ -13,7 +13,7 @@ from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import GenerationTask, choose_task
 from hfx.exporter.graph.blocks import Kind
-from hfx.exporter.options import ExportOptions
+from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
 from hfx.python_backends.engine.engine import DEFAULT_SLOTS
@@ -64,6 +64,7 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     task = choose_task(checkpoint, family.kind, options.task)
     refuse_options(options, ENCODER_OPTIONS, task.task)
     _refuse_half(checkpoint, task.kind)
+    _refuse_openvino(options.cpu_runtime)
     common = common_fields(checkpoint, options, int4=True)
     positions, source = longest_texts(checkpoint, task.kind)
     notes: tuple[str, ...] = ()
@@ -109,6 +110,14 @@ def _refuse_half(checkpoint: Checkpoint, kind: Kind) -> None:
             f"{checkpoint.id} ({checkpoint.architecture or checkpoint.model_type}) is the decoder of an "
             "encoder-decoder, without its encoder.",
             "Pass the whole checkpoint.",
+        )
+
+
+def _refuse_openvino(runtime: CpuRuntime) -> None:
+    if runtime == "openvino":
+        raise UsageError(
+            "--cpu-runtime openvino is for encoders; generators are served by native operators or ONNX Runtime.",
+            "Use native (int8), onnxruntime or auto.",
         )
 
 

@@ -292,7 +292,7 @@ class LongReader:
 def starts(length: int, steps: int) -> Ids:
     """How many inputs the rows hold: those of the last steps, around the first chunks and the last, and between."""
     last = length - steps
-    ends = (CHUNK, 2 * CHUNK, last // CHUNK * CHUNK)  # OpenVINO's chunks are twice as long
+    ends = (CHUNK, 2 * CHUNK, last // CHUNK * CHUNK)
     chosen = {start for start in (last, EARLY, *ends, *(end + 1 for end in ends)) if 0 < start <= last}
     for index in spread_indices(last, ROWS):
         if len(chosen) < ROWS:

@@ -7,15 +7,14 @@ engine is open in others: what a step needs of memory is gone when the next begi
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation import folders, gate, runtimes
-from hfx.exporter.generation.engine_folder import keep_runtime, release_memory, write
+from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import (
     LongReader,
@@ -54,7 +53,6 @@ class GeneratorArtefacts(Artefacts):
     """What the steps have made; a field is set by the step that its comment names."""
 
     version: Path = Path()  # write_engines: NAME_stream/1
-    refused: Mapping[str, str] = field(default_factory=dict)  # write_engines: CPU runtime -> why it can't run the model
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
     data: tuple[DataReference, ...] = ()  # answer_in_torch
@@ -72,23 +70,17 @@ def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Genera
 def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Graphs and weights of each device, straight from the checkpoint's tensors."""
     version = copy_files(artefacts.staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
-    refused: Mapping[str, str] = {}
     for device in plan.built:
         if device == "cpu":
-            refused = runtimes.write_for_cpu(plan, version)
+            runtimes.write_for_cpu(plan, version)
         else:
             write(plan, version, device, ("onnxruntime",))
-    return replace(artefacts, version=version, refused=refused)
+    return replace(artefacts, version=version)
 
 
 def choose_runtime(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The CPU runtime that is fastest here; the files of others go, but for ONNX Runtime's."""
-    if "cpu" not in plan.built:
-        return artefacts
-    folder = artefacts.version / "cpu"
-    choice = runtimes.choose(plan, folder, artefacts.refused)
-    keep_runtime(folder, choice.runtime)
-    return replace(artefacts, choice=choice)
+    """The CPU runtime that serves."""
+    return replace(artefacts, choice=runtimes.choose(plan, artefacts.version)) if "cpu" in plan.built else artefacts
 
 
 def write_folders(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
@@ -211,7 +203,7 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
 STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (
     Step("Loading the tokenizer", read_tokenizer),
     Step("Writing engines", write_engines),
-    Step("Timing CPU runtimes", choose_runtime),
+    Step("Trying the CPU runtime", choose_runtime),
     Step("Writing model folders", write_folders),
     Step("Continuing texts with the checkpoint", answer_in_torch, gate=True),
     Step("Comparing continuations", compare_engines, gate=True),

@@ -1,6 +1,6 @@
 """Weights of a generator (GPT-2, Llama, BART, T5) in int8 and int4: which part is stored how, and the numbers.
 
-The products of these weights are written by graph/linear.py for ONNX Runtime, and by openvino/linear.py for OpenVINO.
+The products of these weights are written by graph/linear.py.
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ import numpy as np
 from ..errors import DeadlineExceeded, EngineError, StepFailed
 from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
+from .ort.partition import Outputs
+from .ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
 from .picker import Picker
 from .plan import Compact, Encode, Picks, Plan, Run
 from .request import Event, Step
-from .runner import DecoderRunner, EncoderDecoderRunner, Outputs, Runner
 
 RECENT = 1 / 16  # weight of the last request in the mean of `row_seconds`
 
@@ -134,18 +135,12 @@ class Core:
         started = time.perf_counter()
         for job in plan.jobs if isinstance(plan, Encode) else plan.joining if isinstance(plan, Run) else ():
             job.began = job.began or time.monotonic()
-        outputs: Outputs | None = None
         try:
             runner = self.runner_of(plan.jobs[0])
-            outputs = run_plan(runner, plan)
             draft = plan.draft if isinstance(plan, Run) else ()
-            steps = self._picker.pick(outputs, plan.picks, draft)
+            steps = self._picker.pick(run_plan(runner, plan), plan.picks, draft)
             drop_rejected(runner, plan, steps)
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
-            if outputs is None and isinstance(plan, Run) and plan.apart:
-                for run in plan.apart:  # so that a prompt that can't be run ends no other request
-                    self._carry_out(run)
-                return
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, steps)
@@ -222,7 +217,7 @@ class Core:
 
 
 def run_plan(runner: Runner, plan: Plan) -> Outputs:
-    """Do what `plan` says. Raises whatever the runtime raises; a `Run` can be carried out again then."""
+    """Do what `plan` says. Raises whatever the runtime raises."""
     if isinstance(plan, Run):
         partition = runner.partitions[plan.width]
         for pairs in plan.follows:
@@ -230,12 +225,11 @@ def run_plan(runner: Runner, plan: Plan) -> Outputs:
         if plan.feeds:
             partition.set_next_tokens(plan.feeds)
         if plan.draft:
-            assert partition.verifier is not None, "only what can be verified is guessed"
-            return partition.verifier.verify(plan.draft, plan.logits)
+            return partition.verify(plan.draft, plan.logits)
         if not plan.spans:
             return partition.step(plan.groups, plan.logits)
         assert isinstance(runner, DecoderRunner), "only a decoder is given prompts"
-        return runner.run(plan.spans, plan.logits, plan.groups)
+        return runner.run(plan.spans, plan.logits)
     if isinstance(plan, Compact):
         for source, target in plan.moves:
             runner.partitions[plan.width].move(source, target)
@@ -249,9 +243,7 @@ def run_plan(runner: Runner, plan: Plan) -> Outputs:
 def drop_rejected(runner: Runner, plan: Plan, steps: list[Step]) -> None:
     """Forget what was run of a draft and not chosen."""
     if isinstance(plan, Run) and plan.draft:
-        verifier = runner.partitions[plan.width].verifier
-        assert verifier is not None, "only what can be verified is guessed"
-        verifier.drop(len(plan.draft) - steps[0].accepted)
+        runner.partitions[plan.width].drop(len(plan.draft) - steps[0].accepted)
 
 
 def _new_tokens(sequence: Sequence, step: Step) -> int:

@@ -16,11 +16,13 @@ from ..errors import EngineClosed, EngineError, QueueFull
 from .core import Core, Stats
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .jobs import Drafter, Job, new_job
+from .ort.partition import MOST_DRAFT
+from .ort.runners import DecoderRunner, Runner
+from .ort.sessions import SessionSettings
 from .picker import Picker
+from .plan import Limits
 from .prefix_cache import DEFAULT_MB, PrefixCache
-from .probes import MOST_DRAFT
 from .request import Request, check
-from .runner import DecoderRunner, Runner, SessionSettings
 from .runners import open_runner
 from .spec import EngineSpec, read_spec
 
@@ -42,7 +44,7 @@ class EngineSettings:
     that have rows, and with `max_queue_seconds` no more than will have begun by then, by the time that requests have
     taken so far; as many as there are rows may always wait. `beams` are usual: an encoder-decoder's decoders for them
     are opened with the engine, others with the first request that needs them, and requests of more rows are not light
-    (see FairScheduler). Of a decoder that ONNX Runtime runs on CPU, `prefix_cache_mb` MB of keys and values are kept of
+    (see FairScheduler). Of a decoder on CPU, `prefix_cache_mb` MB of keys and values are kept of
     beginnings that prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter.
     """
 
@@ -113,7 +115,7 @@ class Engine:
         separates = session.provider == CPU
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
-        scheduler = FairScheduler(slots, spec.has_encoder, runner.limits, light_rows, prefixes)
+        scheduler = FairScheduler(slots, spec.has_encoder, Limits(), light_rows, prefixes)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, session)), settings)
 
     @property
@@ -208,7 +210,7 @@ class Engine:
     def _open_partition(self, job: Job) -> None:
         runner, width = self._core.runner_of(job), job.sequences[0].width
         runner.open_partition(width)
-        if self.settings.guesses and job.rows == 1 and runner.partitions[width].verifier is not None:
+        if self.settings.guesses and job.rows == 1 and runner.partitions[width].verifies:
             job.sequences[0].drafter = Drafter(job.request.prompt, MOST_DRAFT, job.request.settings.max_tokens)
 
     def _cancel(self, job: Job) -> None:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from ..errors import EngineError, StepFailed
 from .jobs import Sequence as Searched
 from .memory import Reserved
-from .ort.sessions import Arrays, Binding, open_session
+from .ort.partition import Outputs
+from .ort.sessions import Arrays, Binding, SessionSettings, open_session
 from .plan import Picks
 from .request import WHOLE_ROW, Floats, Search, Step, Top, log_probs_at
-from .runner import Outputs, SessionSettings
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]

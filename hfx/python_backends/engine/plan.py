@@ -7,7 +7,7 @@ within the partition of `width`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Union
 
 from .checks import Ids
@@ -25,14 +25,12 @@ class Limits:
     """What a run of a runner takes, in tokens, so that sequences that are being decoded wait for a bounded time.
 
     A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
-    batch of prompts or sources; a single one may be longer. With `mixed`, a run takes a step with prompts of any length
-    and parts of them; without, prompts of about one length, one part, or a step.
+    batch of prompts or sources; a single one may be longer.
     """
 
     chunk: int = 256
     prefill: int = 256
     encode: int = 512
-    mixed: bool = False
 
 
 def part_start(start: int, end: int) -> int:
@@ -74,12 +72,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the decoder: a token for each row of groups 0 to `groups` of a partition, and parts of prompts.
+    """One run of the decoder: a token for each row of groups 0 to `groups` of a partition, or prompts or a part of one.
 
     First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
     token). Other rows are fed with the argmax of their last run. `sequences` have these rows. `spans` are a part of a
     long prompt or whole ones, whose first rows lie beside each other; `joining[i]` is the job of `spans[i]`. Rows of
-    the outputs are those of the groups, then one for each span. `picks` are the sequences that choose their next tokens
+    the outputs are those of the groups, or one for each span. `picks` are the sequences that choose their next tokens
     from the outputs, each with a row of these for each row of its search. `logits`: whether one needs more than the
     argmax.
 
@@ -102,7 +100,7 @@ class Run:
 
     def __post_init__(self) -> None:
         picks = {sequence: tuple(sequence.rows) for sequence in self.sequences if not sequence.prompt_left}
-        for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True), self.groups * self.width):
+        for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True)):
             # All rows of all searches choose from the one row that their prompt was run in.
             if span.rows:
                 picks |= {sequence: (row,) * sequence.search.rows for sequence in job.sequences}
@@ -110,13 +108,6 @@ class Run:
         object.__setattr__(self, "picks", picks)
         object.__setattr__(self, "jobs", tuple(jobs))
         object.__setattr__(self, "logits", any(sequence.wants_logits for sequence in picks))
-
-    @property
-    def apart(self) -> tuple[Run, ...]:
-        """The step and the spans as runs of their own, where it has both."""
-        if not (self.groups and self.spans):
-            return ()
-        return replace(self, spans=(), joining=()), Run(self.width, spans=self.spans, joining=self.joining)
 
 
 @dataclass(frozen=True)

@@ -13,48 +13,27 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..errors import ProcessorUnsuited
 from .checks import Ids
+from .ort.partition import MOST_DRAFT, DecoderPartition, Outputs, StepSize
 from .plan import part_start
 from .prefix_cache import BLOCK
-from .runner import Outputs, RunnerPartition, Verifier
 from .spec import EngineSpec
 
 LOG = logging.getLogger(__name__)
 
-CONTEXT = 80  # tokens before a probed step: more than a block, so that attention may be split among threads
 SOME = 16  # different tokens of the probe
-SHORT, BESIDE = 8, 248  # tokens of a prompt, and of one beside it
-SOURCE, SOURCES = 16, 16  # tokens of a source, and how many are encoded together
+SOURCE = 16  # tokens of a source
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Of MOST_LEAST sequences, as many as are no multiple of more than the key.
 REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
-MOST_LEAST = 16  # sequences; where more were needed, a runtime that needs none is faster
+MOST_LEAST = 16  # sequences
 USUAL = 2  # what most processors need
-
-MOST_DRAFT = 15  # guessed tokens of a run, so that it takes a whole number of the products' rows
 
 WIDE = 1024  # of a model's hidden size
 
 RESTS = (1, 2, 7, 15, 30)  # tokens behind a block: of one block of queries, of two, and what is left over of them
 CHUNK, LONG = 256, 290  # a long prompt, and where it is cut without a cache
-
-
-@dataclass(frozen=True)
-class StepSize:
-    """How many sequences a step has, so that each one's answer is the same in any batch.
-
-    That is `least` or more, and a multiple of `multiple`: where a kernel takes several rows at a time, what is left
-    over goes to another one.
-    """
-
-    least: int = 1
-    multiple: int = 1
-
-    def of(self, sequences: int) -> int:
-        """The size of a step of `sequences`, the rest of which is padding."""
-        return max(-(-sequences // self.multiple) * self.multiple, self.least)
 
 
 def tokens(length: int, vocabulary: int) -> Ids:
@@ -69,18 +48,16 @@ def rows_for(slots: int) -> int:
 
 def step_size(
     spec: EngineSpec,
-    partition: RunnerPartition,
+    partition: DecoderPartition,
     reset: Callable[[int], None],
     slots: int,
-    required: bool = False,
-    length: int = 0,
 ) -> StepSize:
     """`probed_size` of a partition of `slots` groups, whose step runs any number of groups until its `size` is set.
 
-    `reset(groups)` fills the first groups with one and the same, of `length` positions.
+    `reset(groups)` makes the first groups empty, with one and the same source.
     """
     # In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
-    steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length - length)
+    steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length)
 
     def logits_of(groups: int) -> set[bytes]:
         reset(groups)
@@ -92,15 +69,14 @@ def step_size(
             last.append(row_bytes(outputs, groups * partition.width - 1))
         return {b"".join(first), b"".join(last)}
 
-    return probed_size(logits_of, slots, required)
+    return probed_size(logits_of, slots)
 
 
-def probed_size(logits_of: Callable[[int], set[bytes]], slots: int, required: bool = False) -> StepSize:
+def probed_size(logits_of: Callable[[int], set[bytes]], slots: int) -> StepSize:
     """The least step, and its multiples, in which all sequences have the same answer, to the bit.
 
     `logits_of(count)` are the bytes of the first and the last sequence's logits in steps of `count` equal sequences,
-    at most rows_for(slots). Where the least is larger than MOST_LEAST, it is USUAL with a line in the log, or where
-    the promise is `required`, ProcessorUnsuited is raised.
+    at most rows_for(slots). Where the least is larger than MOST_LEAST, it is USUAL with a line in the log.
     """
     most = rows_for(slots)
     expected = logits_of(most)
@@ -113,14 +89,11 @@ def probed_size(logits_of: Callable[[int], set[bytes]], slots: int, required: bo
         least = count
     if least <= MOST_LEAST:
         return StepSize(least, multiple)
-    reason = f"on this processor, answers depend on the batch up to {least} sequences"
-    if required:
-        raise ProcessorUnsuited(reason, "Use fewer slots")
-    LOG.warning("%s: their last bits may differ", reason)
+    LOG.warning("on this processor, answers depend on the batch up to %d sequences: their last bits may differ", least)
     return StepSize(max(USUAL, multiple), multiple)
 
 
-def verifies(spec: EngineSpec, partition: Verifier, reset: Callable[[int], None]) -> bool:
+def verifies(spec: EngineSpec, partition: DecoderPartition, reset: Callable[[int], None]) -> bool:
     """Whether runs of several tokens have the bits of steps. `reset(1)` empties row 0, which is the first group's."""
     fed = tokens(min(2 * MOST_DRAFT, spec.max_length), spec.vocab_size)
     before = len(fed) - MOST_DRAFT - 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 
 from .checks import Ids
 from .jobs import Job, Pairs, Sequence
@@ -107,8 +106,8 @@ class Partition:
 class Scheduler:
     """The requests of a batch with `slots` rows.
 
-    It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. With mixed runs
-    the two are one plan. What `prefixes` has of a prompt is not run; with mixed runs there is none.
+    It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. What `prefixes`
+    has of a prompt is not run.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, prefixes: PrefixCache) -> None:
@@ -152,7 +151,7 @@ class Scheduler:
         while True:
             if not self._round:
                 plan = self._join() if self.joining or self.chunking else None
-                if isinstance(plan, Compact) or (isinstance(plan, Run) and plan.groups):
+                if isinstance(plan, Compact):
                     return plan
                 self._round.extend(partition for partition in self.partitions.values() if partition.groups)
                 if plan is not None or not self._round:
@@ -215,17 +214,13 @@ class Scheduler:
         sequence.feed = () if in_place and step.argmax == fed[0] else fed
 
     def _join(self) -> Plan:
-        """The next prompts or sources: beside a step where runs are mixed, or a compaction that must come first."""
+        """The next prompts or sources, or a compaction that must come first."""
         if self.has_encoder:
             return self._encode(similar(self.joining, self.limits.encode))
-        partition = self._partition(1)
-        if self.limits.mixed and partition.holes:
-            return self._compact(partition)
-        jobs = self._next_prompts()
+        partition, jobs = self._partition(1), self._next_prompts()
         if len(jobs) > 1 and partition.holes:
             return self._compact(partition)
-        step = partition.step() if self.limits.mixed else Run()
-        return replace(step, spans=self._spans(jobs, partition), joining=tuple(jobs))
+        return Run(spans=self._spans(jobs, partition), joining=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
         """One whose prompt comes in parts, or several with short ones; where both wait, they take turns.
@@ -242,8 +237,6 @@ class Scheduler:
             self._chunk_was_last = True
             return [self.chunking]
         self._chunk_was_last = False
-        if self.limits.mixed:
-            return together(short, self.limits.prefill)
         if cached[short[0]]:
             return short[:1]
         return similar([job for job in short if not cached[job]], self.limits.prefill)
@@ -260,8 +253,7 @@ class Scheduler:
             partition.take(job.sequences[0], 1)
         for job in complete:
             self._assign(job)
-        if not self.limits.mixed:
-            starts = {job: part_start(starts[job], end) for job, end in ends.items()}
+        starts = {job: part_start(starts[job], end) for job, end in ends.items()}
         return tuple(
             Span(job.prompt[starts[job] : end], starts[job], job.all_rows, loads[job], saves.get(job, ()))
             for job, end in ends.items()
@@ -322,15 +314,4 @@ def similar(jobs: list[Job], limit: int) -> list[Job]:
         if padded <= limit and (padded <= FEW_TOKENS or high <= MOST_UNLIKE * low):
             chosen.append(job)
             shortest, longest = low, high
-    return chosen
-
-
-def together(jobs: list[Job], limit: int) -> list[Job]:
-    """The first of `jobs`, and those after it up to `limit` tokens in all: nothing is padded."""
-    chosen, tokens = [jobs[0]], len(jobs[0].prompt)
-    for job in jobs[1:]:
-        tokens += len(job.prompt)
-        if tokens > limit:
-            break
-        chosen.append(job)
     return chosen

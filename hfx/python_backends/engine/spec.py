@@ -20,10 +20,9 @@ KV_TYPES = ("float32", "float16")
 CROSS_TYPES = ("float32", "float16", "int8")
 
 ONNXRUNTIME = "onnxruntime"
-OPENVINO = "openvino"
 NATIVE = "native"  # ONNX Runtime with the operators of hfx/native
-RUNTIMES = (ONNXRUNTIME, OPENVINO, NATIVE)
-PAGED_TYPES = ("u8", "f16", "f32")
+RUNTIMES = (ONNXRUNTIME, NATIVE)
+OPENVINO = "openvino"  # served models of earlier versions, whose ONNX files lie beside those that it read
 
 
 @dataclass(frozen=True)
@@ -34,20 +33,6 @@ class Files:
     decoder: Mapping[int, Path]
     log_softmax: Path
     top_k: Path
-
-
-@dataclass(frozen=True)
-class OpenVinoFacts:
-    """The OpenVINO files of a model: one decoder for all numbers of beams, and the package's least version.
-
-    K and V are kept as `kv_type`; activations are quantized in groups of `group` (0: not at all).
-    """
-
-    minimum: str
-    encoder: Path | None
-    decoder: Path
-    kv_type: str
-    group: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +56,8 @@ class EngineSpec:
     the encoder (0 without one). `beams` are the widths that have a decoder graph; empty: any width. `cross_type` is how
     K and V of sources are kept (empty without an encoder); in int8 they come with a scale for each channel of a source.
     Each of `kv_heads` heads of K and V serves as many of the `heads` of Q; engine.json may lack them: then as many.
-    All this, and `files`, is ONNX Runtime's; `runtime` is the one that serves on CPU, if it is there.
+    All this, and `files`, is ONNX Runtime's; `runtime` is the one that serves on CPU, if it is there. It may be
+    OPENVINO, which is not.
     """
 
     kind: str
@@ -89,7 +75,6 @@ class EngineSpec:
     needs_vnni: bool
     files: Files
     runtime: str
-    openvino: OpenVinoFacts | None
     operators: OperatorLibrary | None = None
 
     @property
@@ -117,13 +102,12 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
     crosses = kind == ENCODER_DECODER
     heads = fields.take("heads", integer(1))
     beams = fields.take("beams", _beams) if crosses else ()
-    openvino = None if fields.values.get("openvino") is None else _openvino(folder, fields.inside("openvino"), crosses)
     files = _files(folder, fields.inside("files"), crosses, beams or (1,))
     kv_type = fields.take("kv_type", one_of(*KV_TYPES))
     operators = None
     if fields.values.get("operators") is not None:
         operators = _operators(folder, fields.inside("operators"), files, kv_type)
-    runtimes = (ONNXRUNTIME, *([OPENVINO] if openvino else []), *([NATIVE] if operators else []))
+    runtimes = (ONNXRUNTIME, OPENVINO, *([NATIVE] if operators else []))
     return EngineSpec(
         kind=kind,
         vocab_size=fields.take("vocab_size", integer(1)),
@@ -140,7 +124,6 @@ def _spec(folder: Path, fields: Fields) -> EngineSpec:
         needs_vnni=fields.take("needs_vnni", boolean),
         files=files,
         runtime=fields.take("runtime", one_of(*runtimes)),
-        openvino=openvino,
         operators=operators,
     )
 
@@ -152,18 +135,6 @@ def _files(folder: Path, fields: Fields, crosses: bool, widths: tuple[int, ...])
         decoder={width: decoders.take(str(width), file) for width in widths},
         log_softmax=fields.take("log_softmax", file),
         top_k=fields.take("top_k", file),
-    )
-
-
-def _openvino(folder: Path, fields: Fields, crosses: bool) -> OpenVinoFacts:
-    # K and V of sources are written by the engine itself, which packs no bytes.
-    kv_types = PAGED_TYPES[1:] if crosses else PAGED_TYPES
-    return OpenVinoFacts(
-        minimum=fields.take("minimum", filled),
-        encoder=fields.take("encoder", _file_in(folder)) if crosses else None,
-        decoder=fields.take("decoder", _file_in(folder)),
-        kv_type=fields.take("kv_type", one_of(*kv_types)),
-        group=fields.take("group", integer(0)),
     )
 
 

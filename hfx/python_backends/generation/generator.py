@@ -69,10 +69,10 @@ class TextGenerator:
         """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
         `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
-        computes on the CPU, as the configuration names it: openvino or native (onnxruntime where that can't be had), or
-        onnxruntime; None: what engine.json says. `settings` are `threads` of Engine.open and the fields of
-        EngineSettings, but for the beams: the decoder for the default number of them is open when this returns. Raises
-        ModelRefused in its kinds.
+        computes on the CPU, as the configuration names it: native (onnxruntime where that can't be had), onnxruntime,
+        or, by earlier versions, openvino; None: what engine.json says. `settings` are `threads` of Engine.open and the
+        fields of EngineSettings, but for the beams: the decoder for the default number of them is open when this
+        returns. Raises ModelRefused in its kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -254,9 +254,8 @@ def _check_engine(configuration: Configuration, engine: Engine, folder: Path) ->
 
 def _check_runtime(runtime: str | None, engine: Engine, folder: Path) -> None:
     """Refuse a runtime that the folder has nothing for."""
-    files = {OPENVINO: engine.spec.openvino, NATIVE: engine.spec.operators}
-    if runtime in files and files[runtime] is None:
+    there = {OPENVINO: engine.spec.runtime == OPENVINO, NATIVE: engine.spec.operators is not None}
+    if not there.get(runtime or "", True):
         raise ModelDamaged(
-            f"{folder} has nothing for the runtime {runtime}",
-            f"Set cpu_runtime to onnxruntime, or export with --cpu-runtime {runtime}",
+            f"{folder} has nothing for the runtime {runtime}", "Set cpu_runtime to onnxruntime, or export it again"
         )

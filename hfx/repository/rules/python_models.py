@@ -62,7 +62,7 @@ def missing_runtime(subject: Subject) -> Iterator[Problem]:
                 folder = f"{subject.relative(version)}/cpu"
                 message = f"{CPU_RUNTIME} is {runtime!r}, but {folder} is for {' or '.join(built)}."
                 line = config.line(CPU_RUNTIME, runtime) or config.line(CPU_RUNTIME)
-                fix = f"Set it to {built[-1]}, or export with --cpu-runtime {runtime}."
+                fix = f"Set it to {built[-1]}, or export the model again."
                 yield Problem(config.path, message, line, fix)
 
 
@@ -72,6 +72,7 @@ def _runtimes(path: Path) -> tuple[str, ...]:
         facts = dict(read_json(path, ENGINE_BYTES).items())
     except RepositoryError:
         return ()
+    # Models of earlier versions may have files for OpenVINO; they run on those for ONNX Runtime.
     files = {"openvino": facts.get("openvino"), "native": facts.get("operators")}
     return (*(name for name, member in files.items() if member and member.value), "onnxruntime")
 

@@ -35,7 +35,7 @@ def kill(plan, made):
 
 def work(arm, checkpoint, repository, name, title):
     options = ExportOptions(name=name, precision="fp32", device="cpu", repository=Path(repository), force=True,
-                            cpu_runtime="openvino")
+                            cpu_runtime="onnxruntime")
     plan = make_plan(open_checkpoint(checkpoint), options)
     every = pipeline.without_gate(plan)  # which writes nothing
     stop = [step.title for step in every].index(title)

@@ -290,12 +290,12 @@ def test_dry_run_prints_the_plan(
     checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, out, err = run(capsys, "--json", "export", str(checkpoints("t5")), "--quantize", "--slots", "8",
-                         "--cpu-runtime", "openvino", "--dry-run", "--repository", str(tmp_path / "r"))  # fmt: skip
+                         "--cpu-runtime", "native", "--dry-run", "--repository", str(tmp_path / "r"))  # fmt: skip
     assert code == 0, err
     plan = json.loads(out)
     assert plan["precision"] == {"cpu": "int8", "gpu": "fp16"}
     assert plan["slots"] == 8
-    assert plan["cpu_runtime"] == "openvino"
+    assert plan["cpu_runtime"] == "native"
     assert not (tmp_path / "r").exists()
 
 

@@ -18,6 +18,7 @@ from hfx.cli import main
 from hfx.deploy import bundle, wheels
 from hfx.deploy.deployment import needs, open_deployment
 from hfx.errors import CheckpointUnsupported, ModelCorrupt, UsageError
+from hfx.exporter.generation.runtimes import RUNTIMES
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
 from hfx.exporter.runtime import possible_runtimes
 from hfx.local.generator import LocalGenerator
@@ -84,7 +85,7 @@ def test_the_manifest_and_the_files_say_what_serves(published: Path) -> None:
     assert manifest.choices["cpu_runtime"] == {"runtime": "native", "requested": "native", "milliseconds": {}}
     facts = json.loads((published / ENGINE / "engine.json").read_text())
     digest = hashlib.sha256((published / ENGINE / LIBRARY).read_bytes()).hexdigest()
-    assert (facts["runtime"], facts["openvino"]) == ("native", None)
+    assert facts["runtime"] == "native"
     decoders = {beams: name.replace("decoder", "native_decoder") for beams, name in facts["files"]["decoder"].items()}
     expected = {"file": LIBRARY, "sha256": digest, "kv_type": "float16", "decoder": decoders}
     assert (facts["operators"], facts["kv_type"]) == (expected, "float32")
@@ -112,7 +113,7 @@ def test_the_configuration_says_which_one_serves(repository: Path) -> None:
     assert [each["text_output"] for each in others] == [each["text_output"] for each in found]
 
 
-def test_openvino_has_no_files_in_it(repository: Path) -> None:
+def test_a_runtime_that_has_no_files_in_it_is_refused(repository: Path) -> None:
     file = repository / f"{NAME}_stream/config.pbtxt"
     file.write_text(file.read_text().replace('"native"', '"openvino"'))
     found = [finding for finding in lint(repository) if finding.rule == "HFX703"]
@@ -177,7 +178,7 @@ def test_a_bundle_has_the_library_and_no_openvino(published: Path, tmp_path: Pat
 
 
 def steps(run: Any) -> list[Any]:
-    """The export's steps without the gate, and with `run` before runtimes are timed."""
+    """The export's steps without the gate, and with `run` before the runtime is tried."""
     return [*UNGATED[:2], replace(UNGATED[2], run=run), *UNGATED[2:]]
 
 
@@ -189,7 +190,7 @@ def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint:
     options: Mapping[str, Any] = {"precision": "int8", "cpu_runtime": "auto"}
     manifest = export_checkpoint(checkpoint, tmp_path, steps(spoil), name=NAME, **options)
     choice: Any = manifest.choices["cpu_runtime"]
-    assert choice["runtime"] != "native" and "native" not in choice["milliseconds"]
+    assert choice["runtime"] == "onnxruntime"
     assert "is not the file that was exported" in choice["refused"]["native"]
     assert not (tmp_path / ENGINE / LIBRARY).exists()
     assert json.loads((tmp_path / ENGINE / "engine.json").read_text())["operators"] is None
@@ -227,11 +228,11 @@ def test_it_can_not_be_asked_for_without_kernels(
 def test_auto_does_not_offer_it_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, wanted in NO_KERNELS.items():
         monkeypatch.setenv(name, wanted)
-    assert possible_runtimes("auto") == ("openvino", "onnxruntime")
+    assert possible_runtimes("auto", "int8", RUNTIMES) == ("onnxruntime",)
 
 
 def test_an_installation_without_the_library_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("hfx.native.build.HERE", tmp_path)
-    assert possible_runtimes("auto") == ("openvino", "onnxruntime")
+    assert possible_runtimes("auto", "int8", RUNTIMES) == ("onnxruntime",)
     with pytest.raises(UsageError, match=r"--cpu-runtime native: hfx was installed without its native kernels"):
-        possible_runtimes("native")
+        possible_runtimes("native", "int8", RUNTIMES)

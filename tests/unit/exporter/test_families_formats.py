@@ -33,7 +33,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     def make(name: str, formats: Formats) -> Path:
         folder = tmp_path_factory.mktemp(name)
         checkpoint = tiny_generators.save(folder, tiny_generators.build(name))
-        write_engine_folder(checkpoint, folder / "engine", formats, LEVELS, True)
+        write_engine_folder(checkpoint, folder / "engine", formats, LEVELS)
         return folder / "engine"
 
     return make

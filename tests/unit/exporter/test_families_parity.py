@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.native import library
-from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, OPENVINO
+from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from tests.rigs import graph_rows, tiny_generators
 from tests.rigs.processors import HAS_NATIVE
 
@@ -31,7 +31,7 @@ DECODERS = tiny_generators.DECODERS
 ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if name not in DECODERS]
 
 
-@pytest.fixture(params=(ONNXRUNTIME, OPENVINO, NATIVE))
+@pytest.fixture(params=(ONNXRUNTIME, NATIVE))
 def runtime(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -50,9 +50,8 @@ def built(name: str) -> Any:
 def exported(folder: Path, name: str, runtime: str) -> tuple[Any, Path]:
     if runtime == NATIVE and not HAS_NATIVE:
         pytest.skip("this processor has no VNNI")
-    model, openvino = built(name), runtime == "openvino"
-    saved, operators = tiny_generators.save(folder, model), library() if runtime == NATIVE else None
-    write_engine_folder(saved, folder / "engine", FORMATS["fp32"], 127, openvino, library=operators)
+    model, operators = built(name), library() if runtime == NATIVE else None
+    write_engine_folder(tiny_generators.save(folder, model), folder / "engine", FORMATS["fp32"], 127, library=operators)
     return model, folder / "engine"
 
 

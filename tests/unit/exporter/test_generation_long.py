@@ -30,11 +30,10 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.native import library
-from hfx.python_backends.engine.openvino.runners import PagedDecoderRunner
-from hfx.python_backends.engine.ort.runners import OrtDecoderRunner
+from hfx.python_backends.engine.ort.runners import DecoderRunner
+from hfx.python_backends.engine.ort.sessions import SessionSettings
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.request import Settings
-from hfx.python_backends.engine.runner import SessionSettings
 from tests.rigs import tiny_generators, writing_checkpoints
 from tests.rigs.processors import HAS_NATIVE
 from tests.rigs.published import export_checkpoint
@@ -53,8 +52,7 @@ LOUD = {
     "t5": ("EncDecAttention.o", "encoder.block.0.layer.0.SelfAttention.o"),
 }
 RUNTIMES = [
-    ("fp32", "onnxruntime"), ("fp32", "openvino"), ("int8", "onnxruntime"), ("int8", "openvino"),
-    *([("int8", "native")] if HAS_NATIVE else []),
+    ("fp32", "onnxruntime"), ("int8", "onnxruntime"), *([("int8", "native")] if HAS_NATIVE else []),
 ]  # fmt: skip
 EFFORT = prompts.Effort(texts=3, tokens=24, beam_texts=0, beam_tokens=0, prompt_tokens=40, long_texts=0, alone=0)
 WORK = Work(EFFORT, greedy=Settings(max_tokens=24), beams=Settings())
@@ -102,9 +100,8 @@ def of_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Check
 
 def figures(side: Checked, folder: Path, precision: Any, runtime: Any) -> Figures:
     of_native = library() if runtime == "native" else None
-    formats, openvino = FORMATS[precision], runtime == "openvino"
-    checkpoint = side.plan.checkpoint
-    spec = engine_folder.write_engine_folder(checkpoint, folder, formats, weight_levels(), openvino, LENGTH, of_native)
+    checkpoint, formats = side.plan.checkpoint, FORMATS[precision]
+    spec = engine_folder.write_engine_folder(checkpoint, folder, formats, weight_levels(), LENGTH, of_native)
     with closing(open_rows(spec, ROWS, SessionSettings(threads=1, runtime=runtime))) as runner:
         forced = measure_forced(runner, side.reference, side.plan.settings.decoder_start_token_ids)
         long = measure_long(runner, spec, side.reference)
@@ -205,14 +202,12 @@ def test_a_graph_that_is_wrong_at_long_texts_alone_is_refused(
 @pytest.fixture
 def shifted_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of prompts are taken for a position too late."""
-    for runner in (OrtDecoderRunner, PagedDecoderRunner):
-        run = runner.run
+    run = DecoderRunner.run
 
-        def shifted(self: Any, spans: Any, logits: bool, groups: int = 0, run: Any = run) -> Any:
-            moved = [Span(s.tokens, s.start + 1, s.rows) if s.start else s for s in spans]
-            return run(self, moved, logits, groups)
+    def shifted(self: Any, spans: Any, logits: bool) -> Any:
+        return run(self, [Span(s.tokens, s.start + 1, s.rows) if s.start else s for s in spans], logits)
 
-        monkeypatch.setattr(runner, "run", shifted)
+    monkeypatch.setattr(DecoderRunner, "run", shifted)
 
 
 @pytest.mark.parametrize(("precision", "runtime"), RUNTIMES)

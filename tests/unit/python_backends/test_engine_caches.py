@@ -14,7 +14,7 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.memory import Reserved
 from hfx.python_backends.engine.ort.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
-from hfx.python_backends.engine.ort.runners import OrtDecoderRunner, OrtEncoderDecoderRunner
+from hfx.python_backends.engine.ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
 from hfx.python_backends.engine.ort.sessions import Binding, open_session
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits
@@ -31,11 +31,7 @@ LIMITS = Limits(chunk=8, prefill=32, encode=32)
 def core_of(folder: Path, slots: int) -> Core:
     """A core whose caches are on the device, and poisoned."""
     spec = read_spec(folder)
-    runner: OrtDecoderRunner | OrtEncoderDecoderRunner = (
-        OrtEncoderDecoderRunner(spec, slots, ONE_THREAD, CACHES)
-        if spec.has_encoder
-        else OrtDecoderRunner(spec, slots, ONE_THREAD, CACHES)
-    )
+    runner: Runner = (EncoderDecoderRunner if spec.has_encoder else DecoderRunner)(spec, slots, ONE_THREAD, CACHES)
     for width in spec.beams:
         runner.open_partition(width)
     for partition in runner.partitions.values():

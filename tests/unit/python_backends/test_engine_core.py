@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.errors import DeadlineExceeded, DoesNotFit, EngineError, InvalidRequest, QueueFull
+from tests.rigs import engine_toys as toys
 from tests.rigs.engine_oracle import expected
 from tests.rigs.engine_rig import (
     Gate,
@@ -22,7 +21,6 @@ from tests.rigs.engine_rig import (
     random_request,
     wait_until_idle,
 )
-from tests.rigs.openvino_toys import DECODER_WAYS, ENCODER_DECODER_WAYS, WAYS, write_toy
 from tests.rigs.tiers import full
 from tests.rigs.waiting import wait_until
 
@@ -30,24 +28,19 @@ SMALL = Limits(chunk=8, prefill=32, encode=32)
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """The folder of a kind of toy that is served in one way."""
-    return cache(lambda kind, way: write_toy(tmp_path_factory.mktemp(kind), kind, way))
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_decoder(tmp_path_factory.mktemp("decoder"))
 
 
-@pytest.fixture(params=DECODER_WAYS)
-def decoder(request: pytest.FixtureRequest, toy: Callable[[str, str], Path]) -> Path:
-    return toy("decoder", request.param)
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"))
 
 
-@pytest.fixture(params=ENCODER_DECODER_WAYS)
-def encoder_decoder(request: pytest.FixtureRequest, toy: Callable[[str, str], Path]) -> Path:
-    return toy("encoder_decoder", request.param)
-
-
-@pytest.fixture(params=WAYS, ids="-".join)
-def folder(request: pytest.FixtureRequest, toy: Callable[[str, str], Path]) -> Path:
-    return toy(*request.param)
+@pytest.fixture(params=["decoder", "encoder_decoder"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    toy: Path = request.getfixturevalue(request.param)
+    return toy
 
 
 def ask(prompt: tuple[int, ...], max_tokens: int, folder: Path | None = None, **settings: object) -> Request:

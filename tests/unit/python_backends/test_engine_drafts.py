@@ -158,7 +158,7 @@ def test_cancelling_between_two_runs_leaves_the_tokens_so_far(folder: Callable[[
 @pytest.mark.slow
 def test_other_operators_have_other_bits_for_several_tokens(folder: Callable[[str], Path]) -> None:
     core = make_core(folder("gpt2"), 2, runtime=ONNXRUNTIME)
-    assert core.runners[0].partitions[1].verifier is None
+    assert core.runners[0].partitions[1].verifies is False
 
 
 @native

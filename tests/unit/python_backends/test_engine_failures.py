@@ -15,20 +15,19 @@ from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.errors import EngineClosed, StepFailed
 from tests.rigs import engine_toys as toys
 from tests.rigs.engine_rig import Gate, accept, finish, gated_engine, make_core, open_engine, plans_of, wait_until_idle
-from tests.rigs.openvino_toys import DECODER_WAYS, ENCODER_DECODER_WAYS, write_toy
 from tests.rigs.waiting import wait_until
 
 BAD = toys.FAILS_ON
 
 
-@pytest.fixture(scope="module", params=DECODER_WAYS)
-def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy(tmp_path_factory.mktemp("decoder"), "decoder", request.param, fails=True)
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_decoder(tmp_path_factory.mktemp("decoder"), fails=True)
 
 
-@pytest.fixture(scope="module", params=ENCODER_DECODER_WAYS)
-def encoder_decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy(tmp_path_factory.mktemp("encoder-decoder"), "encoder_decoder", request.param, fails=True)
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_encoder_decoder(tmp_path_factory.mktemp("encoder-decoder"), fails=True)
 
 
 def ask(prompt: tuple[int, ...], max_tokens: int, **settings: Any) -> Request:
@@ -51,7 +50,7 @@ def test_a_failing_step_ends_the_requests_in_it_and_later_ones_go_on(decoder: Pa
     while not doomed.done:
         core.step()
     for handle in (doomed, beside):
-        with pytest.raises(StepFailed, match=r"(?s)run of 2 request\(s\) failed.*(data bounds|incompatible)"):
+        with pytest.raises(StepFailed, match=r"(?s)run of 2 request\(s\) failed.*data bounds"):
             handle.result(0)
     assert core.scheduler.rows_in_use == 0
     prompt = prompt_of(6, fails=False)

@@ -14,7 +14,6 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.spec import ONNXRUNTIME, OPENVINO
 from tests import zoo
 from tests.rigs import tiny_generators
 from tests.rigs.engine_rig import open_engine
@@ -54,14 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def write(family: str) -> Path:
         root = tmp_path_factory.mktemp(family)
         checkpoint = tiny_generators.save(root / "checkpoint", model(family))
-        write_engine_folder(checkpoint, root / "engine", FORMATS["fp32"], levels=63, openvino=True)
+        write_engine_folder(checkpoint, root / "engine", FORMATS["fp32"], levels=63)
         return root / "engine"
 
     return write
 
 
-@pytest.mark.parametrize("runtime", [ONNXRUNTIME, OPENVINO])
-def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(runtime: str, tmp_path: Path) -> None:
+def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(tmp_path: Path) -> None:
     import torch
 
     asked, longest = model("t5-gated"), 100
@@ -71,11 +69,11 @@ def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(runtime: str, 
         json.dumps(json.loads(file.read_text()) | {"architectures": ["T5WithLMHeadModel"], "n_positions": 16})
     )
     checkpoint = tiny_generators.checkpoint(file.parent)
-    facts = write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp32"], 63, True, longest)
+    facts = write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp32"], 63, longest)
     assert (facts.max_length, facts.max_source) == (longest, longest)
     prompt = tuple((7 * at + 3) % VOCABULARY for at in range(longest))
     request = Request(prompt, Settings(max_tokens=90, min_tokens=90, eos_ids=(1,), decoder_prompt=(0,)))
-    with open_engine(tmp_path / "engine", slots=2, limits=LIMITS, runtime=runtime) as engine:
+    with open_engine(tmp_path / "engine", slots=2, limits=LIMITS) as engine:
         (answer,) = engine.submit(request).result(120)
     ids = torch.tensor([[0, *answer.ids]])
     with torch.no_grad():
@@ -85,17 +83,16 @@ def test_a_t5_by_its_old_name_reads_more_than_it_was_trained_with(runtime: str, 
     assert (logits.max(-1).values - chosen).max() < 1e-3  # a tie may go either way
 
 
-@pytest.mark.parametrize("runtime", [ONNXRUNTIME, OPENVINO])
-def test_a_llama_may_be_given_fewer_positions_and_uses_the_last(runtime: str, tmp_path: Path) -> None:
+def test_a_llama_may_be_given_fewer_positions_and_uses_the_last(tmp_path: Path) -> None:
     import torch
 
     asked, longest = tiny_generators.build("llama"), 40
     checkpoint = tiny_generators.save(tmp_path / "checkpoint", asked)
-    facts = write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp32"], 63, True, longest)
+    facts = write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp32"], 63, longest)
     assert (facts.max_length, facts.max_source, facts.heads, facts.kv_heads) == (longest, 0, 6, 3)
     prompt = tuple(range(3, 13))
     request = Request(prompt, Settings(max_tokens=30, min_tokens=30, eos_ids=(1,)))
-    with open_engine(tmp_path / "engine", slots=2, limits=LIMITS, runtime=runtime) as engine:
+    with open_engine(tmp_path / "engine", slots=2, limits=LIMITS) as engine:
         (answer,) = engine.submit(request).result(120)
     expected = asked.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, 10), do_sample=False, max_new_tokens=30, min_new_tokens=30,
@@ -111,18 +108,17 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("runtime", [ONNXRUNTIME, OPENVINO])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_probs_are_those_of_the_unprocessed_logits_and_forced_tokens_have_them_too(
-    family: str, way: str, runtime: str, folder: Any
+    family: str, way: str, folder: Any
 ) -> None:
     import torch
 
     prompt, start = ((5,), ()) if family in tiny_generators.DECODERS else ((5, 9, 30), (2,))
     options = {"max_tokens": 7, "decoder_prompt": start, "forced_bos_id": 13, "forced_eos_id": 1}
     options |= {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, **WAYS[way]}
-    with open_engine(folder(family), slots=8, limits=LIMITS, runtime=runtime) as engine:
+    with open_engine(folder(family), slots=8, limits=LIMITS) as engine:
         answers = engine.submit(Request(prompt, Settings(**options, log_probs=True))).result(60)
         without = engine.submit(Request(prompt, Settings(**options))).result(60)
     assert [each.ids for each in answers] == [each.ids for each in without]
@@ -148,18 +144,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
         source = open_checkpoint(str(zoo.checkpoint(name)))
         folder = tmp_path_factory.mktemp(name) / "engine"
-        write_engine_folder(source, folder, FORMATS["fp32"], levels=63, openvino=True)
+        write_engine_folder(source, folder, FORMATS["fp32"], levels=63)
         auto: Any = transformers.AutoModelForCausalLM if "gpt2" in name else transformers.AutoModelForSeq2SeqLM
         return auto.from_pretrained(source.folder).eval(), folder
 
     return write
 
 
-@pytest.mark.parametrize("runtime", [ONNXRUNTIME, OPENVINO])
 @pytest.mark.parametrize("name", TRAINED)
-def test_log_probs_and_alternatives_of_trained_models_are_those_of_transformers(
-    name: str, runtime: str, trained: Any
-) -> None:
+def test_log_probs_and_alternatives_of_trained_models_are_those_of_transformers(name: str, trained: Any) -> None:
     import torch
 
     torch_model, folder = trained(name)
@@ -168,7 +161,7 @@ def test_log_probs_and_alternatives_of_trained_models_are_those_of_transformers(
     forced = getattr(torch_model.generation_config, "forced_bos_token_id", None)
     options: dict[str, Any] = {"max_tokens": 10, "min_tokens": 10, "eos_ids": (1,), "decoder_prompt": start}
     options |= {"log_probs": True, "top_log_probs": 5, "forced_bos_id": forced}
-    with open_engine(folder, slots=4, limits=LIMITS, runtime=runtime) as engine:
+    with open_engine(folder, slots=4, limits=LIMITS) as engine:
         (greedy,) = engine.submit(Request(prompt, Settings(**options))).result(60)
         sampling = Settings(**options, do_sample=True, temperature=1.3, top_k=20, seed=3)
         (sampled,) = engine.submit(Request(prompt, sampling)).result(60)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.ort.runners import OrtDecoderRunner, OrtEncoderDecoderRunner
+from hfx.python_backends.engine.ort.runners import DecoderRunner, EncoderDecoderRunner
 from hfx.python_backends.engine.plan import Span
-from hfx.python_backends.engine.runner import DecoderRunner, EncoderDecoderRunner
 from hfx.python_backends.engine.runners import open_runner
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import engine_toys as toys
-from tests.rigs.engine_rig import ONE_THREAD, watch_of
-from tests.rigs.openvino_toys import DECODER_WAYS, ENCODER_DECODER_WAYS, write_toy
+from tests.rigs.engine_rig import ONE_THREAD, Watch
 
 PROMPTS = ((3, 5, 7, 11, 2), (9, 1), (4,), (1, 2, 3))
 
 
-Toy = Callable[[str, str], Path]
-
-
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    """The folder of a kind of toy that is served in one way."""
-    return cache(lambda kind, way: write_toy(tmp_path_factory.mktemp(kind), kind, way))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders `decoder` and `encoder-decoder`."""
+    root = tmp_path_factory.mktemp("toys")
+    toys.write_decoder(root / "decoder")
+    toys.write_encoder_decoder(root / "encoder-decoder")
+    return root
 
 
 def opened(folder: Path, slots: int) -> Any:
@@ -36,25 +32,19 @@ def opened(folder: Path, slots: int) -> Any:
     runner = open_runner(read_spec(folder), slots, ONE_THREAD)
     for width in (1, 2, 4):
         runner.open_partition(width)
-    watch_of(runner).poison({})
-    return runner
-
-
-@pytest.fixture(params=DECODER_WAYS)
-def decoder(request: pytest.FixtureRequest, toy: Toy) -> DecoderRunner:
-    runner: DecoderRunner = opened(toy("decoder", request.param), 6)
+    Watch(runner).poison({})
     return runner
 
 
 @pytest.fixture
-def onnx_encoder_decoder(toy: Toy) -> OrtEncoderDecoderRunner:
-    runner: OrtEncoderDecoderRunner = opened(toy("encoder_decoder", "onnxruntime"), 8)
+def decoder(folder: Path) -> DecoderRunner:
+    runner: DecoderRunner = opened(folder / "decoder", 6)
     return runner
 
 
-@pytest.fixture(params=ENCODER_DECODER_WAYS)
-def encoder_decoder(request: pytest.FixtureRequest, toy: Toy) -> EncoderDecoderRunner:
-    runner: EncoderDecoderRunner = opened(toy("encoder_decoder", request.param), 8)
+@pytest.fixture
+def encoder_decoder(folder: Path) -> EncoderDecoderRunner:
+    runner: EncoderDecoderRunner = opened(folder / "encoder-decoder", 8)
     return runner
 
 
@@ -67,8 +57,7 @@ def test_a_ragged_prefill_gives_each_row_its_own_next_token_and_logits(decoder: 
     assert outputs.next_ids[:, 0].tolist() == [toys.target(prompt) for prompt in PROMPTS]
     assert outputs.logits is not None
     assert (outputs.logits == np.stack([toys.logits(prompt) for prompt in PROMPTS])).all()
-    lengths = decoder.partition.lengths if isinstance(decoder, OrtDecoderRunner) else decoder.rows.past  # type: ignore[attr-defined]
-    assert lengths[1:5].tolist() == [5, 2, 1, 3]
+    assert decoder.partition.lengths[1:5].tolist() == [5, 2, 1, 3]
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 3), (1, 1, 1), (7, 1), (11,)])
@@ -84,9 +73,8 @@ def test_chunks_land_as_if_the_prompt_had_been_run_whole(decoder: DecoderRunner,
     assert decoder.partitions[1].step(2, logits=False).next_ids[:, 0].tolist() == targets([[*prompt, 5], [*prompt, 6]])
 
 
-@pytest.mark.parametrize("length", [31, 32, 33, 60])
+@pytest.mark.parametrize("length", [31, 60])
 def test_rows_that_share_a_history_write_on_in_their_own(decoder: DecoderRunner, length: int) -> None:
-    """Across the ends of OpenVINO's blocks of 32."""
     prompt = tuple((7 * at + 3) % toys.VOCABULARY for at in range(length))
     decoder.run([Span(prompt, rows=(0, 1, 2))], logits=False)
     histories = [[*prompt] for _ in range(3)]
@@ -112,21 +100,20 @@ def test_one_source_can_go_to_several_units_and_units_move_with_it(encoder_decod
     assert outputs.next_ids[:, 0].tolist() == [toys.target([fed], source) for fed in (7, 8, 3, 4)]
 
 
-@pytest.mark.parametrize("way", ENCODER_DECODER_WAYS)
-def test_a_partition_is_opened_once_and_the_others_not_at_all(toy: Toy, way: str) -> None:
-    runner: Any = open_runner(read_spec(toy("encoder_decoder", way)), 8, ONE_THREAD)
+def test_a_partition_is_opened_once_and_the_others_not_at_all(folder: Path) -> None:
+    runner = open_runner(read_spec(folder / "encoder-decoder"), 8, ONE_THREAD)
     runner.open_partition(2)
     partition = runner.partitions[2]
     runner.open_partition(2)
     assert runner.partitions == {2: partition}
 
 
-def test_partitions_together_keep_no_more_memory_than_the_slots(onnx_encoder_decoder: OrtEncoderDecoderRunner) -> None:
-    partitions = onnx_encoder_decoder.partitions
-    onnx_encoder_decoder.trim([(1, 8)])
-    onnx_encoder_decoder.trim([(1, 2)])
+def test_partitions_together_keep_no_more_memory_than_the_slots(encoder_decoder: EncoderDecoderRunner) -> None:
+    partitions = encoder_decoder.partitions
+    encoder_decoder.trim([(1, 8)])
+    encoder_decoder.trim([(1, 2)])
     assert partitions[1].touched == 8  # kept, as nobody else needs it
-    onnx_encoder_decoder.trim([(1, 2), (2, 3)])
+    encoder_decoder.trim([(1, 2), (2, 3)])
     assert (partitions[1].touched, partitions[2].touched) == (2, 3)
-    onnx_encoder_decoder.release_memory()
+    encoder_decoder.release_memory()
     assert (partitions[1].touched, partitions[2].touched) == (0, 0)

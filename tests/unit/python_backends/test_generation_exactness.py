@@ -16,7 +16,6 @@ import torch
 
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.python_backends.engine.spec import ONNXRUNTIME, OPENVINO
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.pieces import join_texts
 from tests.rigs import tiny_generators
@@ -50,7 +49,7 @@ class Pair:
         return [self.tokenizer.decode(row, skip_special_tokens=True) for row in GENERATED[asked]]
 
 
-# The ids that transformers generated, by family, text and settings: a family has the same weights for each runtime.
+# The ids that transformers generated, by family, text and settings.
 GENERATED: dict[str, list[list[int]]] = {}
 
 
@@ -79,28 +78,18 @@ FAMILIES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, Any]]] = 
 }
 
 
-def pairs(*families: str) -> list[Any]:
-    """Parameters of `pair`: each family on each runtime."""
-    return [
-        pytest.param((family, runtime), id=f"{family}-{runtime}")
-        for family in families
-        for runtime in (ONNXRUNTIME, OPENVINO)
-    ]
-
-
-@pytest.fixture(scope="module", params=pairs(*FAMILIES))
+@pytest.fixture(scope="module", params=FAMILIES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     torch.set_num_threads(1)
-    (family, runtime), folder = request.param, tmp_path_factory.mktemp("model")
+    family, folder = request.param, tmp_path_factory.mktemp("model")
     make_tokenizer, config, generation = FAMILIES[family]
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = POSITIONS
     model = tiny_generators.build(family, vocab_size=len(tokenizer), **config)
     model.generation_config.update(**generation)
     save_whole(folder / "checkpoint", model, tokenizer, generation)
-    write_version(folder / "checkpoint", folder, openvino=runtime == "openvino")
+    write_version(folder / "checkpoint", folder)
     with TextGenerator.open(folder, slots=16, threads=1) as generator:
-        assert generator.engine.runtime == runtime
         yield Pair(family, model, load_tokenizer(open_checkpoint(str(folder / "checkpoint"))), generator)
 
 
@@ -165,7 +154,7 @@ def test_spaces_are_cleaned_up_as_transformers_does(pair: Pair) -> None:
         pair.tokenizer.clean_up_tokenization_spaces = False
 
 
-@pytest.mark.parametrize("pair", pairs("bart", "t5-gated"), indirect=True)
+@pytest.mark.parametrize("pair", ["bart", "t5-gated"], indirect=True)
 def test_texts_that_are_too_long_for_an_encoder_are_cut_as_transformers_does(pair: Pair) -> None:
     text = " ".join(LINES * 5)
     found = pair.generator.generate(text, max_tokens=TOKENS)
@@ -174,7 +163,7 @@ def test_texts_that_are_too_long_for_an_encoder_are_cut_as_transformers_does(pai
     assert (found.input_tokens, found.truncated_tokens) == (POSITIONS, whole - POSITIONS)
 
 
-@pytest.mark.parametrize("pair", pairs("bart", "t5-gated"), indirect=True)
+@pytest.mark.parametrize("pair", ["bart", "t5-gated"], indirect=True)
 def test_parts_of_a_document_are_answered_as_transformers_does(pair: Pair) -> None:
     from hfx.python_backends.generation.documents import parts
     from hfx.python_backends.generation.prompts import PromptEncoder

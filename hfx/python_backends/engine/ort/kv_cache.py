@@ -1,12 +1,12 @@
-"""Where keys and values lie in ONNX Runtime: on the host or on a device, of rows, prefixes and encoded sources.
+"""Where keys and values lie: on the host or on a device, of rows, prefixes and encoded sources.
 
-OpenVINO's are in openvino/kv_cache.py. None knows which rows are in use.
+None knows which rows are in use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -15,10 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 from ..checks import Ids
 from ..memory import Reserved
 from ..prefix_cache import BLOCK
-from ..runner import Pairs, SessionSettings
 from ..spec import EngineSpec
-from .sessions import Bindables, Binding, DeviceArray, open_session
+from .sessions import Bindables, Binding, DeviceArray, SessionSettings, open_session
 
+Pairs = Sequence[tuple[int, int]]
 SOURCE, TARGET = "source", "target"
 # What onnx.helper (which is not there where models are served) writes for one Identity from SOURCE to TARGET, both
 # [d0, d1, d2, d3], in opset 17 and IR 10; %c is the element type.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,51 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from ..memory import Reserved
-from ..probes import MOST_DRAFT, StepSize
-from ..runner import Outputs, Pairs, Verifier
 from ..spec import EngineSpec
-from .kv_cache import CacheMaker, CrossCache, bind_cache
+from .kv_cache import CacheMaker, CrossCache, Pairs, bind_cache
 from .sessions import Binding
 
 PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out
+MOST_DRAFT = 15  # guessed tokens of a run, so that it takes a whole number of the products' rows
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a run left on the host, valid until the next: `next_ids` [rows, 1] int64 and `logits` [rows, vocabulary]."""
+
+    next_ids: NDArray[np.int64]
+    logits: NDArray[np.float32] | None = None
+
+    def first(self, rows: int) -> Outputs:
+        """Those of the first rows."""
+        return Outputs(self.next_ids[:rows], None if self.logits is None else self.logits[:rows])
+
+    @staticmethod
+    def joined(runs: Iterable[Outputs]) -> Outputs:
+        """The rows of several runs, each of which is done when the one before has been read."""
+        ids, logits = [], []
+        for outputs in runs:
+            ids.append(outputs.next_ids.copy())
+            if outputs.logits is not None:
+                logits.append(outputs.logits.copy())
+        return Outputs(np.concatenate(ids), np.concatenate(logits) if logits else None)
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """How many sequences a step has, so that each one's answer is the same in any batch.
+
+    That is `least` or more, and a multiple of `multiple`: where a kernel takes several rows at a time, what is left
+    over goes to another one.
+    """
+
+    least: int = 1
+    multiple: int = 1
+
+    def of(self, sequences: int) -> int:
+        """The size of a step of `sequences`, the rest of which is padding."""
+        return max(-(-sequences // self.multiple) * self.multiple, self.least)
 
 
 @dataclass(frozen=True)
@@ -74,11 +112,6 @@ class DecoderPartition:
         """Whether a run behind a past gives outputs for several tokens of a row. Graphs of earlier versions do not."""
         return self._inputs["last_index" if self.cross is None else "input_ids"][1] != 1
 
-    @property
-    def verifier(self) -> Verifier | None:
-        """Itself, where it is one."""
-        return self if self.verifies else None
-
     def start(self, row: int, length: int) -> None:
         """Say that `row` has `length` positions filled."""
         self.lengths[row] = self.positions[row, 0] = length
@@ -91,7 +124,7 @@ class DecoderPartition:
             self.start(row, 0)
 
     def put_past(self, row: int, past: NDArray[Any]) -> None:
-        """As numbered in KvCache."""
+        """Fill the first positions of a row: [2 * layers, positions, heads, head_dim], as numbered in KvCache."""
         for part, values in enumerate(past):
             self.cache.put(part, row, values)
         self.start(row, past.shape[1])
@@ -104,7 +137,7 @@ class DecoderPartition:
             self.start(row, 0)
 
     def move(self, source: int, target: int) -> None:
-        """Own and cross K/V, lengths and next inputs."""
+        """Make group `target` hold what group `source` does: own and cross K/V, lengths and next inputs."""
         if self.cross is not None:
             self.cross.move(source, target)
         for beam in range(self.width):
@@ -114,17 +147,23 @@ class DecoderPartition:
                 array[other] = array[one]
 
     def reorder_cache(self, pairs: Pairs) -> None:
-        """Copy what is filled; the cross K/V are the group's."""
+        """Give each target of (source, target) the cache of its source; no source is a target.
+
+        The cross K/V are the group's.
+        """
         for source, target in pairs:
             self.cache.copy(source, target, int(self.lengths[source]))
 
     def set_next_tokens(self, pairs: Pairs) -> None:
-        """Overwrite the argmax of the last run."""
+        """Set the next input of rows, as (row, token), in the place of the argmax of the last run."""
         rows, tokens = zip(*pairs)  # noqa: B905 - pairs
         self.ids[list(rows), 0] = tokens
 
     def step(self, groups: int, logits: bool) -> Outputs:
-        """One run on memory that was bound when there were as many rows the first time."""
+        """Run one token in all rows of the first `groups` groups. The argmax of each row becomes its next input.
+
+        Memory is bound when there are as many rows the first time.
+        """
         rows, run = groups * self.width, self.size.of(groups)
         self.empty(groups, run)
         binding = self._steps.get((run, logits))
@@ -139,7 +178,7 @@ class DecoderPartition:
         return Outputs(self.ids, self.logits if logits else None).first(rows)
 
     def verify(self, draft: Ids, logits: bool) -> Outputs:
-        """On memory that was bound for as many tokens the first time."""
+        """Run row 0's next token and `draft` behind it, with outputs for each; its next input must be set then."""
         tokens = len(draft) + 1
         binding = self._drafts.get((tokens, logits))
         if binding is None:
@@ -155,7 +194,7 @@ class DecoderPartition:
         return Outputs(self._draft_ids, self.logits if logits else None).first(tokens)
 
     def drop(self, positions: int) -> None:
-        """What lies beyond a row's length is never read."""
+        """Forget the last positions of row 0: what lies beyond a row's length is never read."""
         self.start(0, int(self.lengths[0]) - positions)
 
     def bind(self, first: int, tokens: Tokens, next_ids: NDArray[np.int64], logits: bool) -> Binding:

@@ -1,7 +1,7 @@
-"""The runners of ONNX Runtime: decoder-only models, and encoder-decoders.
+"""The runners: of decoder-only models, and of encoder-decoders. They do what plans say.
 
-One graph runs prompts, parts of prompts and steps of a decoder-only model; an encoder-decoder has a decoder graph for
-each width of partition.
+All calls but `open_partition` come from one thread, and only in the order of plans. One graph runs prompts, parts of
+prompts and steps of a decoder-only model; an encoder-decoder has a decoder graph for each width of partition.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ import threading
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
 from ..memory import Reserved
-from ..plan import Limits, Span
+from ..plan import Span
 from ..prefix_cache import BLOCK
-from ..probes import MOST_LEAST, SOURCE, Bits, StepSize, is_same_in_parts, row_bytes, rows_for, step_size, verifies
-from ..runner import Outputs, Pairs, SessionSettings
+from ..probes import MOST_LEAST, SOURCE, Bits, is_same_in_parts, row_bytes, rows_for, step_size, verifies
 from ..spec import NATIVE, ONNXRUNTIME, EngineSpec
-from .kv_cache import CacheMaker, KvCache, PrefixBlocks
-from .partition import DecoderPartition, Tokens
-from .sessions import Binding, open_session, pad
+from .kv_cache import CacheMaker, KvCache, Pairs, PrefixBlocks
+from .partition import DecoderPartition, Outputs, StepSize, Tokens
+from .sessions import Binding, SessionSettings, open_session, pad
 
 LOG = logging.getLogger(__name__)
 WIDTH = 1
 
 
-class OrtDecoderRunner:
-    """A `DecoderRunner` with `slots` rows, all in one partition, and one more for prompts that come in chunks.
+class DecoderRunner:
+    """Of a model without an encoder, whose decoder runs prompts too.
 
-    `blocks` is the memory of a prefix cache, which it shares with its `second` runners.
+    Its `slots` rows are in one partition, and one more is for prompts that come in chunks. `blocks` is the memory of a
+    prefix cache, which it shares with its `second` runners.
     """
 
-    limits = Limits()
     blocks: PrefixBlocks | None = None
 
     def __init__(
@@ -58,8 +57,8 @@ class OrtDecoderRunner:
                 self.partition.verifies = self.partition.takes_several and verifies(spec, self.partition, reset)
             self.release_memory()
 
-    def second(self) -> OrtDecoderRunner:
-        """Of the same session."""
+    def second(self) -> DecoderRunner:
+        """Another runner of the same session, with rows of its own; the two never run at a time."""
         other = copy(self)
         other._reserve(self._staging)
         other.partition.size = self.partition.size
@@ -69,9 +68,11 @@ class OrtDecoderRunner:
     def open_partition(self, width: int) -> None:
         """Nothing: the one partition is open."""
 
-    def run(self, spans: Sequence[Span], logits: bool, groups: int = 0) -> Outputs:
-        """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads."""
-        assert not groups, "a step has a run of its own"
+    def run(self, spans: Sequence[Span], logits: bool) -> Outputs:
+        """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads.
+
+        Or a part of a prompt. A span's rows hold its prompt then.
+        """
         first, rows = spans[0], len(spans)
         if first.is_whole:
             size = self.partition.size
@@ -97,7 +98,10 @@ class OrtDecoderRunner:
         return outputs
 
     def keep_prefixes(self, size: int) -> int:
-        """On the host, where the probe allows it."""
+        """Reserve `size` bytes for a prefix cache, before any run; how many blocks these are.
+
+        0 where there can't be one: on a device, or where a prompt that is run in parts has other bits than a whole one.
+        """
         cache, spec = self.partition.cache, self._spec
         if not isinstance(cache, KvCache) or spec.max_length <= BLOCK:
             return 0
@@ -156,10 +160,11 @@ class OrtDecoderRunner:
         return Outputs(next_ids, self.partition.logits[:rows] if logits else None)
 
 
-class OrtEncoderDecoderRunner:
-    """An `EncoderDecoderRunner` of `slots` rows in all partitions, each opened with the first request of its width."""
+class EncoderDecoderRunner:
+    """Of a model with an encoder, which prompts go to.
 
-    limits = Limits()
+    Its `slots` rows are in partitions, each opened with the first request of its width.
+    """
 
     def __init__(
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
@@ -179,14 +184,14 @@ class OrtEncoderDecoderRunner:
         self._probed: dict[int, tuple[StepSize, bool]] = {}
         self.partitions: dict[int, DecoderPartition] = {}
 
-    def second(self) -> OrtEncoderDecoderRunner:
-        """Of the same sessions; its partitions are opened with its own first requests."""
+    def second(self) -> EncoderDecoderRunner:
+        """Another runner of the same sessions; its partitions are opened with its own first requests."""
         other = copy(self)
         other.partitions = {}
         return other
 
     def open_partition(self, width: int) -> None:
-        """Load the decoder for `width` beams and reserve its memory."""
+        """Load the decoder for `width` beams, once, and reserve its memory. From any thread."""
         if width in self.partitions:
             return
         with self._opening:
@@ -194,7 +199,10 @@ class OrtEncoderDecoderRunner:
                 self.partitions[width] = self._partition(width)
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """One ragged batch, padded at the right; then each source's K/V to its groups."""
+        """Give the cross K/V of source i to each (width, group) of `places[i]`, whose rows become empty.
+
+        The sources are one ragged batch, padded at the right.
+        """
         values, scales = self._run_encoder(sources)
         for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
             own_scales = None if scales is None else scales[:, at]
@@ -202,7 +210,10 @@ class OrtEncoderDecoderRunner:
                 self.partitions[width].put_source(group, values[:, at, : len(source)], own_scales)
 
     def trim(self, groups: Pairs) -> None:
-        """Keep the memory that partitions have touched to `slots` rows in all: each gives back what it does not use."""
+        """Say that the first groups of partitions, as (width, number), are all that is in use.
+
+        The memory that partitions have touched is kept to `slots` rows in all: each gives back what it does not use.
+        """
         in_use = dict(groups)
         partitions = tuple(self.partitions.items())  # another thread may open one
         for width, partition in partitions:
@@ -273,3 +284,6 @@ class OrtEncoderDecoderRunner:
             outputs |= {f"cross_scale_{i}": layer for i, layer in enumerate(scales)}
         Binding(self._encoder, inputs, outputs).run()
         return self._encoded.array[:, :size].reshape(-1, *shape), scales
+
+
+Runner = Union[DecoderRunner, EncoderDecoderRunner]

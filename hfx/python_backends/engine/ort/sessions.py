@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ...errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
 from ..memory import trim_heap
 from ..plan import QUERIES
-from ..runner import SessionSettings
 from ..spec import EngineSpec, OperatorLibrary, version_numbers
 
 # The name a caller uses -> ONNX Runtime's execution provider.
@@ -28,6 +27,20 @@ SPIN_MICROSECONDS = 20
 
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How a model's sessions run: `threads` of each operator, 0 for one a core.
+
+    `runtime` serves on CPU; None: the one that engine.json names, if it is there. `operators`: a library of operators
+    for ONNX Runtime, without which the graphs' own definitions of them run.
+    """
+
+    threads: int = 0
+    provider: str = "CPU"
+    runtime: str | None = None
+    operators: Path | None = None
 
 
 def check_machine(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
