@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hfx import names, native
 from hfx.errors import CheckpointUnsupported, NativeMissing, UsageError
 from hfx.exporter.options import CpuMath, CpuRuntime, Precision
-from hfx.python_backends.engine.ort.sessions import CPUINFO, SPIN_MICROSECONDS, multiplies_bytes_exactly
+from hfx.python_backends.engine.sessions import CPUINFO, SPIN_MICROSECONDS, multiplies_bytes_exactly
 from hfx.python_backends.onnxruntime.config import ALLOW_SPINNING, SPIN_DURATION
 from hfx.python_backends.onnxruntime.sessions import PRECISION
 

@@ -193,7 +193,7 @@ def _own_operators(net: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     Raises UsageError where its 8-bit weights would be multiplied wrongly without them.
     """
-    from hfx.python_backends.engine.ort.sessions import multiplies_bytes_exactly
+    from hfx.python_backends.engine.sessions import multiplies_bytes_exactly
     from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, parameters
 
     given = parameters(net)

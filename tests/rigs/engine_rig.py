@@ -17,14 +17,14 @@ from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine, EngineSettings, open_prefix_cache
 from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.ort.kv_cache import KvCache
-from hfx.python_backends.engine.ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
-from hfx.python_backends.engine.ort.sessions import SessionSettings
+from hfx.python_backends.engine.kv_cache import KvCache
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits, Plan
 from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import engine_invariants as invariants
 from tests.rigs.engine_toys import VOCABULARY

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.python_backends.engine.ort.partition import Outputs
-from hfx.python_backends.engine.ort.sessions import SessionSettings
+from hfx.python_backends.engine.partition import Outputs
 from hfx.python_backends.engine.plan import Span
-from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import ONNXRUNTIME, read_spec
 from tests.rigs.engine_rig import Watch
 from tests.rigs.tiny_generators import VOCABULARY

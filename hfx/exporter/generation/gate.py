@@ -22,7 +22,7 @@ from hfx.exporter.options import Precision
 from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
-from hfx.python_backends.engine.ort.sessions import SessionSettings
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.errors import ModelRefused, ProviderMissing, StepFailed
 
 # What a device's files run on here, the best first: those for GPUs on the CPU where there is no GPU.

@@ -21,12 +21,12 @@ from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import CHUNK, Ids, LongText, spread_indices
 from hfx.exporter.generation.reference import Positions, Reference
 from hfx.python_backends.engine.engine import Engine, EngineSettings
-from hfx.python_backends.engine.ort.partition import Outputs
-from hfx.python_backends.engine.ort.runners import DecoderRunner, Runner
-from hfx.python_backends.engine.ort.sessions import SessionSettings
+from hfx.python_backends.engine.partition import Outputs
 from hfx.python_backends.engine.plan import Span, part_start
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.runners import DecoderRunner, Runner
+from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
 SLOTS = 32  # whatever the model is served with: requests must run in batches

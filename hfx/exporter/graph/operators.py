@@ -1,6 +1,6 @@
 """The operators of hfx/native, each with its definition as an ONNX function, and the layout of their weights.
 
-A node of the domain "hfx" is run by the native library where a session has it (python_backends/engine/ort/sessions.py).
+A node of the domain "hfx" is run by the native library where a session has it (python_backends/engine/sessions.py).
 Anywhere else ONNX Runtime puts the function in its place when the session is made, and unpacks the weights then: one
 file for both. Only the attention to caches in float16 has no definition, since it is written to files for native
 operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).

@@ -16,11 +16,11 @@ import numpy as np
 from ..errors import DeadlineExceeded, EngineError, StepFailed
 from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
-from .ort.partition import Outputs
-from .ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from .partition import Outputs
 from .picker import Picker
 from .plan import Compact, Encode, Picks, Plan, Run
 from .request import Event, Step
+from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 
 RECENT = 1 / 16  # weight of the last request in the mean of `row_seconds`
 

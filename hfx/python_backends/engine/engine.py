@@ -16,14 +16,14 @@ from ..errors import EngineClosed, EngineError, QueueFull
 from .core import Core, Stats
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .jobs import Drafter, Job, new_job
-from .ort.partition import MOST_DRAFT
-from .ort.runners import DecoderRunner, Runner
-from .ort.sessions import SessionSettings
+from .partition import MOST_DRAFT
 from .picker import Picker
 from .plan import Limits
 from .prefix_cache import DEFAULT_MB, PrefixCache
 from .request import Request, check
-from .runners import open_runner
+from .runners import DecoderRunner, Runner
+from .runtimes import open_runner
+from .sessions import SessionSettings
 from .spec import EngineSpec, read_spec
 
 LOG = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Which beginnings of prompts have keys and values in memory: blocks of tokens, the least recently used out first.
 
-It holds tokens and numbers, no tensor: the memory behind a block's number is a runner's (ort/kv_cache.py). All
+It holds tokens and numbers, no tensor: the memory behind a block's number is a runner's (kv_cache.py). All
 calls come from the engine's thread, and a plan is finished before the next is made, so that what a plan loads stays.
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .checks import Ids
-from .ort.partition import MOST_DRAFT, DecoderPartition, Outputs, StepSize
+from .partition import MOST_DRAFT, DecoderPartition, Outputs, StepSize
 from .plan import part_start
 from .prefix_cache import BLOCK
 from .spec import EngineSpec

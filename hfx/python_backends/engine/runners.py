@@ -1,58 +1,289 @@
-"""Which runner serves a model, and on which runtime: native operators, or ONNX Runtime's alone."""
+"""The runners: of decoder-only models, and of encoder-decoders. They do what plans say.
+
+All calls but `open_partition` come from one thread, and only in the order of plans. One graph runs prompts, parts of
+prompts and steps of a decoder-only model; an encoder-decoder has a decoder graph for each width of partition.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import threading
+from collections.abc import Sequence
+from copy import copy
 from functools import partial
+from typing import Any, Union
 
-from ..errors import EngineError, ModelDamaged, ProviderMissing
-from .ort.kv_cache import CacheMaker, DeviceCache, KvCache
-from .ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
-from .ort.sessions import SessionSettings, check_machine, operators_refusal
-from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import Ids
+from .kv_cache import CacheMaker, KvCache, Pairs, PrefixBlocks
+from .memory import Reserved
+from .partition import DecoderPartition, Outputs, StepSize, Tokens
+from .plan import Span
+from .prefix_cache import BLOCK
+from .probes import MOST_LEAST, SOURCE, Bits, is_same_in_parts, row_bytes, rows_for, step_size, verifies
+from .sessions import Binding, SessionSettings, open_session, pad
+from .spec import NATIVE, ONNXRUNTIME, EngineSpec
 
 LOG = logging.getLogger(__name__)
-TITLES = {OPENVINO: "OpenVINO", NATIVE: "native operators"}
-RESERVE = "ONNX Runtime serves in the place of %s: %s. Fix: %s"
-NO_OPENVINO = ("it is for encoders", "Export the model again")
+WIDTH = 1
 
 
-def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
-    """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
-    check_machine(spec, settings)
-    if chosen_runtime(spec, settings) == NATIVE:
-        assert spec.operators is not None
-        settings = replace(settings, operators=spec.operators.path)
-        spec = spec.on_operators(spec.operators)
-    device = settings.provider.lower()
-    make_cache: CacheMaker = KvCache if device == "cpu" else partial(DeviceCache, settings, device)
-    of_kind = EncoderDecoderRunner if spec.has_encoder else DecoderRunner
-    try:
-        return of_kind(spec, slots, settings, make_cache)
-    except EngineError:
-        raise
-    except Exception as error:  # a runner probes its model, and what ONNX Runtime raises has no common class
-        raise ModelDamaged(
-            f"{next(iter(spec.files.decoder.values())).parent} fails in its first run: {error}"
-        ) from error
+class DecoderRunner:
+    """Of a model without an encoder, whose decoder runs prompts too.
 
-
-def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
-    """One of RUNTIMES. Where the one that the model prefers can't be had, ONNX Runtime serves, says a log line.
-
-    Raises ProviderMissing where `settings` name one that can't be had, or that is unknown.
+    Its `slots` rows are in one partition, and one more is for prompts that come in chunks. `blocks` is the memory of a
+    prefix cache, which it shares with its `second` runners.
     """
-    if settings.runtime not in (None, *RUNTIMES):
-        raise ProviderMissing(f"runtime {settings.runtime!r} is unknown", f"Choose one of {', '.join(RUNTIMES)}")
-    wanted = settings.runtime or spec.runtime
-    if settings.provider != "CPU" or wanted == ONNXRUNTIME:
-        return ONNXRUNTIME
-    refused = NO_OPENVINO if wanted == OPENVINO else operators_refusal(spec.operators)
-    if refused is None:
-        return wanted
-    reason, fix = refused
-    if settings.runtime is not None:
-        raise ProviderMissing(reason, fix)
-    LOG.warning(RESERVE, TITLES[wanted], reason, fix)
-    return ONNXRUNTIME
+
+    blocks: PrefixBlocks | None = None
+
+    def __init__(
+        self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
+    ) -> None:
+        self.runtime = NATIVE if settings.operators else ONNXRUNTIME
+        probed = settings.provider == "CPU"
+        rows = slots + MOST_LEAST if probed else slots
+        session = open_session(spec.files.decoder[WIDTH], settings)
+        self._make_partition = partial(DecoderPartition, spec, WIDTH, rows, session, make_cache, more_rows=1)
+        self._spare, self._staging = slots, rows
+        self._spec = spec
+        self._reserve(rows)
+        if probed:
+            reset = partial(self.partition.empty, 0)
+            self.partition.size = step_size(spec, self.partition, reset, slots)
+            if settings.operators:
+                self.partition.verifies = self.partition.takes_several and verifies(spec, self.partition, reset)
+            self.release_memory()
+
+    def second(self) -> DecoderRunner:
+        """Another runner of the same session, with rows of its own; the two never run at a time."""
+        other = copy(self)
+        other._reserve(self._staging)
+        other.partition.size = self.partition.size
+        other.partition.verifies = self.partition.verifies
+        return other
+
+    def open_partition(self, width: int) -> None:
+        """Nothing: the one partition is open."""
+
+    def run(self, spans: Sequence[Span], logits: bool) -> Outputs:
+        """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads.
+
+        Or a part of a prompt. A span's rows hold its prompt then.
+        """
+        first, rows = spans[0], len(spans)
+        if first.is_whole:
+            size = self.partition.size
+            rest, beside = rows % size.multiple, size.of(rows) - rows
+            if rest and rows + beside > MOST_LEAST:
+                return Outputs.joined(self.run(some, logits) for some in (spans[:-rest], spans[-rest:]))
+            begin = self._spare if beside else first.rows[0]  # the rows beside the prompts' may be in use
+            ids, lengths = pad([span.tokens for span in (*spans, *[first] * beside)], self._spec.max_length)
+        else:
+            # The operator takes several tokens on a filled cache for a batch of one only: hence a row of its own.
+            begin = first.rows[0] if first.is_rest else self._staging
+            if first.loads:
+                self._prefixes.load(first.loads, self.partition.cache, begin)
+            ids, lengths = np.array([first.tokens], np.int64), np.array([len(first.tokens)], np.int32)
+        outputs = self._prompt(begin, ids, first.start, lengths, logits).first(rows)
+        for source, span in enumerate(spans, begin):
+            if span.saves:
+                self._prefixes.save(span.saves, self.partition.cache, source)
+            for row in span.rows:
+                if row != source:
+                    self.partition.cache.copy(source, row, span.end)
+                self.partition.start(row, span.end)
+        return outputs
+
+    def keep_prefixes(self, size: int) -> int:
+        """Reserve `size` bytes for a prefix cache, before any run; how many blocks these are.
+
+        0 where there can't be one: on a device, or where a prompt that is run in parts has other bits than a whole one.
+        """
+        cache, spec = self.partition.cache, self._spec
+        if not isinstance(cache, KvCache) or spec.max_length <= BLOCK:
+            return 0
+        blocks = PrefixBlocks(cache, size)
+        if not blocks.count:
+            LOG.warning("no prefix cache: a block of %d tokens has %d bytes, it may have %d", BLOCK, blocks.bytes, size)
+            return 0
+        if not is_same_in_parts(spec, self._bits):
+            LOG.warning("no prefix cache: on this processor, a prompt that is run in parts has other last bits")
+            return 0
+        self.release_memory()
+        self.blocks = blocks
+        return blocks.count
+
+    def release_memory(self) -> None:
+        """The cache's pages."""
+        self.partition.release_memory(0)
+
+    def close(self) -> None:
+        """Drop bindings and session."""
+        self.partitions.clear()
+        del self.partition, self._make_partition
+
+    def _reserve(self, rows: int) -> None:
+        self.partition = self._make_partition()
+        self.partitions = {WIDTH: self.partition}
+        self._first_ids = np.zeros((rows, 1), np.int64)
+
+    @property
+    def _prefixes(self) -> PrefixBlocks:
+        assert self.blocks is not None, "nothing was kept"
+        return self.blocks
+
+    def _bits(self, text: Ids, start: int) -> Bits:
+        """See probes."""
+        logits = row_bytes(self.run([Span(text[start:], start)], logits=True), 0)
+        cache = self.partition.cache
+        assert isinstance(cache, KvCache)
+        return Bits(logits, cache.positions(self._staging, 0, len(text)).copy())
+
+    def _prompt(
+        self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool
+    ) -> Outputs:
+        """Run `ids` [rows, width], of which `lengths` a row are real, from position `start` on in rows from `first`."""
+        rows, width = ids.shape
+        positions = np.arange(start, start + width, dtype=np.int64)
+        tokens = Tokens(
+            ids,
+            np.ascontiguousarray(np.broadcast_to(positions, ids.shape)),
+            start + lengths - np.int32(1),
+            np.array(start + width, np.int32),
+            (lengths - 1).astype(np.int64)[:, None],
+        )
+        next_ids = self._first_ids[:rows]
+        self.partition.bind(first, tokens, next_ids, logits).run()
+        return Outputs(next_ids, self.partition.logits[:rows] if logits else None)
+
+
+class EncoderDecoderRunner:
+    """Of a model with an encoder, which prompts go to.
+
+    Its `slots` rows are in partitions, each opened with the first request of its width.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
+    ) -> None:
+        assert spec.files.encoder is not None
+        self.runtime = NATIVE if settings.operators else ONNXRUNTIME
+        self._spec = spec
+        self._slots = slots
+        self._settings = settings
+        self._make_cache = make_cache
+        self._encoder = open_session(spec.files.encoder, settings)
+        # What the encoder writes, [layer, tokens, K and V]; it grows with the largest batch.
+        dtype = np.int8 if spec.cross_type == "int8" else np.float32
+        self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
+        self._opening = threading.Lock()
+        self._sessions: dict[int, Any] = {}  # by width
+        self._probed: dict[int, tuple[StepSize, bool]] = {}
+        self.partitions: dict[int, DecoderPartition] = {}
+
+    def second(self) -> EncoderDecoderRunner:
+        """Another runner of the same sessions; its partitions are opened with its own first requests."""
+        other = copy(self)
+        other.partitions = {}
+        return other
+
+    def open_partition(self, width: int) -> None:
+        """Load the decoder for `width` beams, once, and reserve its memory. From any thread."""
+        if width in self.partitions:
+            return
+        with self._opening:
+            if width not in self.partitions:
+                self.partitions[width] = self._partition(width)
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Give the cross K/V of source i to each (width, group) of `places[i]`, whose rows become empty.
+
+        The sources are one ragged batch, padded at the right.
+        """
+        values, scales = self._run_encoder(sources)
+        for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
+            own_scales = None if scales is None else scales[:, at]
+            for width, group in groups:
+                self.partitions[width].put_source(group, values[:, at, : len(source)], own_scales)
+
+    def trim(self, groups: Pairs) -> None:
+        """Say that the first groups of partitions, as (width, number), are all that is in use.
+
+        The memory that partitions have touched is kept to `slots` rows in all: each gives back what it does not use.
+        """
+        in_use = dict(groups)
+        partitions = tuple(self.partitions.items())  # another thread may open one
+        for width, partition in partitions:
+            partition.touched = max(partition.touched, in_use.get(width, 0))
+        if sum(width * partition.touched for width, partition in partitions) > self._slots:
+            for width, partition in partitions:
+                partition.release_memory(in_use.get(width, 0))
+
+    def release_memory(self) -> None:
+        """All partitions' pages, and the encoder's."""
+        self._encoded.release(0, self._encoded.array.size)
+        for partition in tuple(self.partitions.values()):
+            partition.release_memory(0)
+
+    def close(self) -> None:
+        """Drop bindings and sessions."""
+        self._encoder = None
+        self._sessions.clear()
+        self.partitions.clear()
+
+    def _partition(self, width: int) -> DecoderPartition:
+        spec, groups = self._spec, self._slots // width
+        session = self._sessions.get(width)
+        if session is None:
+            session = self._sessions[width] = open_session(spec.files.decoder[width], self._settings)
+        if self._settings.provider != "CPU":
+            return DecoderPartition(spec, width, groups, session, self._make_cache)
+        partition = DecoderPartition(spec, width, rows_for(groups), session, self._make_cache)
+        if width not in self._probed:
+            self._probed[width] = self._probe(partition, groups)
+        partition.size, partition.verifies = self._probed[width]
+        return partition
+
+    def _probe(self, partition: DecoderPartition, groups: int) -> tuple[StepSize, bool]:
+        """See probes: the groups of a partition's steps, and whether drafts can be verified."""
+        spec = self._spec
+        # A source for the probe, whose numbers are any.
+        shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
+        values: NDArray[Any] = np.random.default_rng(0).standard_normal(shape, np.float32)
+        scales = None
+        if spec.cross_type == "int8":
+            values, scales = (25 * values).astype(np.int8), np.full(shape[::2], 0.04, np.float32)
+
+        def reset(count: int) -> None:
+            for group in range(count):
+                partition.put_source(group, values, scales)
+
+        size = step_size(spec, partition, reset, groups)
+        native = self._settings.operators is not None and partition.width == 1
+        can_verify = native and partition.takes_several and verifies(spec, partition, reset)
+        partition.release_memory(0)
+        return size, can_verify
+
+    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+        ids, lengths = pad(sources, self._spec.max_source)
+        total = np.array(ids.shape[1], np.int32)
+        inputs = {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
+        width = 2 * self._spec.heads * self._spec.head_dim
+        shape = (*ids.shape, width)
+        size = int(np.prod(shape))
+        if size > self._encoded.array.shape[1]:
+            self._encoded = Reserved((self._spec.layers, size), self._encoded.array.dtype)
+        outputs = {f"cross_{i}": layer[:size].reshape(shape) for i, layer in enumerate(self._encoded.array)}
+        scales = None
+        if self._spec.cross_type == "int8":
+            scales = np.empty((self._spec.layers, len(sources), width), np.float32)
+            outputs |= {f"cross_scale_{i}": layer for i, layer in enumerate(scales)}
+        Binding(self._encoder, inputs, outputs).run()
+        return self._encoded.array[:, :size].reshape(-1, *shape), scales
+
+
+Runner = Union[DecoderRunner, EncoderDecoderRunner]

@@ -35,8 +35,8 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.ort.sessions import SessionSettings
 from hfx.python_backends.engine.request import Settings
+from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import writing_checkpoints
 

@@ -30,10 +30,10 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.native import library
-from hfx.python_backends.engine.ort.runners import DecoderRunner
-from hfx.python_backends.engine.ort.sessions import SessionSettings
 from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.request import Settings
+from hfx.python_backends.engine.runners import DecoderRunner
+from hfx.python_backends.engine.sessions import SessionSettings
 from tests.rigs import tiny_generators, writing_checkpoints
 from tests.rigs.processors import HAS_NATIVE
 from tests.rigs.published import export_checkpoint

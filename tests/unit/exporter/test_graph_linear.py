@@ -15,7 +15,7 @@ from hfx.exporter.graph.generator import log_softmax_graph, top_k_graph
 from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import GraphWriter, WeightFile
 from hfx.exporter.quantize.generator import WeightFormat
-from hfx.python_backends.engine.ort.sessions import open_session
+from hfx.python_backends.engine.sessions import open_session
 from tests.rigs.engine_rig import ONE_THREAD
 from tests.rigs.processors import FEWEST_ROWS, LEVELS, error, int8_error
 

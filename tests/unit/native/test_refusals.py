@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hfx.errors import NativeMissing
 from hfx.native import kernels, library
-from hfx.python_backends.engine.ort.sessions import operators_refusal
+from hfx.python_backends.engine.sessions import operators_refusal
 from hfx.python_backends.engine.spec import OperatorLibrary
 from hfx.python_backends.errors import ProviderMissing
 from tests.unit.native.reference import random_linear, random_rows

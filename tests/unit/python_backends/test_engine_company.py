@@ -18,12 +18,12 @@ from hfx.native import library
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
-from hfx.python_backends.engine.ort.partition import StepSize
-from hfx.python_backends.engine.ort.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.partition import StepSize
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.probes import probed_size, rows_for
 from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
 from tests.rigs import engine_toys as toys
 from tests.rigs import tiny_generators

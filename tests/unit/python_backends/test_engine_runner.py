@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine.ort.runners import DecoderRunner, EncoderDecoderRunner
 from hfx.python_backends.engine.plan import Span
-from hfx.python_backends.engine.runners import open_runner
+from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner
+from hfx.python_backends.engine.runtimes import open_runner
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import engine_toys as toys
 from tests.rigs.engine_rig import ONE_THREAD, Watch

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.ort.sessions import SessionSettings, check_machine, multiplies_bytes_exactly
+from hfx.python_backends.engine.sessions import SessionSettings, check_machine, multiplies_bytes_exactly
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
 from tests.rigs import engine_toys as toys

@@ -13,10 +13,10 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
-from ..memory import trim_heap
-from ..plan import QUERIES
-from ..spec import EngineSpec, OperatorLibrary, version_numbers
+from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
+from .memory import trim_heap
+from .plan import QUERIES
+from .spec import EngineSpec, OperatorLibrary, version_numbers
 
 # The name a caller uses -> ONNX Runtime's execution provider.
 PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}

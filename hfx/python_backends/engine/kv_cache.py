@@ -12,11 +12,11 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..checks import Ids
-from ..memory import Reserved
-from ..prefix_cache import BLOCK
-from ..spec import EngineSpec
+from .checks import Ids
+from .memory import Reserved
+from .prefix_cache import BLOCK
 from .sessions import Bindables, Binding, DeviceArray, SessionSettings, open_session
+from .spec import EngineSpec
 
 Pairs = Sequence[tuple[int, int]]
 SOURCE, TARGET = "source", "target"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import Ids
-from ..memory import Reserved
-from ..spec import EngineSpec
+from .checks import Ids
 from .kv_cache import CacheMaker, CrossCache, Pairs, bind_cache
+from .memory import Reserved
 from .sessions import Binding
+from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out

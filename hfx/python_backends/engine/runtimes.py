@@ -1,0 +1,58 @@
+"""Which runner serves a model, and on which runtime: native operators, or ONNX Runtime's alone."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+from ..errors import EngineError, ModelDamaged, ProviderMissing
+from .kv_cache import CacheMaker, DeviceCache, KvCache
+from .runners import DecoderRunner, EncoderDecoderRunner, Runner
+from .sessions import SessionSettings, check_machine, operators_refusal
+from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
+
+LOG = logging.getLogger(__name__)
+TITLES = {OPENVINO: "OpenVINO", NATIVE: "native operators"}
+RESERVE = "ONNX Runtime serves in the place of %s: %s. Fix: %s"
+NO_OPENVINO = ("it is for encoders", "Export the model again")
+
+
+def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
+    """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
+    check_machine(spec, settings)
+    if chosen_runtime(spec, settings) == NATIVE:
+        assert spec.operators is not None
+        settings = replace(settings, operators=spec.operators.path)
+        spec = spec.on_operators(spec.operators)
+    device = settings.provider.lower()
+    make_cache: CacheMaker = KvCache if device == "cpu" else partial(DeviceCache, settings, device)
+    of_kind = EncoderDecoderRunner if spec.has_encoder else DecoderRunner
+    try:
+        return of_kind(spec, slots, settings, make_cache)
+    except EngineError:
+        raise
+    except Exception as error:  # a runner probes its model, and what ONNX Runtime raises has no common class
+        raise ModelDamaged(
+            f"{next(iter(spec.files.decoder.values())).parent} fails in its first run: {error}"
+        ) from error
+
+
+def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
+    """One of RUNTIMES. Where the one that the model prefers can't be had, ONNX Runtime serves, says a log line.
+
+    Raises ProviderMissing where `settings` name one that can't be had, or that is unknown.
+    """
+    if settings.runtime not in (None, *RUNTIMES):
+        raise ProviderMissing(f"runtime {settings.runtime!r} is unknown", f"Choose one of {', '.join(RUNTIMES)}")
+    wanted = settings.runtime or spec.runtime
+    if settings.provider != "CPU" or wanted == ONNXRUNTIME:
+        return ONNXRUNTIME
+    refused = NO_OPENVINO if wanted == OPENVINO else operators_refusal(spec.operators)
+    if refused is None:
+        return wanted
+    reason, fix = refused
+    if settings.runtime is not None:
+        raise ProviderMissing(reason, fix)
+    LOG.warning(RESERVE, TITLES[wanted], reason, fix)
+    return ONNXRUNTIME
