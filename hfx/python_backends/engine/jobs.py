@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..checks import Ids
 from ..errors import EngineError
 from .beam import BeamSearch
-from .checks import Ids
 from .request import Event, Request, Search
 from .sampling import SingleSearch
 

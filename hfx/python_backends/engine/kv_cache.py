@@ -12,7 +12,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .memory import Reserved
 from .prefix_cache import BLOCK
 from .sessions import Bindables, Binding, DeviceArray, SessionSettings, open_session

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .kv_cache import CacheMaker, CrossCache, Pairs, bind_cache
 from .memory import Reserved
 from .sessions import Binding

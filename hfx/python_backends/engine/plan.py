@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
-from .checks import Ids
+from ..checks import Ids
 from .jobs import Job, Pairs, Sequence
 
 Picks = Mapping[Sequence, Ids]

@@ -15,8 +15,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from ..errors import DoesNotFit, EngineError, InvalidRequest, StepFailed
-from .checks import Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, setting
 from .spec import EngineSpec
 

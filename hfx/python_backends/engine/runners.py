@@ -16,7 +16,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .kv_cache import CacheMaker, KvCache, Pairs, PrefixBlocks
 from .memory import Reserved
 from .partition import DecoderPartition, Outputs, StepSize, Tokens

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .processors import Endings, Processors
 from .request import WHOLE_ROW, Event, FinishReason, Floats, Request, Settings, Step, Top, check_best
 

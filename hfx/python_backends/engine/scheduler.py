@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from .checks import Ids
+from ..checks import Ids
 from .jobs import Job, Pairs, Sequence
 from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
-from ..engine.checks import (
-    Check,
+from ..checks import (
     Fields,
     Ids,
+    annotated,
     boolean,
     integer,
     mapping,
@@ -131,8 +131,7 @@ class Configuration:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Configuration:
         """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
-        hints = get_type_hints(cls, include_extras=True)
-        checks: dict[str, Check] = {name: hint.__metadata__[0] for name, hint in hints.items()}
+        checks = annotated(cls)
         for name in facts.keys() - {"format"} ^ checks.keys():
             allowed = "nothing, as it is no field of this format" if name in facts else "a value, as it is missing"
             raise InvalidRequest(name, facts.get(name), allowed)

@@ -13,14 +13,13 @@ from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from ..engine.checks import boolean, filled
+from ..checks import boolean, filled, parse_parameters
 from ..engine.generation_settings import LISTS, from_text
 from ..engine.jobs import Listener
 from ..errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
 from ..generation.streams import OpenPieces, Start, TextStream
-from ..parameters import parse_parameters
 
 DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
 # The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.

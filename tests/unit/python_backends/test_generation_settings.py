@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from hfx.python_backends.checks import encoder_settings
 from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.errors import InvalidRequest
 from hfx.python_backends.generation.configuration import GenerationConfig, resolve_config
-from hfx.python_backends.parameters import encoder_settings
 from tests.rigs.generation_models import configuration
 
 BART_CNN = {
