@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from ..errors import EngineError, StepFailed
 from .jobs import Sequence as Searched
-from .memory import Reserved
 from .partition import Outputs
 from .plan import Picks
 from .request import WHOLE_ROW, Floats, Search, Step, Top, log_probs_at
-from .sessions import Arrays, Binding, SessionSettings, open_session
+from .sessions import Arrays, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]
