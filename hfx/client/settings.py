@@ -11,9 +11,9 @@ from typing import Any, Literal, TypedDict
 
 from hfx.errors import UsageError
 from hfx.metadata import Value
+from hfx.python_backends.checks import nearest
 from hfx.python_backends.engine.generation_settings import ALIASES, LISTS, SETTINGS, to_text
 from hfx.python_backends.errors import InvalidRequest
-from hfx.python_backends.parameters import nearest
 
 FIELDS = tuple(name for name, setting in SETTINGS.items() if setting.dtype)
 TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {

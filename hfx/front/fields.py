@@ -12,7 +12,7 @@ from hfx.front.refusals import Refusal, refused, refused_setting
 from hfx.metadata import check_text
 from hfx.metadata import shown as shown
 from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
-from hfx.python_backends.engine.checks import Check, boolean, integer
+from hfx.python_backends.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.python_backends.errors import InvalidRequest
 

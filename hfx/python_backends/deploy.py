@@ -13,11 +13,11 @@ Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
 
-_ENCODERS = ("encoding", "errors", "inputs", "parameters", "rows", "settings", "windows")
+_ENCODERS = ("checks", "encoding", "errors", "inputs", "rows", "settings", "windows")
 
 # A generator's engine: packages, and what they need beside them.
 _GENERATOR = ("engine", "generation", "serving")
-_GENERATOR_SHARED = ("errors", "inputs", "parameters", "spaces", "tasks/__init__")
+_GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__")
 
 # What a relay needs of the package `serving`; the rest is the engine's.
 _RELAY = ("__init__", "cancellation_poller", "ipc", "triton_channel")

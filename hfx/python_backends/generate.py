@@ -21,7 +21,7 @@ import triton_python_backend_utils as pb
 from .errors import QUEUE_FULL, Draining, EngineError, InvalidRequest, QueueFull, reason_of
 from .generation.generator import TextGenerator
 from .generation.pieces import Piece
-from .generation.streams import TextStream
+from .generation.streams import OpenPieces
 from .serving.dispatcher import Dispatcher
 from .serving.ipc import publication
 from .serving.metrics import MetricsPublisher
@@ -58,7 +58,7 @@ class TritonPythonModel:
         self.direct = 0  # of these, requests that came from Triton, not from a relay
         self.changed = threading.Condition()
         self.draining = False
-        self.dispatcher = Dispatcher(self._open, self._ended, pb.Logger.log_error)
+        self.dispatcher = Dispatcher(self._opener, self._ended, pb.Logger.log_error)
         self.metrics = MetricsPublisher(
             pb.MetricFamily, config["name"].removesuffix("_stream"), self.generator.engine.stats, self.refused
         )
@@ -135,10 +135,10 @@ class TritonPythonModel:
             self.direct += isinstance(request.channel, TritonChannel)
         self.dispatcher.submit(request)
 
-    def _open(self, request: GenerateRequest) -> TextStream:
-        open_stream = self.generator.stream if request.streams else self.generator.whole
+    def _opener(self, request: GenerateRequest) -> OpenPieces:
+        opener = self.generator.live if request.streams else self.generator.joined
         timeout = None if request.deadline is None else max(request.deadline - time.monotonic(), 0.0)
-        return open_stream(request.text, timeout=timeout, **request.settings)
+        return opener(request.text, request.settings, timeout)
 
     def _ended(self, request: GenerateRequest, error: Exception | None) -> None:
         self.registry.remove(request)

@@ -5,14 +5,32 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from .checks import annotated, boolean, integer, one_of, optional, string, strings, token_id, token_ids
+from .errors import InvalidRequest
 from .tasks import TASKS
+
+MOST_INPUTS, LONGEST_NAME = 16, 64
+
+
+def _ascending(name: str, value: Any) -> tuple[int, ...]:
+    widths = token_ids(name, value)
+    if not widths or list(widths) != sorted(set(widths)):
+        raise InvalidRequest(name, value, "numbers of tokens that ascend")
+    return widths
+
+
+def _template(name: str, value: Any) -> str:
+    template: str = string(name, value)
+    if template.format("x") == template:
+        raise InvalidRequest(name, value, "a text with a place {} for the label", f"{name} {value!r} has no place {{}}")
+    return template
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How texts become tensors.
+    """How texts become tensors. Raises InvalidRequest.
 
     `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least `max_length`.
     `inputs` are the net's inputs; `doc_stride`, `question_first`, `cls_id` concern question-answering,
@@ -20,42 +38,31 @@ class Settings:
     the tokenizer has ids beyond them, else None.
     """
 
-    task: str
-    max_length: int
-    widths: tuple[int, ...]
-    pad_id: int = 0
-    pad_type_id: int = 0
-    truncation_side: str = "right"
-    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
-    doc_stride: int = 0
-    question_first: bool = True
-    cls_id: int | None = None
-    hypothesis_template: str = "This example is {}."
-    vocab_size: int | None = None
+    task: Annotated[str, one_of(*TASKS)]
+    max_length: Annotated[int, integer(1)]
+    widths: Annotated[tuple[int, ...], _ascending]
+    pad_id: Annotated[int, token_id] = 0
+    pad_type_id: Annotated[int, integer(0)] = 0
+    truncation_side: Annotated[str, one_of("left", "right")] = "right"
+    inputs: Annotated[tuple[str, ...], strings(MOST_INPUTS, LONGEST_NAME)] = ("input_ids", "attention_mask")
+    doc_stride: Annotated[int, integer(0)] = 0
+    question_first: Annotated[bool, boolean] = True
+    cls_id: Annotated[int | None, optional(token_id)] = None
+    hypothesis_template: Annotated[str, _template] = "This example is {}."
+    vocab_size: Annotated[int | None, optional(integer(1))] = None
 
     def __post_init__(self) -> None:
-        _check(self.task in TASKS, f"task is {self.task!r}, not one of {', '.join(TASKS)}")
-        _check(self.max_length >= 1, f"max_length is {self.max_length}, not at least 1")
-        _check(self.truncation_side in ("left", "right"), f"truncation_side is {self.truncation_side!r}")
-        _check(list(self.widths) == sorted(set(self.widths)), f"widths {self.widths} do not ascend")
-        _check(bool(self.widths) and self.widths[-1] >= self.max_length, f"no width holds {self.max_length} tokens")
-        template = self.hypothesis_template
-        _check(template.format("x") != template, f"hypothesis_template {template!r} has no place {{}} for the label")
+        for name, check in annotated(type(self)).items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        if self.widths[-1] < self.max_length:
+            raise InvalidRequest("widths", self.widths, "", f"no width holds {self.max_length} tokens")
 
     @classmethod
     def read(cls, path: Path | str) -> Settings:
         """The settings in the JSON file `path`; keys that it does not know are left alone. Raises ValueError."""
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
         known = {field.name for field in fields(cls)}
-        chosen: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in raw.items() if key in known
-        }
         try:
-            return cls(**chosen)
-        except (TypeError, ValueError) as error:
+            return cls(**{key: value for key, value in raw.items() if key in known})
+        except (TypeError, ValueError, InvalidRequest) as error:
             raise ValueError(f"{path}: {error}") from error
-
-
-def _check(right: bool, otherwise: str) -> None:
-    if not right:
-        raise ValueError(otherwise)

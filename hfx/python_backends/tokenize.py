@@ -20,10 +20,10 @@ import numpy as np
 import triton_python_backend_utils as pb
 
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
+from .checks import encoder_settings
 from .encoding import open_encoder, tensors
 from .errors import InvalidInput, QueueFull, with_reason
 from .inputs import Tensors, table
-from .parameters import encoder_settings
 
 MOST = 2**31 - 1  # of a setting: more is as much
 

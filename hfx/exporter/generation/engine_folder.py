@@ -28,7 +28,7 @@ from hfx.exporter.runtime import Runtime, weight_levels
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.local import Device
-from hfx.python_backends.engine.memory import trim_heap
+from hfx.python_backends.engine.sessions import trim_heap
 from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
 
 WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"

@@ -18,9 +18,8 @@ import numpy as np
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.folders import TOKENIZER
 from hfx.python_backends.engine.plan import Limits
-from hfx.python_backends.generation.configuration import Configuration
+from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import resolve_config
 
 LONG_TOKENS = 400  # beyond the tokens that the engine runs at once
 SHOWN = 200

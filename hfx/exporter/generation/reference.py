@@ -21,8 +21,7 @@ from hfx.exporter.verify import Recorded, check_drop
 from hfx.local import Device
 from hfx.local.generator import LocalGenerator
 from hfx.python_backends.engine.request import Settings
-from hfx.python_backends.generation.configuration import Configuration
-from hfx.python_backends.generation.settings import resolve_config
+from hfx.python_backends.generation.configuration import Configuration, resolve_config
 
 BEST = 8  # logits that are kept of each position
 KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
@@ -58,9 +57,7 @@ def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
         names.MAX_TOKENS: tokens,
         names.MIN_TOKENS: min(int(plan.settings.defaults.get("min_tokens", 0)), tokens // 2),
     }
-    return Work(
-        effort, resolve_config(greedy, configuration).settings, resolve_config(searched, configuration).settings
-    )
+    return Work(effort, resolve_config(greedy, configuration), resolve_config(searched, configuration))
 
 
 def plain_fields(tokens: int) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
 from .partition import Outputs
 from .picker import Picker
-from .plan import Compact, Encode, Outcome, Plan, Run
-from .request import Event
+from .plan import Compact, Encode, Picks, Plan, Run
+from .request import Event, Step
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
-from .search import Step
 
 RECENT = 1 / 16  # weight of the last request in the mean of `row_seconds`
 
@@ -138,14 +137,15 @@ class Core:
             job.began = job.began or time.monotonic()
         try:
             runner = self.runner_of(plan.jobs[0])
-            outcomes = self._picker.pick(run_plan(runner, plan), plan.picks)
-            drop_rejected(runner, plan, outcomes)
+            draft = plan.draft if isinstance(plan, Run) else ()
+            steps = self._picker.pick(run_plan(runner, plan), plan.picks, draft)
+            drop_rejected(runner, plan, steps)
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
-            self.scheduler.finish(plan, outcomes)
-            self._publish(outcomes)
-            self.counters.accepted_tokens += sum(outcome.accepted for outcome in outcomes)
+            self.scheduler.finish(plan, steps)
+            self._publish(plan.picks, steps)
+            self.counters.accepted_tokens += sum(step.accepted for step in steps)
         seconds = time.perf_counter() - started
         self.scheduler.charge(plan, seconds)
         self._count(plan, seconds)
@@ -167,25 +167,19 @@ class Core:
             job.over = True
         notify_all(listener for job in ended for listener in self._deliver(job, (), error))
 
-    def _publish(self, outcomes: list[Outcome]) -> None:
+    def _publish(self, picks: Picks, steps: list[Step]) -> None:
         events: dict[Job, list[Event]] = {}
         failures: dict[Job, EngineError] = {}
         now = time.monotonic()
-        for outcome in outcomes:
-            job, result = outcome.sequence.job, outcome.result
-            if outcome.earlier:
-                events[job] = list(outcome.earlier)
-                self.counters.tokens += len(outcome.earlier)
-            if isinstance(result, Step):
-                if result.emitted or result.completions:
-                    events.setdefault(job, []).extend((*result.emitted, *result.completions))
-                    tokens = _new_tokens(outcome.sequence, result)
-                    self.counters.tokens += tokens
-                    if tokens and job.last_token != now:  # once a step, however many sequences the job has
-                        self._time(job, now)
-            else:
-                events.setdefault(job, [])
-                failures.setdefault(job, result)
+        for sequence, step in zip(picks, steps, strict=True):
+            job, tokens = sequence.job, _new_tokens(sequence, step)
+            self.counters.tokens += tokens
+            if step.emitted or step.completions or step.error is not None:
+                events.setdefault(job, []).extend((*step.emitted, *step.completions))
+            if step.error is not None:
+                failures.setdefault(job, step.error)
+            elif tokens and job.last_token != now:  # once a step, however many sequences the job has
+                self._time(job, now)
         self.counters.failed += len(failures)
         completed = [job for job in events if job.over and job not in failures]
         self.counters.completed += len(completed)
@@ -246,10 +240,10 @@ def run_plan(runner: Runner, plan: Plan) -> Outputs:
     return Outputs(np.empty((0, 1), np.int64))
 
 
-def drop_rejected(runner: Runner, plan: Plan, outcomes: list[Outcome]) -> None:
+def drop_rejected(runner: Runner, plan: Plan, steps: list[Step]) -> None:
     """Forget what was run of a draft and not chosen."""
     if isinstance(plan, Run) and plan.draft:
-        runner.partitions[plan.width].drop(len(plan.draft) - outcomes[0].accepted)
+        runner.partitions[plan.width].drop(len(plan.draft) - steps[0].accepted)
 
 
 def _new_tokens(sequence: Sequence, step: Step) -> int:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import QueueFull
 from .jobs import Job
-from .plan import Limits, Outcome, Plan
+from .plan import Limits, Plan
 from .prefix_cache import PrefixCache
+from .request import Step
 from .scheduler import Scheduler
 
 LIGHT, MEDIUM, HEAVY = range(3)
@@ -123,9 +124,9 @@ class FairScheduler:
         self._spent[batch] += seconds * SHARE**batch
         self._last[batch] = seconds * SHARE**batch
 
-    def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
-        """Take what a plan gave, with an outcome for each of its picks."""
-        self.batches[plan.jobs[0].batch].finish(plan, outcomes)
+    def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
+        """Take what a plan gave: what each of its picks chose."""
+        self.batches[plan.jobs[0].batch].finish(plan, steps)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import UnionType
 from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ..checks import NAME_LENGTH, Check, boolean, integer, nearest, number, one_of, strings
 from ..errors import InvalidRequest
-from ..parameters import NAME_LENGTH, nearest
-from .checks import Check, boolean, integer, number, one_of, strings
 
 LONGEST_LANGUAGE = 64  # characters of a code
 MOST_ALTERNATIVES = 20  # of a token, as in OpenAI's API

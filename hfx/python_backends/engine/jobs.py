@@ -8,12 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..checks import Ids
 from ..errors import EngineError
 from .beam import BeamSearch
-from .checks import Ids
-from .request import Event, Request
+from .request import Event, Request, Search
 from .sampling import SingleSearch
-from .search import Search
 
 Events = tuple[Event, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -28,9 +27,9 @@ class Drafter:
     """Prompt lookup: guesses at what a sequence goes on with, from where its last tokens stood before.
 
     Summaries, answers and code copy from their prompt. A guess changes no answer, as each token is chosen from the
-    model's own scores (plan.Pick); where it is right, one run of the model gives several tokens. With one guessed token
-    a run takes about 1.1 times as long as a step, with 7 1.2 times, with 15 1.7 to 2.1 times (distilgpt2, Flan-T5-base
-    and BART-large in int8, docs/benchmarks-generation.md).
+    model's own scores (Picker.pick); where it is right, one run of the model gives several tokens. With one guessed
+    token a run takes about 1.1 times as long as a step, with 7 1.2 times, with 15 1.7 to 2.1 times (distilgpt2,
+    Flan-T5-base and BART-large in int8, docs/benchmarks-generation.md).
 
     A guess has at most `most` tokens. At most `max_tokens` follow `prompt`.
     """

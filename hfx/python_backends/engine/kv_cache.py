@@ -12,10 +12,9 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .checks import Ids
-from .memory import Reserved
+from ..checks import Ids
 from .prefix_cache import BLOCK
-from .sessions import Bindables, Binding, DeviceArray, SessionSettings, open_session
+from .sessions import Bindables, Binding, DeviceArray, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 
 Pairs = Sequence[tuple[int, int]]

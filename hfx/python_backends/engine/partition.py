@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .kv_cache import CacheMaker, CrossCache, Pairs, bind_cache
-from .memory import Reserved
-from .sessions import Binding
+from .sessions import Binding, Reserved
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")

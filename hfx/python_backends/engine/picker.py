@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EngineError, StepFailed
-from .memory import Reserved
+from .jobs import Sequence as Searched
 from .partition import Outputs
-from .plan import Outcome, Pick
-from .request import Event, Top
-from .search import WHOLE_ROW, Floats, Step, log_probs_at
-from .sessions import Arrays, Binding, SessionSettings, open_session
+from .plan import Picks
+from .request import WHOLE_ROW, Floats, Search, Step, Top, log_probs_at
+from .sessions import Arrays, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 
 Ids = NDArray[np.int64]
@@ -37,70 +36,70 @@ class Picker:
         # Contiguous copies, for a run at a time.
         self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
 
-    def pick(self, outputs: Outputs, picks: Sequence[Pick]) -> list[Outcome]:
-        """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error."""
-        outcomes = self._pick(outputs, picks)
+    def pick(self, outputs: Outputs, picks: Picks, draft: Sequence[int] = ()) -> list[Step]:
+        """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error.
+
+        The only pick of a run with a `draft` chooses on while its choices are the draft's.
+        """
+        steps = self._pick(outputs, picks)
+        return [self._follow(outputs, picks, draft, *steps)] if draft else steps
+
+    def _follow(self, outputs: Outputs, picks: Picks, draft: Sequence[int], step: Step) -> Step:
+        """Choose on while the choices are those of the draft, and need no scores that the run has not."""
+        ((sequence, (row,)),) = picks.items()
+        emitted = step.emitted
+        for accepted, token in enumerate(draft):
+            lacks_scores = outputs.logits is None and sequence.wants_logits
+            if step.error or step.completions or lacks_scores or sequence.search.feed()[0] != token:
+                return replace(step, emitted=emitted, accepted=accepted)
+            (step,) = self._pick(outputs, {sequence: (row + accepted + 1,)})
+            emitted += step.emitted
+        return replace(step, emitted=emitted, accepted=len(draft))
+
+    def _pick(self, outputs: Outputs, picks: Picks) -> list[Step]:
+        models = _ModelScores(outputs, self._most_probable(outputs, picks))
+        scored = {sequence: rows for sequence, rows in picks.items() if sequence.search.candidates != 0}
+        steps = self._choose(models, scored) if scored else {}
         return [
-            self._follow(outputs, pick, outcome) if pick.draft else outcome
-            for pick, outcome in zip(picks, outcomes, strict=True)
+            steps[sequence] if sequence in steps else _without_scores(models, sequence, rows)
+            for sequence, rows in picks.items()
         ]
 
-    def _follow(self, outputs: Outputs, pick: Pick, outcome: Outcome) -> Outcome:
-        """Choose on while the choices are those of the pick's draft, and need no scores that the run has not."""
-        earlier: tuple[Event, ...] = ()
-        sequence = pick.sequence
-        for accepted, token in enumerate(pick.draft):
-            step = outcome.result
-            lacks_scores = outputs.logits is None and sequence.wants_logits
-            if not isinstance(step, Step) or step.completions or lacks_scores or sequence.search.feed()[0] != token:
-                return replace(outcome, accepted=accepted, earlier=earlier)
-            earlier += step.emitted
-            (outcome,) = self._pick(outputs, [replace(pick, rows=(pick.rows[0] + accepted + 1,))])
-        return replace(outcome, accepted=len(pick.draft), earlier=earlier)
-
-    def _pick(self, outputs: Outputs, picks: Sequence[Pick]) -> list[Outcome]:
-        models = _ModelScores(outputs, self._most_probable(outputs, picks))
-        scored = [pick for pick in picks if pick.sequence.search.candidates != 0]
-        results = self._choose(models, scored) if scored else {}
-        return [results[pick.sequence] if pick.sequence in results else _without_scores(models, pick) for pick in picks]
-
-    def _most_probable(self, outputs: Outputs, picks: Sequence[Pick]) -> dict[object, Ids]:
+    def _most_probable(self, outputs: Outputs, picks: Picks) -> dict[Searched, Ids]:
         """Ids [1, top_count] by sequence, of those that want them, which have one row each."""
-        wanting = [pick for pick in picks if pick.sequence.search.top_count]
+        wanting = [sequence for sequence in picks if sequence.search.top_count]
         if not wanting:
             return {}
         assert outputs.logits is not None
         logits = self._logits[: len(wanting)]
-        _copy_rows(outputs.logits, [pick.rows[0] for pick in wanting], logits)
-        _, ids = self._top(logits, max(pick.sequence.search.top_count for pick in wanting))
-        tops = zip(wanting, ids, strict=True)
-        return {pick.sequence: row[None, : pick.sequence.search.top_count] for pick, row in tops}
+        _copy_rows(outputs.logits, [picks[sequence][0] for sequence in wanting], logits)
+        _, ids = self._top(logits, max(sequence.search.top_count for sequence in wanting))
+        return {each: row[None, : each.search.top_count] for each, row in zip(wanting, ids, strict=True)}
 
-    def _choose(self, models: _ModelScores, picks: list[Pick]) -> dict[object, Outcome]:
+    def _choose(self, models: _ModelScores, picks: Picks) -> dict[Searched, Step]:
         # Rows that are log-softmaxed come first, rows of which no best are taken last.
-        picks.sort(key=_place)
-        ends = np.cumsum([len(pick.rows) for pick in picks]).tolist()
-        spans = [slice(end - len(pick.rows), end) for pick, end in zip(picks, ends, strict=True)]
+        picks = dict(sorted(picks.items(), key=lambda pick: _place(pick[0].search)))
+        ends = np.cumsum([len(rows) for rows in picks.values()]).tolist()
+        spans = [slice(end - len(rows), end) for rows, end in zip(picks.values(), ends, strict=True)]
         self._gather(models.outputs, picks)
-        errors = [_edit(pick, self._scores[span]) for pick, span in zip(picks, spans, strict=True)]
-        best = [pick for pick in picks if pick.sequence.search.candidates != WHOLE_ROW]
+        errors = [_edit(sequence.search, self._scores[span]) for sequence, span in zip(picks, spans, strict=True)]
+        best = {sequence: rows for sequence, rows in picks.items() if sequence.search.candidates != WHOLE_ROW}
         values, ids = self._best(best)
-        results: dict[object, Outcome] = {}
-        for at, (pick, span) in enumerate(zip(picks, spans, strict=True)):
-            error = errors[at]
+        steps: dict[Searched, Step] = {}
+        for (sequence, rows), span, error in zip(picks.items(), spans, errors, strict=True):
             if error is not None:
-                results[pick.sequence] = Outcome(pick.sequence, error)
-            elif at < len(best):
-                results[pick.sequence] = _choose(models, pick, values[span], ids[span])
+                steps[sequence] = Step(error=error)
+            elif sequence in best:
+                steps[sequence] = _choose(models, sequence, rows, values[span], ids[span])
             else:
-                results[pick.sequence] = _choose(models, pick, self._scores[span], None)
-        return results
+                steps[sequence] = _choose(models, sequence, rows, self._scores[span], None)
+        return steps
 
-    def _gather(self, outputs: Outputs, picks: Sequence[Pick]) -> None:
+    def _gather(self, outputs: Outputs, picks: Picks) -> None:
         """The logits of all picks' rows to the scores, log-softmaxed where wanted."""
         assert outputs.logits is not None
-        soft = [row for pick in picks if pick.sequence.search.uses_log_probs for row in pick.rows]
-        raw = [row for pick in picks if not pick.sequence.search.uses_log_probs for row in pick.rows]
+        soft = [row for sequence, rows in picks.items() if sequence.search.uses_log_probs for row in rows]
+        raw = [row for sequence, rows in picks.items() if not sequence.search.uses_log_probs for row in rows]
         if soft:
             logits, scores = self._logits[: len(soft)], self._scores[: len(soft)]
             _copy_rows(outputs.logits, soft, logits)
@@ -108,10 +107,10 @@ class Picker:
         if raw:
             _copy_rows(outputs.logits, raw, self._scores[len(soft) : len(soft) + len(raw)])
 
-    def _best(self, picks: Sequence[Pick]) -> tuple[Floats, Ids]:
+    def _best(self, picks: Picks) -> tuple[Floats, Ids]:
         """(values, ids) [rows, k] of the first rows of the scores, k being the largest that a pick wants."""
-        rows = sum(len(pick.rows) for pick in picks)
-        return self._top(self._scores[:rows], max((pick.sequence.search.candidates for pick in picks), default=0))
+        count = sum(map(len, picks.values()))
+        return self._top(self._scores[:count], max((sequence.search.candidates for sequence in picks), default=0))
 
     def _top(self, scores: Floats, count: int) -> tuple[Floats, Ids]:
         """The best `count` of each row of `scores`, or all where there are fewer: values and ids, best first."""
@@ -128,13 +127,13 @@ class _ModelScores:
     """The outputs of a run; `most_probable` are ids [1, n] of a sequence's best tokens, where it wants them."""
 
     outputs: Outputs
-    most_probable: Mapping[object, Ids]
+    most_probable: Mapping[Searched, Ids]
 
-    def log_probs(self, pick: Pick, ids: Ids | None) -> tuple[Floats, Top]:
-        """log-softmax of a pick's logits at `ids` [rows, k] (None: everywhere), and of its most probable tokens."""
+    def log_probs(self, sequence: Searched, rows: Sequence[int], ids: Ids | None) -> tuple[Floats, Top]:
+        """log-softmax of the logits of `rows` at `ids` [rows, k] (None: everywhere), and of its best tokens."""
         assert self.outputs.logits is not None
-        logits = np.stack([self.outputs.logits[row] for row in pick.rows])
-        top = self.most_probable.get(pick.sequence)
+        logits = np.stack([self.outputs.logits[row] for row in rows])
+        top = self.most_probable.get(sequence)
         if top is None:
             return log_probs_at(logits, ids), ()
         if ids is None:
@@ -156,37 +155,38 @@ def _copy_rows(logits: Floats, rows: Sequence[int], target: Floats) -> None:
         target[at] = logits[row]
 
 
-def _place(pick: Pick) -> tuple[bool, bool]:
-    search = pick.sequence.search
+def _place(search: Search) -> tuple[bool, bool]:
     return not search.uses_log_probs, search.candidates == WHOLE_ROW
 
 
-def _edit(pick: Pick, scores: Floats) -> EngineError | None:
+def _edit(search: Search, scores: Floats) -> EngineError | None:
     try:
-        pick.sequence.search.edit(scores)
+        search.edit(scores)
     except Exception as error:  # one search's failure is its own
         return _failure(error)
     return None
 
 
-def _without_scores(models: _ModelScores, pick: Pick) -> Outcome:
+def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step:
     """The argmax of each row, or the token that is forced."""
-    ids = models.outputs.next_ids[list(pick.rows)]
-    argmax = int(ids[0, 0]) if len(pick.rows) == 1 else None
-    forced = pick.sequence.search.forced
-    outcome = _choose(models, pick, None, ids if forced is None else np.full_like(ids, forced))
-    return Outcome(outcome.sequence, outcome.result, argmax)
+    ids = models.outputs.next_ids[list(rows)]
+    argmax = int(ids[0, 0]) if len(rows) == 1 else None
+    forced = sequence.search.forced
+    step = _choose(models, sequence, rows, None, ids if forced is None else np.full_like(ids, forced))
+    return replace(step, argmax=argmax)
 
 
-def _choose(models: _ModelScores, pick: Pick, values: Floats | None, ids: Ids | None) -> Outcome:
-    search = pick.sequence.search
+def _choose(
+    models: _ModelScores, sequence: Searched, rows: Sequence[int], values: Floats | None, ids: Ids | None
+) -> Step:
+    search = sequence.search
     try:
         if not search.wants_log_probs:
-            return Outcome(pick.sequence, search.choose(values, ids))
-        log_probs, top = models.log_probs(pick, ids)
-        return Outcome(pick.sequence, search.choose(values, ids, log_probs, top))
+            return search.choose(values, ids)
+        log_probs, top = models.log_probs(sequence, rows, ids)
+        return search.choose(values, ids, log_probs, top)
     except Exception as error:  # one search's failure is its own
-        return Outcome(pick.sequence, _failure(error))
+        return Step(error=_failure(error))
 
 
 def _failure(error: Exception) -> EngineError:

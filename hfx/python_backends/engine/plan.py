@@ -6,13 +6,14 @@ within the partition of `width`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
-from ..errors import EngineError
-from .checks import Ids
-from .jobs import Events, Job, Pairs, Sequence
-from .search import Step
+from ..checks import Ids
+from .jobs import Job, Pairs, Sequence
+
+Picks = Mapping[Sequence, Ids]
 
 # ONNX Runtime's attention takes queries in blocks of a multiple of so many, and a last block of one query goes to
 # another kernel, which rounds differently: the last token would have other bits than in a longer row or part.
@@ -30,32 +31,6 @@ class Limits:
     chunk: int = 256
     prefill: int = 256
     encode: int = 512
-
-
-@dataclass(frozen=True)
-class Pick:
-    """A sequence that chooses its next tokens from rows `rows` of a run's outputs, one for each row of its search.
-
-    Where its choice is the first of `draft`, it chooses again from the row behind, and so on.
-    """
-
-    sequence: Sequence
-    rows: Ids
-    draft: Ids = ()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a Pick: its last choice. `argmax` is the best id of its row, where it has one and needs no scores.
-
-    Before it `accepted` tokens of the draft were chosen, which emitted `earlier`.
-    """
-
-    sequence: Sequence
-    result: Step | EngineError
-    argmax: int | None = None
-    accepted: int = 0
-    earlier: Events = ()
 
 
 def part_start(start: int, end: int) -> int:
@@ -102,10 +77,13 @@ class Run:
     First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
     token). Other rows are fed with the argmax of their last run. `sequences` have these rows. `spans` are a part of a
     long prompt or whole ones, whose first rows lie beside each other; `joining[i]` is the job of `spans[i]`. Rows of
-    the outputs are those of the groups, or one for each span. `logits`: whether a pick needs more than the argmax.
+    the outputs are those of the groups, or one for each span. `picks` are the sequences that choose their next tokens
+    from the outputs, each with a row of these for each row of its search. `logits`: whether one needs more than the
+    argmax.
 
     A step of row 0 alone may have a `draft`: tokens that are run behind its next one in case they are what is chosen.
-    Outputs have a row for each of them then, and row 0 has no next input of its own.
+    Outputs have a row for each of them then, and row 0 has no next input of its own: where its choice is the first of
+    the draft, it chooses again from the row behind, and so on.
     """
 
     width: int = 1
@@ -117,20 +95,19 @@ class Run:
     joining: tuple[Job, ...] = ()
     draft: Ids = ()
     jobs: tuple[Job, ...] = field(init=False)
-    picks: tuple[Pick, ...] = field(init=False)
+    picks: Picks = field(init=False)
     logits: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        choosing = [sequence for sequence in self.sequences if not sequence.prompt_left]
-        picks = [Pick(sequence, tuple(sequence.rows), self.draft) for sequence in choosing]
+        picks = {sequence: tuple(sequence.rows) for sequence in self.sequences if not sequence.prompt_left}
         for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True)):
             # All rows of all searches choose from the one row that their prompt was run in.
             if span.rows:
-                picks += (Pick(sequence, (row,) * sequence.search.rows) for sequence in job.sequences)
+                picks |= {sequence: (row,) * sequence.search.rows for sequence in job.sequences}
         jobs = dict.fromkeys((*(sequence.job for sequence in self.sequences), *self.joining))
-        object.__setattr__(self, "picks", tuple(picks))
+        object.__setattr__(self, "picks", picks)
         object.__setattr__(self, "jobs", tuple(jobs))
-        object.__setattr__(self, "logits", any(pick.sequence.wants_logits for pick in picks))
+        object.__setattr__(self, "logits", any(sequence.wants_logits for sequence in picks))
 
 
 @dataclass(frozen=True)
@@ -144,7 +121,7 @@ class Encode:
     places: tuple[Pairs, ...]
     in_use: Pairs
     jobs: tuple[Job, ...]
-    picks: tuple[Pick, ...] = ()
+    picks: Picks = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -154,7 +131,7 @@ class Compact:
     width: int
     moves: Pairs
     jobs: tuple[Job, ...]
-    picks: tuple[Pick, ...] = ()
+    picks: Picks = field(default_factory=dict)
 
 
 Plan = Union[Run, Encode, Compact]

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .checks import Ids
+from ..checks import Ids
 
 BLOCK = 64  # tokens
 DEFAULT_MB = 256

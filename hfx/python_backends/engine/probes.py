@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .partition import MOST_DRAFT, DecoderPartition, Outputs, StepSize
 from .plan import part_start
 from .prefix_cache import BLOCK

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .request import FinishReason, Settings
 
 Array = NDArray[np.int64]

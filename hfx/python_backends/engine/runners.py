@@ -16,14 +16,13 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .kv_cache import CacheMaker, KvCache, Pairs, PrefixBlocks
-from .memory import Reserved
 from .partition import DecoderPartition, Outputs, StepSize, Tokens
 from .plan import Span
 from .prefix_cache import BLOCK
 from .probes import MOST_LEAST, SOURCE, Bits, is_same_in_parts, row_bytes, rows_for, step_size, verifies
-from .sessions import Binding, SessionSettings, open_session, pad
+from .sessions import Binding, Reserved, SessionSettings, open_session, pad
 from .spec import NATIVE, ONNXRUNTIME, EngineSpec
 
 LOG = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Ids
+from ..checks import Ids
 from .processors import Endings, Processors
-from .request import Event, FinishReason, Request, Settings, Top
-from .search import WHOLE_ROW, Floats, Step, check_best
+from .request import WHOLE_ROW, Event, FinishReason, Floats, Request, Settings, Step, Top, check_best
 
 # A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
 MOST_CANDIDATES = 1024

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from .checks import Ids
+from ..checks import Ids
 from .jobs import Job, Pairs, Sequence
-from .plan import Compact, Encode, Limits, Outcome, Plan, Run, Span, part_start
+from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
-from .search import Step
+from .request import Step
 
 # The longest may be so many times as long as the shortest; padding of few tokens costs nothing beside reading weights.
 MOST_UNLIKE = 1.5
@@ -163,8 +163,8 @@ class Scheduler:
             if partition.groups:
                 return partition.step()
 
-    def finish(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
-        """Take what a plan gave, with an outcome for each of its picks."""
+    def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
+        """Take what a plan gave: what each of its picks chose."""
         if not isinstance(plan, Run):
             return
         for sequence in plan.sequences:
@@ -176,11 +176,11 @@ class Scheduler:
                 sequence.length = job.prefilled
             if span.rows:
                 self.prefixes.add(job.prompt, span.saves)
-        for pick, outcome in zip(plan.picks, outcomes, strict=True):
-            if not outcome.sequence.over:
+        for (sequence, rows), step in zip(plan.picks.items(), steps, strict=True):
+            if not sequence.over:
                 # Only a step leaves its argmax in place as the rows' next input.
-                outcome.sequence.length += outcome.accepted
-                self._take(outcome, pick.rows[0] < plan.groups * plan.width and not plan.draft)
+                sequence.length += step.accepted
+                self._take(sequence, step, rows[0] < plan.groups * plan.width and not plan.draft)
 
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
@@ -196,12 +196,10 @@ class Scheduler:
             if not sequence.over:
                 self._end(sequence)
 
-    def _take(self, outcome: Outcome, in_place: bool) -> None:
-        sequence, step = outcome.sequence, outcome.result
+    def _take(self, sequence: Sequence, step: Step, in_place: bool) -> None:
         if sequence.drafter is not None:
-            chosen = outcome.earlier + (step.emitted if isinstance(step, Step) else ())
-            sequence.drafter.take(chosen, outcome.accepted)
-        if not isinstance(step, Step):
+            sequence.drafter.take(step.emitted, step.accepted)
+        if step.error is not None:
             self.remove(sequence.job)
             return
         if step.completions:
@@ -213,7 +211,7 @@ class Scheduler:
             sequence.follow(step.parents)
         sequence.chosen = True
         fed = tuple(sequence.search.feed())
-        sequence.feed = () if in_place and outcome.argmax == fed[0] else fed
+        sequence.feed = () if in_place and step.argmax == fed[0] else fed
 
     def _join(self) -> Plan:
         """The next prompts or sources, or a compaction that must come first."""

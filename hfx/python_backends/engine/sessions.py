@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
+import mmap
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
-from .memory import trim_heap
 from .plan import QUERIES
 from .spec import EngineSpec, OperatorLibrary, version_numbers
 
@@ -27,6 +29,8 @@ SPIN_MICROSECONDS = 20
 
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
+# mmap has no name for it before Python 3.13. It keeps a large reservation from being refused.
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
 @dataclass(frozen=True)
@@ -213,3 +217,34 @@ def pad(rows: Sequence[Sequence[int]], limit: int) -> tuple[NDArray[np.int64], N
     for at, row in enumerate(rows):
         ids[at, : len(row)] = row
     return ids, lengths
+
+
+def trim_heap() -> None:
+    """Give freed memory back to the system: glibc's allocator would keep it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+class Reserved:
+    """A zeroed array of `shape` in memory of its own, page by page: they come with the first write to them."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        kind: np.dtype[Any] = np.dtype(dtype)
+        size = max(math.prod(shape) * kind.itemsize, 1)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._pages = mmap.mmap(-1, size, flags=flags)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            # The used part of a cache is scattered: a huge page would make its neighbours real too.
+            self._pages.madvise(mmap.MADV_NOHUGEPAGE)
+        self.array: NDArray[Any] = np.frombuffer(self._pages, kind, math.prod(shape)).reshape(shape)
+
+    def release(self, start: int, stop: int) -> None:
+        """Free the pages that lie wholly within elements [start, stop) of the flattened array; they read as zeros."""
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        item = self.array.itemsize
+        first = -(-start * item // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = stop * item // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..checks import Check, Fields, boolean, filled, integer, one_of, read_json
 from ..errors import InvalidRequest, ModelDamaged
-from .checks import Check, Fields, boolean, filled, integer, one_of, read_json
 
 FILE_NAME = "engine.json"
 FORMAT = 1

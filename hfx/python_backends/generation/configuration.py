@@ -1,18 +1,26 @@
-"""generation.json: the task of a generation model, its limits, default settings and the tokens with a meaning.
+"""generation.json, and what a request's fields and the defaults in it come to.
 
-It is read strictly: a field that is missing, unknown or not as it should be is an error that names it.
+The file has the task of a generation model, its limits, default settings and the tokens with a meaning. It is read
+strictly: a field that is missing, unknown or not as it should be is an error that names it. A field of the caller that
+contradicts another, or that the way of decoding would not read, is refused; a default of the model gives way to what
+the caller asks for.
 """
 
 from __future__ import annotations
 
+import math
+import secrets
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
-from ..engine.checks import (
-    Check,
+from ..checks import (
     Fields,
+    Ids,
+    annotated,
     boolean,
     integer,
     mapping,
@@ -24,7 +32,8 @@ from ..engine.checks import (
     token_ids,
     token_sequences,
 )
-from ..engine.generation_settings import checked
+from ..engine.generation_settings import BEAMS, CHUNKS, DECODING, SAMPLING, SETTINGS, TEXTS, Texts, checked, of_scope
+from ..engine.request import Settings
 from ..engine.spec import DECODER, ENCODER_DECODER
 from ..errors import InvalidRequest
 
@@ -33,8 +42,8 @@ FORMAT = 1
 
 TASKS = ("text-generation", "summarization", "text2text-generation", "translation")
 TARGETS = ("forced_bos_token_id", "decoder_start_token_ids")
-
-Ids = tuple[int, ...]
+SHOWN_LANGUAGES = 10
+SAMPLING_FIELDS = of_scope(SAMPLING)
 
 
 @dataclass(frozen=True)
@@ -122,8 +131,7 @@ class Configuration:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Configuration:
         """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
-        hints = get_type_hints(cls, include_extras=True)
-        checks: dict[str, Check] = {name: hint.__metadata__[0] for name, hint in hints.items()}
+        checks = annotated(cls)
         for name in facts.keys() - {"format"} ^ checks.keys():
             allowed = "nothing, as it is no field of this format" if name in facts else "a value, as it is missing"
             raise InvalidRequest(name, facts.get(name), allowed)
@@ -145,3 +153,179 @@ def _refuse_contradictions(configuration: Configuration) -> None:
         raise InvalidRequest("languages", configuration.languages, f"null {kind}")
     if configuration.most_tokens < 1:
         raise InvalidRequest("max_length", configuration.max_length, "more: it leaves no room for a new token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig(Texts, Settings):
+    """How one text is generated from: the engine's settings, and what is done to texts.
+
+    `max_tokens` is at most what any prompt leaves room for.
+
+    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
+    `source_id` is the token of the text's language, where one is chosen. `deadline` is in seconds of `time.monotonic`.
+    """
+
+    asks_for_tokens: bool
+    source_id: int | None = None
+    deadline: float | None = None
+
+    @property
+    def returns_tokens(self) -> bool:
+        """Whether pieces have their tokens."""
+        return self.logprobs is not None
+
+
+def resolve_config(
+    fields: Mapping[str, Any], configuration: Configuration, timeout: float | None = None
+) -> GenerationConfig:
+    """The settings that `fields` make for a model. Raises InvalidRequest, naming the field and what is allowed.
+
+    `timeout` is in seconds from now.
+
+    Tokens are sampled if `do_sample` says so or, where it is not set, if a field of sampling is (temperature 0: not).
+    Without a seed, one is drawn.
+    """
+    given = checked(fields)
+    values = {**configuration.defaults, **given}
+    values["do_sample"] = _samples(given, values)
+    _refuse_beams_with_samples(given, values)
+    _refuse_unread(given, values)
+    _refuse_tokens_of_beams(values)
+    _fit_lengths(given, values, configuration)
+    _refuse_chunks(given, values, configuration)
+    values.setdefault("long", "truncate" if configuration.has_encoder else "error")
+    return GenerationConfig(
+        **_engine_settings(values, _with_target(values, configuration)),
+        source_id=_source_id(given, values, configuration),
+        asks_for_tokens="max_tokens" in given,
+        deadline=_deadline(timeout),
+        **{each.name: values[each.name] for each in TEXTS if each.name in values},
+    )
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if type(timeout) not in (int, float) or not 0 <= timeout < math.inf:
+        raise InvalidRequest("timeout", timeout, "seconds, at least 0")
+    return time.monotonic() + timeout
+
+
+def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
+    asked = [name for name in SAMPLING_FIELDS if name in given]
+    if values.get("num_beams", 1) > 1 and "do_sample" not in given:
+        # Clients of other servers send values that do nothing always.
+        asked = [name for name in asked if given[name] != SETTINGS[name].off]
+    if values.get("temperature") == 0:
+        del values["temperature"]
+        if given.get("do_sample"):
+            raise InvalidRequest("temperature", 0, "above 0 where do_sample is true")
+        return False
+    if given.get("do_sample") is False and asked:
+        raise InvalidRequest("do_sample", False, f"true where {asked[0]} is set")
+    return bool(given.get("do_sample", bool(asked) or values.get("do_sample", False)))
+
+
+def _refuse_beams_with_samples(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    beams = values.get("num_beams", 1)
+    if not values["do_sample"] or beams == 1:
+        return
+    name = next((name for name in ("do_sample", *SAMPLING_FIELDS) if name in given), None)
+    if name is None:
+        raise InvalidRequest("num_beams", beams, "1, as this model samples by default; or set do_sample to false")
+    whose = "num_beams" if "num_beams" in given else "this model's default of num_beams"
+    raise InvalidRequest(name, given[name], f"no sampling beside {whose}, which is {beams}; or set num_beams to 1")
+
+
+def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    for name in of_scope(BEAMS):
+        off = SETTINGS[name].off
+        if values.get("num_beams", 1) == 1 and given.get(name, off) != off:
+            raise InvalidRequest(name, given[name], f"{off} where num_beams is 1")
+
+
+def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
+    if "logprobs" in values and values.get("num_beams", 1) > 1:
+        allowed = f"nothing with {values['num_beams']} beams: set num_beams to 1, or return_log_probs to true instead"
+        raise InvalidRequest("logprobs", values["logprobs"], allowed)
+
+
+def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration: Configuration) -> None:
+    most = configuration.most_tokens
+    if given.get("max_tokens", 1) > most:
+        allowed = f"1 to {most}, as the model holds {configuration.max_length} tokens in all"
+        raise InvalidRequest("max_tokens", given["max_tokens"], allowed)
+    values["max_tokens"] = min(values.get("max_tokens", SETTINGS["max_tokens"].default), most)
+    if "min_tokens" not in given:
+        values["min_tokens"] = min(values.get("min_tokens", 0), values["max_tokens"])
+
+
+def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configuration: Configuration) -> None:
+    if values.get("long") != "chunk":
+        for name in of_scope(CHUNKS):
+            if name in given:
+                raise InvalidRequest(name, given[name], "nothing, unless long is chunk")
+        return
+    if not configuration.has_encoder:
+        raise InvalidRequest("long", "chunk", "error or truncate, as the model continues texts and has no encoder")
+    if values.get("num_return_sequences", 1) > 1:
+        raise InvalidRequest("num_return_sequences", values["num_return_sequences"], "1 where long is chunk")
+    if values.get("return_log_probs"):
+        raise InvalidRequest("return_log_probs", True, "false where long is chunk")
+    if "logprobs" in values:
+        raise InvalidRequest("logprobs", values["logprobs"], "nothing where long is chunk")
+
+
+def _language(name: str, values: Mapping[str, Any], languages: Languages | None) -> int | None:
+    """The token of the language that a field chooses; None where it is not set."""
+    code = values.get(name)
+    if code is None:
+        return None
+    if languages is None or (name == "source_lang" and languages.source_index is None):
+        raise InvalidRequest(name, code, "nothing, as this model has no tokens that choose a language")
+    if code not in languages.ids:
+        near = get_close_matches(code, languages.ids, 3, 0.4)
+        shown = [*near, *sorted(languages.ids.keys() - set(near))][:SHOWN_LANGUAGES]
+        others = len(languages.ids) - len(shown)
+        raise InvalidRequest(name, code, ", ".join(shown) + (f" and {others} other languages" if others else ""))
+    return languages.ids[code]
+
+
+def _source_id(given: Mapping[str, Any], values: Mapping[str, Any], configuration: Configuration) -> int | None:
+    """The token of the text's language, which is one of its special tokens; None where it is not set."""
+    if values.get("add_special_tokens", True):
+        return _language("source_lang", values, configuration.languages)
+    if "source_lang" in given:
+        raise InvalidRequest("source_lang", given["source_lang"], "nothing where add_special_tokens is false")
+    return None
+
+
+def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Configuration:
+    """The configuration of answers in the language that `target_lang` chooses."""
+    target = _language("target_lang", values, configuration.languages)
+    if target is None or configuration.languages is None:
+        return configuration
+    if configuration.languages.target == "decoder_start_token_ids":
+        return replace(configuration, decoder_start_token_ids=(target,))
+    return replace(configuration, forced_bos_token_id=target)
+
+
+def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> dict[str, Any]:
+    """The fields of Settings."""
+    chosen = {each.name: values[each.name] for each in DECODING if each.name in values}
+    if values["do_sample"]:
+        chosen.setdefault("seed", secrets.randbits(64))
+    return {
+        **chosen,
+        "log_probs": values.get("return_log_probs", False) or "logprobs" in values,
+        "top_log_probs": values.get("logprobs", 0),
+        "eos_ids": configuration.eos_token_ids,
+        "decoder_prompt": configuration.decoder_start_token_ids,
+        "forced_bos_id": configuration.forced_bos_token_id,
+        "forced_eos_id": configuration.forced_eos_token_id,
+        "suppress_ids": configuration.suppress_tokens,
+        "begin_suppress_ids": configuration.begin_suppress_tokens,
+        "bad_words_ids": configuration.bad_words_ids,
+        "bad_words_at_start": configuration.bad_words_at_start,
+        "renormalize_logits": configuration.renormalize_logits,
+    }

@@ -65,7 +65,7 @@ def _byte_of() -> dict[str, int]:
 _BYTE_OF = _byte_of()
 
 
-class _Decoder(Protocol):
+class Decoder(Protocol):
     """The text of one sequence, as its tokens come."""
 
     def push(self, token_id: int) -> str:
@@ -151,7 +151,7 @@ _OPEN_WORDS = ("'", "n")
 class _CleanedDecoder:
     """Another decoder's text, cleaned up; the end of it is held back until no later text can change it."""
 
-    def __init__(self, decoder: _Decoder) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._held = ""
 
@@ -226,27 +226,6 @@ def _beginning_of_one(text: str, stops: Sequence[str]) -> int:
     return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in stops)), 0)
 
 
-class Decoding:
-    """The text of one sequence, as its tokens come, up to its first stop string."""
-
-    def __init__(self, decoder: _Decoder, stops: Sequence[str]) -> None:
-        self._decoder = decoder
-        self._stops = StopStrings(stops)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string has come; what comes after it is left out."""
-        return self._stops.found
-
-    def push(self, token_id: int) -> str:
-        """Take the next token; the text that is now decided, often none."""
-        return self._stops.push(self._decoder.push(token_id))
-
-    def finish(self) -> str:
-        """The rest, as no token follows."""
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()
-
-
 class Detokenizer:
     """Makes texts of ids with a tokenizers.Tokenizer; one for all sequences and threads.
 
@@ -264,10 +243,10 @@ class Detokenizer:
         self._has_byte_tokens = any(step["type"] == "ByteFallback" for step in self._steps)
         self._bytes: dict[int, bytes] = {}
 
-    def open(self, stops: Sequence[str] = ()) -> Decoding:
-        """The decoding of a sequence that begins, and ends before the first of `stops`."""
+    def open(self) -> Decoder:
+        """The decoder of a sequence that begins."""
         decoder = self._decoder()
-        return Decoding(_CleanedDecoder(decoder) if self._cleans_up else decoder, stops)
+        return _CleanedDecoder(decoder) if self._cleans_up else decoder
 
     def window(self) -> WindowDecoder | None:
         """The decoder of single tokens of a sequence that begins; None where `token_bytes` knows all."""
@@ -293,7 +272,7 @@ class Detokenizer:
             return b""
         return bytes.fromhex(token[3:5]) if self._has_byte_tokens and _HEX_TOKEN.fullmatch(token) else None
 
-    def _decoder(self) -> _Decoder:
+    def _decoder(self) -> Decoder:
         if self._is_byte_level:
             return _ByteDecoder(self._bytes_of)
         # Of another decoder nothing is known: the text comes at the end.

@@ -15,14 +15,13 @@ from ..engine.engine import Engine
 from ..engine.request import Request
 from ..engine.spec import NATIVE, OPENVINO
 from ..errors import DeadlineExceeded, InvalidRequest, ModelDamaged
-from .configuration import Configuration
+from .configuration import Configuration, GenerationConfig, resolve_config
 from .detokenizer import Detokenizer
 from .documents import parts
-from .pieces import Piece, Pieces, TokenReader, as_one_piece, join_texts
+from .pieces import Piece, Pieces, SequenceReader, as_one_piece, join_texts
 from .prompts import PromptEncoder, Text
 from .request_window import Cancelled, RequestWindow, concatenate, summarize
-from .settings import GenerationConfig, resolve_config
-from .streams import Read, SequenceReader, TextStream, read_live, read_whole
+from .streams import OpenPieces, Read, TextStream, read_live, read_whole
 
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
@@ -102,17 +101,14 @@ class TextGenerator:
 
         To leave the stream early is to cancel the request.
         """
-        config = self._config(fields, timeout)
-        return TextStream(partial(self._pieces, text, config, read_live))
+        return TextStream(self.live(text, fields, timeout))
 
     def whole(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
         """As `stream`, with the text as a single piece at its end; its reader is not woken before.
 
         Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
         """
-        config = self._config(fields, timeout)
-        _refuse_several(config)
-        return TextStream(lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream)))
+        return TextStream(self.joined(text, fields, timeout))
 
     def generate(self, text: Text, *, timeout: float | None = None, **fields: Field) -> Piece:
         """One text, as `whole`."""
@@ -126,6 +122,16 @@ class TextGenerator:
         """As `generate_all`, in an event loop; cancelling the task cancels the request."""
         async with self._texts(text, timeout, fields) as stream:
             return join_texts([piece async for piece in stream])
+
+    def live(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
+        """What opens a stream as that of `stream`."""
+        return partial(self._pieces, text, self._config(fields, timeout), read_live)
+
+    def joined(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
+        """What opens a stream as that of `whole`."""
+        config = self._config(fields, timeout)
+        _refuse_several(config)
+        return lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream))
 
     def generate_many(self, texts: Iterable[Text], *, timeout: float | None = None, **fields: Field) -> list[Piece]:
         """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.
@@ -163,12 +169,9 @@ class TextGenerator:
     def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
         job = self.engine.submit(request)
         stream.add(job)
-        readers = [self._reader(config) for _ in range(config.settings.num_return_sequences)]
+        count, stops = config.num_return_sequences, config.stop_words
+        readers = [SequenceReader(self._detokenizer, stops, config.returns_tokens) for _ in range(count)]
         return read(stream, job, readers)
-
-    def _reader(self, config: GenerationConfig) -> SequenceReader:
-        tokens = TokenReader(self._detokenizer) if config.returns_tokens else None
-        return SequenceReader(self._detokenizer.open(config.stop_words), tokens)
 
     def _pieces(self, text: Text, config: GenerationConfig, read: Read, stream: TextStream) -> Pieces:
         """Submit a text, or prepare its division."""
@@ -206,7 +209,7 @@ class TextGenerator:
 
 
 def _refuse_several(config: GenerationConfig) -> None:
-    returned = config.settings.num_return_sequences
+    returned = config.num_return_sequences
     if returned != 1:
         raise InvalidRequest("num_return_sequences", returned, "1 here; generate_all returns them all")
 
@@ -217,7 +220,7 @@ def _read(config: GenerationConfig) -> Read:
     Tokens are read as they come, too: 1,000 of them with 20 alternatives each take 0.1 s, for which the pieces of other
     requests would wait.
     """
-    comes_early = config.returns_tokens or (config.stop_words and config.settings.num_beams == 1)
+    comes_early = config.returns_tokens or (config.stop_words and config.num_beams == 1)
     return read_live if comes_early else read_whole
 
 

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional, TypeVar
 
-from ..engine.request import Event, Top
-from .detokenizer import Detokenizer
+from ..engine.request import Event, Request, Top
+from .detokenizer import Detokenizer, StopStrings
 
 # JSON has no minus infinity; OpenAI's API writes this for a token that can't be.
 LEAST = -9999.0
@@ -36,34 +36,6 @@ class Token:
         if not self.text.startswith(BYTES):
             return self.text.encode()
         return bytes.fromhex(self.text.removeprefix(BYTES).replace("\\x", " "))
-
-
-class TokenReader:
-    """The tokens of one sequence, as they come. Spaces of their texts are as they are before they are cleaned up."""
-
-    def __init__(self, detokenizer: Detokenizer) -> None:
-        self._detokenizer = detokenizer
-        self._window = detokenizer.window()
-
-    def read(self, event: Event, known: int, count: int) -> tuple[Token, ...]:
-        """The `count` tokens behind the first `known` of an event."""
-        found = []
-        log_probs = event.log_probs or ()
-        for at in range(known, known + count):
-            token_id = event.ids[at]
-            top: Top = event.top[at] if event.top else ()
-            found.append(self._token(token_id, log_probs[at], tuple(self._token(*each) for each in top)))
-            if self._window is not None and not self._detokenizer.is_special(token_id):
-                self._window.push(token_id)
-        return tuple(found)
-
-    def _token(self, token_id: int, log_prob: float, top: tuple[Token, ...] = ()) -> Token:
-        """One that may come next."""
-        raw = self._detokenizer.token_bytes(token_id)
-        if raw is None:
-            assert self._window is not None
-            raw = self._window.peek(token_id).encode()
-        return Token(token_id, shown(raw), max(log_prob, LEAST), self._detokenizer.is_special(token_id), top)
 
 
 def shown(raw: bytes) -> str:
@@ -127,6 +99,87 @@ class Piece:
             "output_log_probs": self.log_probs or (),
             **({} if self.tokens is None else token_outputs(self.tokens)),
         }
+
+
+class SequenceReader:
+    """Makes the pieces of one sequence: its text up to the first of `stops`, and its tokens where they are wanted.
+
+    Spaces of the tokens' texts are as they are before they are cleaned up.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), returns_tokens: bool = False) -> None:
+        self._detokenizer = detokenizer
+        self._decoder = detokenizer.open()
+        self._stops = StopStrings(stops)
+        self._returns_tokens = returns_tokens
+        self._window = detokenizer.window() if returns_tokens else None
+
+    def first(self, index: int, request: Request) -> Piece:
+        """What text `index` of a request begins with."""
+        return Piece(
+            "",
+            index,
+            input_tokens=len(request.prompt),
+            truncated_tokens=request.truncated_tokens,
+            log_probs=() if request.settings.log_probs else None,
+            tokens=() if self._returns_tokens else None,
+        )
+
+    def next(self, before: Piece, event: Event) -> Piece:
+        """What an event adds to the text behind `before`, whose tokens go to this piece where it was not shown.
+
+        Of the tokens of a text's end, those that have come before are left out.
+        """
+        known = before.output_tokens if event.finish_reason else 0
+        text, count = self._text(event, known)
+        log_probs, tokens = before.log_probs, before.tokens
+        if log_probs is not None:
+            new = (event.log_probs or ())[known : known + count]
+            log_probs = new if before.is_shown else log_probs + new
+        if tokens is not None:
+            read = self.tokens(event, known, count)
+            tokens = read if before.is_shown else tokens + read
+        return Piece(
+            text,
+            before.index,
+            "stop" if self._stops.found else event.finish_reason,
+            before.input_tokens,
+            before.output_tokens + count,
+            before.truncated_tokens,
+            log_probs,
+            tokens,
+        )
+
+    def tokens(self, event: Event, known: int, count: int) -> tuple[Token, ...]:
+        """The `count` tokens behind the first `known` of an event."""
+        found = []
+        log_probs = event.log_probs or ()
+        for at in range(known, known + count):
+            token_id = event.ids[at]
+            top: Top = event.top[at] if event.top else ()
+            found.append(self._token(token_id, log_probs[at], tuple(self._token(*each) for each in top)))
+            if self._window is not None and not self._detokenizer.is_special(token_id):
+                self._window.push(token_id)
+        return tuple(found)
+
+    def _text(self, event: Event, known: int) -> tuple[str, int]:
+        """The text of the tokens behind the first `known`, up to a stop string, and how many of them were taken."""
+        text = ""
+        for count, token_id in enumerate(event.ids[known:], 1):
+            text += self._stops.push(self._decoder.push(token_id))
+            if self._stops.found:
+                return text, count
+        if event.finish_reason:
+            text += self._stops.push(self._decoder.finish()) + self._stops.finish()
+        return text, max(len(event.ids) - known, 0)
+
+    def _token(self, token_id: int, log_prob: float, top: tuple[Token, ...] = ()) -> Token:
+        """One that may come next."""
+        raw = self._detokenizer.token_bytes(token_id)
+        if raw is None:
+            assert self._window is not None
+            raw = self._window.peek(token_id).encode()
+        return Token(token_id, shown(raw), max(log_prob, LEAST), self._detokenizer.is_special(token_id), top)
 
 
 # None: there is no piece yet; the listener of the stream that is read is notified when to go on.

@@ -14,8 +14,7 @@ from typing import Any, Union
 from ..engine.request import Request
 from ..errors import DoesNotFit, InvalidInput, InvalidRequest, ModelDamaged
 from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, decoded, piece
-from .configuration import Configuration
-from .settings import GenerationConfig
+from .configuration import Configuration, GenerationConfig
 
 FIELD = "text_input"
 Text = Union[str, bytes]
@@ -90,16 +89,16 @@ class PromptEncoder:
             longest = self._longest()
             fix = f"Shorten it, or set long to truncate to use its first {longest} tokens, or to chunk"
             raise DoesNotFit("tokens for its text", longest + dropped, longest, fix)
-        return Request(self._ids(encoding, config), config.settings, config.deadline, truncated_tokens=dropped)
+        return Request(self._ids(encoding, config), config, config.deadline, truncated_tokens=dropped)
 
     def _beginning(self, raw: bytes, config: GenerationConfig) -> Request:
         """A text to continue: it shares its positions with the new tokens."""
-        length, settings, specials = self._configuration.max_length, config.settings, self._specials(config)
+        length, specials = self._configuration.max_length, self._specials(config)
         is_cut, by_default = config.long == "truncate", self._configuration.default_max_length
-        reserved = settings.max_tokens if is_cut or config.asks_for_tokens else max(settings.min_tokens, 1)
+        reserved = config.max_tokens if is_cut or config.asks_for_tokens else max(config.min_tokens, 1)
         if by_default is not None and not config.asks_for_tokens:  # the answer gets what the text leaves of it
             length = min(length, by_default)
-            reserved = max(settings.min_tokens, length // 2 if is_cut else 1)
+            reserved = max(config.min_tokens, length // 2 if is_cut else 1)
         room = length - reserved - specials
         encoding, dropped = self._fitted(raw, max(room, 1), "left")
         if len(encoding) + dropped > room and (room < 1 or not is_cut):
@@ -109,8 +108,8 @@ class PromptEncoder:
             needed = reserved + specials + len(encoding) + dropped
             raise DoesNotFit("tokens for its text and the new ones", needed, length, fix)
         ids = self._ids(encoding, config)
-        settings = replace(settings, max_tokens=min(settings.max_tokens, length - len(ids)))
-        return Request(ids, settings, config.deadline, truncated_tokens=dropped)
+        config = replace(config, max_tokens=min(config.max_tokens, length - len(ids)))
+        return Request(ids, config, config.deadline, truncated_tokens=dropped)
 
     def _fitted(self, raw: bytes, room: int, side: str) -> tuple[Any, int]:
         """The first (cut off on the side "right") or last `room` tokens of a text, and how many there are more."""

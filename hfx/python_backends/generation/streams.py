@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any, Union
 
 from ..engine.jobs import Job, Listener
-from ..engine.request import Event, Request
+from ..engine.request import Event
 from ..errors import EngineClosed
-from .detokenizer import Decoding
-from .pieces import Piece, Pieces, TokenReader
+from .pieces import Piece, Pieces, SequenceReader
 
 AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
 # Starts work that takes a while elsewhere.
 Start = Callable[[Callable[[], None]], AnyFuture]
+OpenPieces = Callable[["TextStream"], Pieces]
 
 
 class TextStream:
@@ -32,18 +32,27 @@ class TextStream:
     Leaving it early (`close`, the end of a `with` block, a cancelled task, forgetting it) cancels the request. Failures
     of the engine are raised as its EngineError. Not for several threads at a time, but for `cancel`.
 
-    `open_pieces` submits the request, and returns the pieces. It gets the stream as a weak reference, since a stream
-    that is forgotten must be freed at once. A thread that polls many streams sets the `listener` of each, which is
-    notified when to poll again, and where work that takes a while is to be done (`start`; None: in `poll`).
+    It has pieces once it is open, by `open` or by `open_pieces`. A thread that polls many streams sets the `listener`
+    of each, which is notified when to poll again, and where work that takes a while is to be done (`start`; None: in
+    `poll`).
     """
 
-    def __init__(self, open_pieces: Callable[[TextStream], Pieces]) -> None:
+    def __init__(self, open_pieces: OpenPieces | None = None) -> None:
         self.cancelled = threading.Event()
         self.start: Start | None = None
         self._news = threading.Event()
         self._own_listener = self.listener = Listener(_set_all, self._news)
         self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
         self._lock = threading.Lock()  # of `cancelled` and `_jobs`
+        self._pieces: Pieces | None = None
+        if open_pieces is not None:
+            self.open(open_pieces)
+
+    def open(self, open_pieces: OpenPieces) -> None:
+        """Submit the request by `open_pieces`, which returns the pieces.
+
+        It gets the stream as a weak reference, since a stream that is forgotten must be freed at once.
+        """
         self._pieces = open_pieces(weakref.proxy(self))
 
     def add(self, job: Job) -> None:
@@ -65,13 +74,16 @@ class TextStream:
     def close(self) -> None:
         """Cancel what is left and be done with it."""
         self.cancel()  # also what was submitted for pieces that were never read
-        self._pieces.close()
+        if self._pieces is not None:
+            self._pieces.close()
+        self.listener, self.start = self._own_listener, None  # whose keys may hold the stream
 
     def poll(self) -> Piece | None:
         """The next piece, or None if it is not there yet: the listener is notified when to poll again.
 
         Raises StopIteration behind the last one.
         """
+        assert self._pieces is not None, "a stream that is not open has no pieces"
         try:
             return next(self._pieces)
         except BaseException:
@@ -154,14 +166,6 @@ def _set_all(events: Iterable[threading.Event | asyncio.Event]) -> None:
         event.set()
 
 
-@dataclass(frozen=True)
-class SequenceReader:
-    """What makes a text of a sequence's tokens and, where they are wanted, what callers see of the tokens."""
-
-    decoding: Decoding
-    tokens: TokenReader | None = None
-
-
 Read = Callable[[TextStream, Job, Sequence[SequenceReader]], Pieces]
 
 
@@ -170,7 +174,7 @@ def read_live(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -
 
     Once all have met a stop string, the request is cancelled.
     """
-    newest = _before_first(job.request, readers)
+    newest = {index: reader.first(index, job.request) for index, reader in enumerate(readers)}
     try:
         while newest:
             job.on_events = stream.listener
@@ -192,7 +196,7 @@ def read_whole(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) 
             if job.done:
                 break
             yield None
-        newest = _before_first(job.request, readers)
+        newest = {index: reader.first(index, job.request) for index, reader in enumerate(readers)}
         yield from _pieces(job.result(), newest, readers)
     finally:
         job.cancel()
@@ -203,61 +207,8 @@ def _pieces(events: Iterable[Event], newest: dict[int, Piece], readers: Sequence
     for event in events:
         if event.index not in newest:
             continue
-        piece = newest[event.index] = next_piece(newest[event.index], event, readers[event.index])
+        piece = newest[event.index] = readers[event.index].next(newest[event.index], event)
         if piece.finish_reason:
             del newest[event.index]
         if piece.is_shown:
             yield piece
-
-
-def _before_first(request: Request, readers: Sequence[SequenceReader]) -> dict[int, Piece]:
-    """What each text begins with, by index."""
-    return {
-        index: Piece(
-            "",
-            index,
-            input_tokens=len(request.prompt),
-            truncated_tokens=request.truncated_tokens,
-            log_probs=() if request.settings.log_probs else None,
-            tokens=None if reader.tokens is None else (),
-        )
-        for index, reader in enumerate(readers)
-    }
-
-
-def next_piece(before: Piece, event: Event, reader: SequenceReader) -> Piece:
-    """What an event adds to the text behind `before`, whose tokens go to this piece where it was not shown.
-
-    Of the tokens of a text's end, those that have come before are left out.
-    """
-    known = before.output_tokens if event.finish_reason else 0
-    text, count = _decoded(event, known, reader.decoding)
-    log_probs, tokens = before.log_probs, before.tokens
-    if log_probs is not None:
-        new = (event.log_probs or ())[known : known + count]
-        log_probs = new if before.is_shown else log_probs + new
-    if tokens is not None and reader.tokens is not None:
-        read = reader.tokens.read(event, known, count)
-        tokens = read if before.is_shown else tokens + read
-    return Piece(
-        text,
-        before.index,
-        "stop" if reader.decoding.stopped else event.finish_reason,
-        before.input_tokens,
-        before.output_tokens + count,
-        before.truncated_tokens,
-        log_probs,
-        tokens,
-    )
-
-
-def _decoded(event: Event, known: int, decoding: Decoding) -> tuple[str, int]:
-    """The text of the tokens behind the first `known`, up to a stop string, and how many of them were taken."""
-    text = ""
-    for count, token_id in enumerate(event.ids[known:], 1):
-        text += decoding.push(token_id)
-        if decoding.stopped:
-            return text, count
-    if event.finish_reason:
-        text += decoding.finish()
-    return text, max(len(event.ids) - known, 0)

@@ -13,14 +13,13 @@ from typing import Any, Optional, Protocol
 
 import numpy as np
 
-from ..engine.checks import boolean, filled
+from ..checks import boolean, filled, parse_parameters
 from ..engine.generation_settings import LISTS, from_text
 from ..engine.jobs import Listener
 from ..errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
-from ..generation.streams import Start, TextStream
-from ..parameters import parse_parameters
+from ..generation.streams import OpenPieces, Start, TextStream
 
 DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
 # The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.
@@ -48,8 +47,8 @@ class Channel(Protocol):
 Update = tuple[list[Piece], Optional[Exception]]
 
 
-class GenerateRequest:
-    """A request for a text, or to cancel another one.
+class GenerateRequest(TextStream):
+    """A request for a text, which is the stream of its pieces, or to cancel another one.
 
     `settings` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`. `cancels` is the id of the
     requests to be cancelled, empty where this is a request for a text. `unsent`, `error`, `begun` and `queued` are the
@@ -58,6 +57,7 @@ class GenerateRequest:
     """
 
     def __init__(self, channel: Channel, id: str = "") -> None:
+        super().__init__()
         self.channel = channel
         self.id = id
         self.text: str | bytes = ""
@@ -70,9 +70,7 @@ class GenerateRequest:
         self.begun = self.ended = self.queued = self.done = False
         self._counts: tuple[str, ...] = ()
         self._sent_tokens = 0
-        self._stream: TextStream | None = None
         self._answer: Update | None = None
-        self._cancelled = False
 
     def parse(self, tensors: Tensors, parameters: str = "") -> None:
         """Read the tensors and Triton's request parameters (a JSON object), which came just now.
@@ -99,28 +97,24 @@ class GenerateRequest:
         """End it without a stream."""
         self._answer = pieces, error
 
-    def open(self, open_stream: Callable[[GenerateRequest], TextStream], listener: Listener, start: Start) -> None:
+    def submit(self, opener: Opener, listener: Listener, start: Start) -> None:
         """Submit the request; `listener` is notified when `advance` has news, `start` does what takes a while."""
         if self.ended:  # its deadline passed while it waited
             self.answer([])
             return
+        self.listener, self.start = listener, start
         try:
-            stream = open_stream(self)
+            self.open(opener(self))
         except Exception as error:
             self.answer([], error)
-            return
-        stream.listener, stream.start = listener, start
-        self._stream = stream
-        if self._cancelled:  # while its text was tokenized
-            stream.cancel()
 
     def advance(self) -> Update:
         """The pieces that are there by now, and the error behind them, if there is one."""
         pieces, error = self._answer or ([], None)
+        self.done = self.is_answered
         try:
-            while self._stream is not None and (piece := self._stream.poll()) is not None:
+            while not self.done and (piece := self.poll()) is not None:
                 pieces.append(piece)
-            self.done = self._stream is None
         except StopIteration:
             self.done = True
             if not (pieces and pieces[-1].finish_reason):
@@ -128,16 +122,9 @@ class GenerateRequest:
         except Exception as failure:
             self.done, error = True, failure
         if self.done:
-            self._stream = None
+            self.close()
             _drop_tracebacks(error)
         return pieces, error
-
-    def cancel(self) -> None:
-        """End it soon, also if it has not been submitted yet. From any thread."""
-        self._cancelled = True
-        stream = self._stream
-        if stream is not None:
-            stream.cancel()
 
     def check_caller(self) -> Exception | None:
         """Cancel it if its caller has left; its error, if it should have ended long ago."""
@@ -157,6 +144,9 @@ class GenerateRequest:
         counts = {"num_input_tokens": piece.input_tokens, "num_output_tokens": piece.output_tokens - self._sent_tokens}
         self._sent_tokens = piece.output_tokens
         return {**outputs, **{name: counts[name] for name in self._counts}}
+
+
+Opener = Callable[[GenerateRequest], OpenPieces]  # what opens a request's stream
 
 
 class CancelRegistry:

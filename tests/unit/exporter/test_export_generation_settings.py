@@ -13,8 +13,7 @@ from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, UNSERVED_SAMPLI
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
-from hfx.python_backends.generation.configuration import Configuration
-from hfx.python_backends.generation.settings import resolve_config
+from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from tests.rigs.generation_models import facts
 
 VOCABULARY = 50
@@ -64,8 +63,8 @@ def test_what_is_written_is_what_the_server_reads(tmp_path: Path) -> None:
     written = facts(max_source=64, max_length=64) | found.as_json()
     configuration = Configuration.of(json.loads(json.dumps(written)))
     chosen = resolve_config({}, configuration)
-    assert (chosen.settings.top_k, chosen.settings.max_tokens, chosen.stop_words) == (2, 9, ("END",))
-    assert (chosen.settings.decoder_prompt, chosen.settings.forced_eos_id) == ((2,), 2)
+    assert (chosen.top_k, chosen.max_tokens, chosen.stop_words) == (2, 9, ("END",))
+    assert (chosen.decoder_prompt, chosen.forced_eos_id) == ((2,), 2)
 
 
 def test_old_checkpoints_keep_their_settings_in_config_json(tmp_path: Path) -> None:

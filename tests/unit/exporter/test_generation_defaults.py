@@ -22,9 +22,8 @@ from hfx.exporter.source import Checkpoint
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request
 from hfx.python_backends.errors import DoesNotFit
-from hfx.python_backends.generation.configuration import Configuration
+from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import resolve_config
 from tests.rigs import tiny_generators
 from tests.rigs.generation_models import facts
 from tests.rigs.generation_tokenizers import LINES, byte_level
@@ -114,7 +113,7 @@ def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tupl
     """The new tokens of the search that the published settings make."""
     encoder = None if family in tiny_generators.DECODERS else POSITIONS
     configuration = Configuration.of(facts(max_length=POSITIONS, max_source=encoder) | found.as_json())
-    settings = resolve_config({"max_tokens": TOKENS}, configuration).settings
+    settings = resolve_config({"max_tokens": TOKENS}, configuration)
     search = new_searches(Request(PROMPT, settings))[0]
     _, completions = drive(search, TorchModel(model(family), settings.decoder_prompt), PROMPT)
     return completions[0].ids

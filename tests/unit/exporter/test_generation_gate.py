@@ -12,9 +12,21 @@ import pytest
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.generation.forced import ROWS, is_tie, measure_forced, open_rows
-from hfx.exporter.generation.gate import SLOTS, measure_beams, measure_greedy, open_engine
-from hfx.exporter.generation.limits import LIMITS, Figures, Forced, Long, Whole, failures, judge, limits
+from hfx.exporter.generation.gate import LIMITS, failures, judge, limits
+from hfx.exporter.generation.measure import (
+    ROWS,
+    SLOTS,
+    Figures,
+    Forced,
+    Long,
+    Whole,
+    is_tie,
+    measure_beams,
+    measure_forced,
+    measure_greedy,
+    open_engine,
+    open_rows,
+)
 from hfx.exporter.generation.prompts import Effort, Prompt, Reader, choose_prompts
 from hfx.exporter.generation.reference import PLAIN, Positions, Work, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator

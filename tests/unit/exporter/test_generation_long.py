@@ -17,9 +17,8 @@ from hfx.errors import VerificationFailed
 from hfx.exporter import families
 from hfx.exporter.families.family import Family
 from hfx.exporter.generation import engine_folder, prompts
-from hfx.exporter.generation.forced import ROWS, measure_forced, measure_long, open_rows
-from hfx.exporter.generation.gate import Figures
-from hfx.exporter.generation.limits import LIMITS, Whole, judge
+from hfx.exporter.generation.gate import LIMITS, judge
+from hfx.exporter.generation.measure import ROWS, Figures, Whole, measure_forced, measure_long, open_rows
 from hfx.exporter.generation.prompts import CHUNK, LongReader, Prompt, starts
 from hfx.exporter.generation.reference import Reference, Work, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator

@@ -19,8 +19,8 @@ from hfx.exporter.generation.settings import GenerationSettings
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.errors import InvalidRequest, ModelDamaged
+from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.settings import resolve_config
 from tests.rigs.published import export_checkpoint
 from tests.rigs.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
 from tests.rigs.writing_checkpoints import save_whole, write_version

@@ -14,9 +14,9 @@ from hfx.front.catalog import served_model
 from hfx.front.chat import ChatRenderer, chat_prompt, chat_settings
 from hfx.front.model_files import ModelFiles
 from hfx.names import ADD_SPECIAL_TOKENS
+from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.generator import _tokenizer
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import resolve_config
 from tests.rigs.chat_tokenizers import CONVERSATIONS, KINDS, TEMPLATES, run
 from tests.rigs.generation_models import configuration
 

@@ -13,11 +13,10 @@ import pytest
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.kv_cache import SOURCE, TARGET, DeviceCache, KvCache, copy_graph
-from hfx.python_backends.engine.memory import Reserved
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
-from hfx.python_backends.engine.sessions import Binding, open_session
+from hfx.python_backends.engine.sessions import Binding, Reserved, open_session
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import engine_invariants as invariants
 from tests.rigs import engine_toys as toys

@@ -17,8 +17,8 @@ from hfx.exporter.runtime import weight_levels
 from hfx.native import library
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.jobs import LONGEST_PAUSE, SHORTEST, Drafter
-from hfx.python_backends.engine.plan import Limits, Outcome, Run
-from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.engine.plan import Limits, Run
+from hfx.python_backends.engine.request import Event, Request, Settings, Step
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from hfx.python_backends.errors import StepFailed
 from tests.rigs import tiny_generators
@@ -169,9 +169,9 @@ def test_tokens_before_one_that_fails_are_delivered(folder: Callable[[str], Path
     core.step()
     (job,) = core.jobs.values()
     failure = StepFailed("no token is left", "Allow some")
-    outcome = Outcome(job.sequences[0], failure, accepted=1, earlier=(Event(0, (7,)),))
+    picks = {job.sequences[0]: (0,)}
     core.scheduler.remove(job)
-    core._publish([outcome])
+    core._publish(picks, [Step(emitted=(Event(0, (7,)),), error=failure, accepted=1)])
     delivered = iter(handle)
     assert [next(delivered).ids for _ in range(2)][1] == (7,)
     with pytest.raises(StepFailed):

@@ -16,7 +16,7 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.native import library
-from hfx.python_backends.engine.checks import Ids
+from hfx.python_backends.checks import Ids
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.plan import QUERIES, Limits, Run, Span

@@ -1,17 +1,18 @@
-"""What the scheduler decides, without model and memory: plans are read, and outcomes are made up."""
+"""What the scheduler decides, without model and memory: plans are read, and choices are made up."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
-from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import Limits, Outcome, Pick, Plan, Run
-from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.jobs import Job, Sequence, new_job
+from hfx.python_backends.engine.plan import Limits, Plan, Run
+from hfx.python_backends.engine.request import Request, Settings, Step
 from hfx.python_backends.engine.scheduler import similar
 from tests.rigs import engine_invariants as invariants
 from tests.rigs.engine_oracle import one_step
@@ -49,7 +50,7 @@ class Play:
     def step(self) -> Any:
         plan = self.scheduler.schedule()
         if plan is not None:
-            self.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
+            self.scheduler.finish(plan, [choice(*pick) for pick in plan.picks.items()])
         invariants.check(self.scheduler)
         return plan
 
@@ -64,13 +65,13 @@ class Play:
         return plans
 
 
-def outcome(pick: Pick) -> Outcome:
+def choice(sequence: Sequence, rows: tuple[int, ...]) -> Step:
     """What a search makes of TOKEN as the best of every row."""
-    search = pick.sequence.search
+    search = sequence.search
     argmax = TOKEN if search.candidates == 0 else None
-    scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (len(pick.rows), 1))
+    scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (len(rows), 1))
     scores[:, TOKEN] = 1
-    return Outcome(pick.sequence, one_step(search, scores), argmax)
+    return replace(one_step(search, scores), argmax=argmax)
 
 
 def kind(plan: Plan) -> str:
@@ -217,7 +218,7 @@ def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_paren
     decode = play.step()
     # The first child of row 1 and that of row 0 take their parents' rows over; the other child of 1 gets row 2.
     assert decode.follows == (((1, 2),),)
-    assert [pick.rows for pick in decode.picks] == [(1, 2, 0)]
+    assert [*decode.picks.values()] == [(1, 2, 0)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -245,7 +246,7 @@ def test_samples_of_one_prompt_share_its_prefill() -> None:
     job = play.submit(num_return_sequences=3, do_sample=True)
     (prefill,) = play.steps(1)
     assert [span.rows for span in prefill.spans] == [(0, 1, 2)]
-    assert [pick.rows for pick in prefill.picks] == [(0,), (0,), (0,)]
+    assert [*prefill.picks.values()] == [(0,), (0,), (0,)]
     assert [sequence.rows for sequence in job.sequences] == [[0], [1], [2]]
 
 
@@ -285,7 +286,7 @@ def test_random_requests_cancellations_and_failures_keep_the_invariants(seed: in
             for job in plan.jobs:
                 play.scheduler.remove(job)
         elif plan:
-            play.scheduler.finish(plan, [outcome(pick) for pick in plan.picks])
+            play.scheduler.finish(plan, [choice(*pick) for pick in plan.picks.items()])
         invariants.check(play.scheduler)
         alive = [job for job in jobs if not job.over]
         if alive and rng.random() < 0.1:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.documents import parts as divided
 from hfx.python_backends.generation.documents import sentences
 from hfx.python_backends.generation.prompts import PromptEncoder
-from hfx.python_backends.generation.settings import resolve_config
 from tests.rigs.generation_models import configuration
 from tests.rigs.generation_tokenizers import LINES, byte_level, random_text, unigram
 from tests.rigs.tiers import DATA, needs_data

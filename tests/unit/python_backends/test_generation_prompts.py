@@ -9,8 +9,8 @@ import pytest
 
 from hfx.python_backends.engine.request import Request
 from hfx.python_backends.errors import DoesNotFit, InvalidRequest, ModelDamaged
+from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.prompts import COUNTED, PromptEncoder
-from hfx.python_backends.generation.settings import resolve_config
 from hfx.python_backends.inputs import LONGEST_TEXT
 from tests.rigs.generation_models import configuration
 from tests.rigs.generation_tokenizers import LINES, byte_level, random_text, unigram

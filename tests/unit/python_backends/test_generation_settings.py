@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from hfx.python_backends.checks import encoder_settings
 from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.errors import InvalidRequest
-from hfx.python_backends.generation.settings import GenerationConfig, resolve_config
-from hfx.python_backends.parameters import encoder_settings
+from hfx.python_backends.generation.configuration import GenerationConfig, resolve_config
 from tests.rigs.generation_models import configuration
 
 BART_CNN = {
@@ -37,24 +37,24 @@ def refusal(fields: dict[str, Any], **changed: Any) -> InvalidRequest:
 
 
 def test_without_fields_the_model_decodes_as_its_checkpoint_does() -> None:
-    settings = summarizer({}).settings
+    settings = summarizer({})
     assert {name: getattr(settings, name) for name in BART_CNN} == BART_CNN
     assert settings.decoder_prompt == (2,)
     assert settings.eos_ids == (2,)
 
 
 def test_a_default_gives_way_to_what_the_caller_asks_for() -> None:
-    assert summarizer({"max_tokens": 20}).settings.min_tokens == 20
-    assert summarizer({"num_beams": 1}).settings.length_penalty == 2.0
-    assert summarizer({"num_beams": 1, "temperature": 0.7}).settings.do_sample
+    assert summarizer({"max_tokens": 20}).min_tokens == 20
+    assert summarizer({"num_beams": 1}).length_penalty == 2.0
+    assert summarizer({"num_beams": 1, "temperature": 0.7}).do_sample
     sampler = {"defaults": {"do_sample": True, "temperature": 0.6}}
-    assert chosen({"do_sample": False}, **sampler).settings.do_sample is False
-    assert chosen({"temperature": 0}, **sampler).settings.do_sample is False
-    assert chosen({"top_p": 0.9}, defaults={"temperature": 0.6}).settings.temperature == 0.6
+    assert chosen({"do_sample": False}, **sampler).do_sample is False
+    assert chosen({"temperature": 0}, **sampler).do_sample is False
+    assert chosen({"top_p": 0.9}, defaults={"temperature": 0.6}).temperature == 0.6
 
 
 def test_the_default_of_max_tokens_is_what_the_model_holds_at_most() -> None:
-    assert chosen({}, max_length=20).settings.max_tokens == 19
+    assert chosen({}, max_length=20).max_tokens == 19
     assert not chosen({}, max_length=20).asks_for_tokens
 
 
@@ -75,23 +75,23 @@ def test_every_field_can_be_set() -> None:
     tokens = {"logprobs": 3, "add_special_tokens": False}
     languages = {"source_lang": "fr", "target_lang": "de"}
     assert {*values, *sampling, *texts, *tokens, *languages} == {*SETTINGS}
-    beams, sampled = chosen(values).settings, chosen(sampling).settings
+    beams, sampled = chosen(values), chosen(sampling)
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling
     choices = chosen(tokens)
-    assert (choices.returns_tokens, choices.settings.log_probs, choices.settings.top_log_probs) == (True, True, 3)
+    assert (choices.returns_tokens, choices.log_probs, choices.top_log_probs) == (True, True, 3)
     choices = chosen(texts, max_source=32)
     assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
     translator = {"ids": {"fr": 5, "de": 6}, "source_index": 0, "target": "forced_bos_token_id"}
     choices = chosen(languages, max_source=32, languages=translator)
-    assert (choices.source_id, choices.settings.forced_bos_id) == (5, 6)
+    assert (choices.source_id, choices.forced_bos_id) == (5, 6)
     choices = chosen(languages, max_source=32, languages=translator | {"target": "decoder_start_token_ids"})
-    assert (choices.settings.decoder_prompt, choices.settings.forced_bos_id) == ((6,), None)
+    assert (choices.decoder_prompt, choices.forced_bos_id) == ((6,), None)
 
 
 def test_names_of_other_servers_are_taken() -> None:
     choices = chosen({"beam_width": 3, "num_beams": 3, "max_new_tokens": 7, "stop": "one"})
-    assert (choices.settings.num_beams, choices.settings.max_tokens, choices.stop_words) == (3, 7, ("one",))
+    assert (choices.num_beams, choices.max_tokens, choices.stop_words) == (3, 7, ("one",))
 
 
 def test_penalties_that_the_engine_lacks_may_be_zero() -> None:
@@ -100,8 +100,8 @@ def test_penalties_that_the_engine_lacks_may_be_zero() -> None:
 
 
 def test_a_value_of_sampling_that_changes_nothing_goes_with_beams() -> None:
-    assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0, "top_k": 0}).settings.do_sample
-    assert chosen({"temperature": 1.0, "top_p": 1.0}).settings.do_sample
+    assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0, "top_k": 0}).do_sample
+    assert chosen({"temperature": 1.0, "top_p": 1.0}).do_sample
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_of_an_unknown_field_no_more_is_shown_than_of_a_value() -> None:
 
 
 def test_none_is_not_set() -> None:
-    assert not chosen({"max_tokens": None, "temperature": None}).settings.do_sample
+    assert not chosen({"max_tokens": None, "temperature": None}).do_sample
 
 
 # Types and ranges
@@ -201,12 +201,12 @@ def test_beams_and_sampling_of_a_default_are_refused_with_the_fix(
 
 def test_a_field_of_sampling_samples() -> None:
     for name in of_scope(SAMPLING):
-        assert chosen({name: SETTINGS[name].off}).settings.do_sample
-    assert not chosen({"temperature": 0, "top_p": 0.9}).settings.do_sample
+        assert chosen({name: SETTINGS[name].off}).do_sample
+    assert not chosen({"temperature": 0, "top_p": 0.9}).do_sample
 
 
 def test_a_seed_is_drawn_where_none_is_given() -> None:
-    seeds = {chosen({"temperature": 1.0}).settings.seed for _ in range(5)}
+    seeds = {chosen({"temperature": 1.0}).seed for _ in range(5)}
     assert len(seeds) == 5
-    assert chosen({"temperature": 1.0, "seed": 7}).settings.seed == 7
-    assert chosen({}).settings.seed == 0
+    assert chosen({"temperature": 1.0, "seed": 7}).seed == 7
+    assert chosen({}).seed == 0

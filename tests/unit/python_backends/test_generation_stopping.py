@@ -9,8 +9,7 @@ import pytest
 
 from hfx.python_backends.engine.request import Event
 from hfx.python_backends.generation.detokenizer import Detokenizer, StopStrings
-from hfx.python_backends.generation.pieces import Piece, join_pieces
-from hfx.python_backends.generation.streams import SequenceReader, next_piece
+from hfx.python_backends.generation.pieces import Piece, SequenceReader, join_pieces
 from tests.rigs.generation_tokenizers import byte_level, random_text, unigram
 
 
@@ -76,13 +75,13 @@ def test_tokens_of_a_text_and_of_a_beam_end_alike(make: object) -> None:
         tokens = [Event(0, ids[at : at + 1], log_probs=log_probs[at : at + 1]) for at in range(len(ids))]
         end = Event(0, ids, "length", None, log_probs)
 
-        beam = next_piece(Piece("", log_probs=()), end, SequenceReader(detokenizer.open(stops)))
+        beam = SequenceReader(detokenizer, stops).next(Piece("", log_probs=()), end)
         assert (beam.text, beam.finish_reason) == (expected, "stop" if found else "length")
         assert beam.log_probs == log_probs[: beam.output_tokens]
 
-        reader, pieces = SequenceReader(detokenizer.open(stops)), [Piece("", log_probs=())]
+        reader, pieces = SequenceReader(detokenizer, stops), [Piece("", log_probs=())]
         for event in (*tokens, end):
             if not pieces[-1].finish_reason:
-                pieces.append(next_piece(pieces[-1], event, reader))
+                pieces.append(reader.next(pieces[-1], event))
         assert join_pieces([piece for piece in pieces if piece.is_shown]) == beam
     assert stopped > 200

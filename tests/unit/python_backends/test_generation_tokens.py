@@ -12,7 +12,7 @@ from hfx.python_backends.engine.request import Event
 from hfx.python_backends.errors import InvalidRequest
 from hfx.python_backends.generation.detokenizer import Detokenizer
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.pieces import Piece, Token, TokenReader, join_texts, shown
+from hfx.python_backends.generation.pieces import Piece, SequenceReader, Token, join_texts, shown
 from tests.rigs.generation_models import END, TEXT, write_model
 from tests.rigs.generation_tokenizers import KINDS, LINES, byte_level
 
@@ -29,7 +29,7 @@ def tokens_of(detokenizer: Detokenizer, ids: list[int], top: list[int] = []) -> 
     """Of a sequence that is over, with the same alternatives everywhere."""
     others = tuple((token_id, -9.0) for token_id in top)
     event = Event(0, tuple(ids), "stop", None, (-1.0,) * len(ids), (others,) * len(ids) if top else ())
-    return TokenReader(detokenizer).read(event, 0, len(ids))
+    return SequenceReader(detokenizer, returns_tokens=True).tokens(event, 0, len(ids))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unknown"])
@@ -72,7 +72,7 @@ def test_alternatives_have_the_texts_that_they_would_have_in_the_place() -> None
 
 def test_a_probability_of_zero_is_a_number_of_json() -> None:
     event = Event(0, (5,), "stop", None, (float("-inf"),), (((5, float("-inf")),),))
-    (token,) = TokenReader(Detokenizer(byte_level().backend_tokenizer)).read(event, 0, 1)
+    (token,) = SequenceReader(Detokenizer(byte_level().backend_tokenizer), returns_tokens=True).tokens(event, 0, 1)
     assert (token.logprob, token.top[0].logprob) == (-9999.0, -9999.0)
 
 

@@ -34,16 +34,17 @@ class Service:
         self.lines: list[str] = []
         self.ends: list[Exception | None] = []
         self.requests: list[GenerateRequest] = []
-        self.dispatcher = Dispatcher(self._open, lambda _, error: self.ends.append(error), self.lines.append)
-        self._opens: dict[GenerateRequest, Callable[[], Any]] = {}
+        self.dispatcher = Dispatcher(self._opener, lambda _, error: self.ends.append(error), self.lines.append)
+        self._openers: dict[GenerateRequest, Callable[[], Any]] = {}
 
     def submit(self, text: str, caller: Caller | None = None, streams: bool = True, **settings: Any) -> Caller:
-        open_stream = self.generator.stream if streams else self.generator.whole
-        return self.submit_opened(partial(open_stream, text, **settings), caller, text=text)
+        opener = self.generator.live if streams else self.generator.joined
+        timeout = settings.pop("timeout", None)
+        return self.submit_opened(partial(opener, text, settings, timeout), caller, text=text)
 
     def submit_opened(
         self,
-        open_stream: Callable[[], Any],
+        opener: Callable[[], Any],
         caller: Caller | None = None,
         deadline: float | None = None,
         text: str = "cat",
@@ -51,13 +52,13 @@ class Service:
         caller = caller or Caller()
         request = GenerateRequest(caller)
         request.text, request.deadline = text, deadline
-        self._opens[request] = open_stream
+        self._openers[request] = opener
         self.requests.append(request)
         self.dispatcher.submit(request)
         return caller
 
-    def _open(self, request: GenerateRequest) -> Any:
-        return self._opens.pop(request)()
+    def _opener(self, request: GenerateRequest) -> Any:
+        return self._openers.pop(request)()
 
     def finish(self, text: str = "cat", leaves: bool = False, **settings: Any) -> None:
         """Submit a request, whose caller may leave, and wait for its end."""
@@ -139,7 +140,7 @@ def test_a_request_cancelled_before_its_text_is_tokenized_is_cancelled(service: 
     def open_late() -> Any:
         reached.set()
         assert goes_on.wait(WAIT)
-        return service.generator.stream("cat", max_tokens=ENDLESS)
+        return service.generator.live("cat", {"max_tokens": ENDLESS})
 
     caller = service.submit_opened(open_late)
     assert reached.wait(WAIT)
@@ -154,7 +155,7 @@ def test_a_deadline_is_kept_by_what_the_engine_does_not_have_yet(service: Servic
 
     def open_late() -> Any:
         assert goes_on.wait(WAIT)
-        return service.generator.stream("cat", max_tokens=ENDLESS)
+        return service.generator.live("cat", {"max_tokens": ENDLESS})
 
     caller = service.submit_opened(open_late, deadline=time.monotonic())
     assert caller.ended.wait(WAIT)

@@ -11,8 +11,8 @@ import pytest
 from hfx.python_backends.errors import StepFailed
 from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.cancellation_poller import LONGEST, MOST, SHORTEST, CancellationPoller
+from hfx.python_backends.serving.dispatcher import COALESCED_AT_ONCE, LONGEST_PAUSE, ResponseWriter
 from hfx.python_backends.serving.request import GenerateRequest
-from hfx.python_backends.serving.response_writer import COALESCED_AT_ONCE, LONGEST_PAUSE, ResponseWriter
 from tests.rigs.serving_channels import Caller, outputs
 
 

@@ -1,4 +1,4 @@
-"""Checks of values that come from outside: of requests, and of the JSON files of a model.
+"""Checks of values that come from outside: of requests, of Triton's request parameters, and of a model's JSON files.
 
 A check takes a field's name and value, and returns the value as it is used; it raises InvalidRequest, which names the
 field and says what is allowed.
@@ -7,12 +7,15 @@ field and says what is allowed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import reprlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from ..errors import InvalidRequest, ModelDamaged
+from .errors import InvalidRequest, ModelDamaged
+from .tasks import TASKS
 
 Check = Callable[[str, Any], Any]
 Ids = tuple[int, ...]
@@ -113,6 +116,12 @@ def token_sequences(name: str, value: Any) -> tuple[Ids, ...]:
     return tuple(token_ids(name, each) for each in value)
 
 
+def annotated(kind: type) -> dict[str, Check]:
+    """The checks of a dataclass, by field: each is the first note of a field that is Annotated."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
 @dataclass(frozen=True)
 class Fields:
     """The values of a JSON object by key; in what is raised, names are `prefix` and the key."""
@@ -144,3 +153,55 @@ def read_json(path: Path, version: int, parse: Callable[[dict[str, Any]], Read])
         raise ModelDamaged(f"{path} can't be read: {error}") from None
     except InvalidRequest as refusal:
         raise ModelDamaged(f"{path}: {refusal.message}") from None
+
+
+# Triton's request parameters, as far as they are settings of a model: those of an infer request, and at the generate
+# endpoint every JSON key that is no input (also those in "parameters"). Triton hands them to each model of an ensemble
+# and ignores what it does not know: a setting that is misspelt would be no setting.
+
+# What Triton reads itself. It takes these out of infer requests, but not out of those of the generate endpoint (2.51).
+TRITON_NAMES = frozenset(
+    {"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "binary_data_output"}
+)
+TRITON_PREFIX = "triton_"
+
+KINDS = {int: "a whole number", bool: "true or false"}
+NAME_LENGTH = 60  # characters of an unknown name that are compared and shown: it may be as long as a body
+
+
+def parse_parameters(text: str) -> dict[str, Any]:
+    """The parameters in `request.parameters()`, a JSON object, without Triton's own. Raises ValueError."""
+    if text in ("", "{}"):
+        return {}
+    parameters = json.loads(text)
+    return {name: parameters[name] for name in parameters if not _is_tritons(name)}
+
+
+def encoder_settings(text: str, task: str) -> dict[str, Any]:
+    """The settings of an encoder's `task` in `request.parameters()`. Raises ValueError for any other parameter."""
+    parameters = parse_parameters(text)
+    types = {name: kind for name, kind in TASKS[task].options.items() if kind in KINDS}
+    for name, value in parameters.items():
+        if name not in types:
+            short = name[:NAME_LENGTH]
+            raise ValueError(f"{short} is no parameter of this model; {_hint(short, types)}")
+        if type(value) is not types[name]:
+            raise ValueError(f"{name} is {reprlib.repr(value)}; allowed: {KINDS[types[name]]}")
+    return parameters
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The one of `names` that `name` may have been meant to be."""
+    near = [other for other in names if other.startswith(name)] or get_close_matches(name, names, 1, 0.5)
+    return near[0] if near else None
+
+
+def _is_tritons(name: str) -> bool:
+    return name in TRITON_NAMES or name.startswith(TRITON_PREFIX)
+
+
+def _hint(name: str, types: Collection[str]) -> str:
+    if not types:
+        return "it takes none"
+    near = nearest(name, types)
+    return f"did you mean {near}?" if near else f"its parameters are {', '.join(types)}"
