@@ -48,6 +48,7 @@ SHARED = re.compile(r"\b(server|client|writing_server|perf_server|dialects|many_
 # ... in parameters of tests and fixtures; and those of them that a file has itself.
 PARAMETERS = re.compile(r"^(?:def test_|@pytest\.fixture.*\ndef )\w+\(([^)]*)", re.MULTILINE)
 OWN = re.compile(r"^def (server|client)\(", re.MULTILINE)
+TRAINED = {"batch_repository"}  # fixtures of tests/unit that train and export
 
 installed_triton.use()
 
@@ -82,8 +83,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker begins one when the others end."""
+    """Tests of trained models are slow. Files with slow tests come first, so that no worker begins one at the end."""
+    for item in items:
+        if TRAINED.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow and not item.nodeid.startswith(WITH_SERVER))
 
