@@ -43,10 +43,12 @@ PUBLISHED = {
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_SERVER = ("tests/triton/", "tests/attacks/test_hostile_requests.py")
-# Fixtures that start a server or export models, once for all the files that use them.
-SHARED = re.compile(
-    r"\b(server: EmbeddedServer|client: Client|writing_server|perf_server|dialects|many_tasks|writers)\b"
-)
+# Fixtures that start a server or export models, once for all the files that use them, ...
+SHARED = re.compile(r"\b(server|client|writing_server|perf_server|dialects|many_tasks|writers): ")
+# ... in parameters of tests and fixtures; and those of them that a file has itself.
+PARAMETERS = re.compile(r"^(?:def test_|@pytest\.fixture.*\ndef )\w+\(([^)]*)", re.MULTILINE)
+OWN = re.compile(r"^def (server|client)\(", re.MULTILINE)
+TRAINED = {"batch_repository"}  # fixtures of tests/unit that train and export
 
 installed_triton.use()
 
@@ -67,8 +69,12 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 @cache
 def shares_a_server(file: str) -> bool:
-    """Whether tests of a file use a fixture of SHARED."""
-    return file.startswith(WITH_SERVER) and bool(SHARED.search((ROOT / file).read_text(encoding="utf-8")))
+    """Whether tests of a file use a fixture of SHARED that is not the file's own."""
+    if not file.startswith(WITH_SERVER):
+        return False
+    text = (ROOT / file).read_text(encoding="utf-8")
+    used = {name for parameters in PARAMETERS.findall(text) for name in SHARED.findall(parameters)}
+    return bool(used - set(OWN.findall(text)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,8 +83,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker begins one when the others end."""
+    """Tests of trained models are slow. Files with slow tests come first, so that no worker begins one at the end."""
+    for item in items:
+        if TRAINED.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow and not item.nodeid.startswith(WITH_SERVER))
 

@@ -51,7 +51,6 @@ class Served:
     pid: int
     ports: Ports
     python: Path  # without any package
-    python: Path  # without any package
 
 
 @pytest.fixture(scope="module")

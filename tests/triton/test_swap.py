@@ -166,7 +166,9 @@ def test_a_stop_after_deaths_is_as_clean_as_without(repository: Path) -> None:
             server.loaded.swap(["toy_tokenize"])
         callers.wait_for_answers()
         callers.end()
-        assert server.stop()
+        assert server.fault() == ""
+        with server.log.open() as log:
+            assert server.stop(), log.read()[-5000:]
     assert left_behind() == []
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from hfx.batch.azure.jobs import jobs
 from hfx.batch.azure.workspace import Workspace
 from tests.rigs.killing import Killer
@@ -42,6 +44,7 @@ def state(folder: Path) -> tuple[list[str], ...]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_change_leaves_a_workspace_that_can_be_read_and_written_again(tmp_path: Path) -> None:
     new, created = tmp_path / "new", tmp_path / "created"
     (new / "code").mkdir(parents=True)

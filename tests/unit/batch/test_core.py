@@ -37,6 +37,7 @@ def folders(memory: Path) -> Iterator[Path]:
     return (Path(tempfile.mkdtemp(dir=memory)) for _ in count())
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS), max_size=9),

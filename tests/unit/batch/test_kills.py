@@ -21,7 +21,6 @@ from tests.rigs.waiting import wait_until
 
 JOB = """
 from pathlib import Path
-from tests.rigs.tiers import full
 from tests.rigs.batch_jobs import echo
 
 def work(arm, folder, source, size):
@@ -37,6 +36,7 @@ def killer() -> Iterator[Killer]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, full(64)])
 def test_a_kill_at_any_change_of_a_file_costs_nothing(size: int, killer: Killer, memory: Path) -> None:
     source = table(memory / "a.csv", [{"text": text} for text in ("a", "", "b\r\n", '"', "é")])

@@ -110,6 +110,7 @@ def test_texts_have_exactly_so_many_tokens() -> None:
         Case("c", Closed(1), Texts(lengths="fixed:1"), requests=1).request_set(tokens)
 
 
+@pytest.mark.slow
 def test_a_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "f.jsonl"
     words = ["gpt2", "--quick", "--ways", "torch fp32", "--output", str(output)]

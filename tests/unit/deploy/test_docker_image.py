@@ -55,6 +55,7 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "with_hfx"), [("cpu", False), ("gpu", False), pytest.param("cpu", True, marks=pytest.mark.full)]
 )

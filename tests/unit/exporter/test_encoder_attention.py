@@ -24,6 +24,7 @@ from hfx.python_backends.onnxruntime.sessions import open_session
 from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
 from tests.rigs.onnxruntime_rig import Recording, batch_input, string_parameters
 from tests.rigs.processors import HAS_NATIVE, LEVELS
+from tests.rigs.tiers import full
 from tests.unit.exporter.test_encoder_linears import LIBRARIES, kinds
 
 ROWS = 3
@@ -37,6 +38,11 @@ FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "roformer")}  # scale
 FORMS |= {
     kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart")
 }  # whose decoders attend to what encoders made
+# One architecture of each kind of graph; the others, whose graphs are like one of these, in make test-full.
+KINDS = ("bart", "bert", "convbert", "deberta", "deberta-v2", "esm", "eurobert", "mobilebert", "modernbert", "mpnet",
+         "nomic_bert", "roformer")  # fmt: skip
+ARCHITECTURES = {kind: kind if kind in KINDS else full(kind) for kind in tiny_encoders.CONFIGS}
+WITH_OPERATORS = [ARCHITECTURES[kind] for kind in sorted(set(tiny_encoders.CONFIGS) - TRACED)]
 
 
 @cache
@@ -70,7 +76,7 @@ def test_attention_is_one_linear_and_one_operator(width: int) -> None:
         np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("model_type", tiny_encoders.CONFIGS)
+@pytest.mark.parametrize("model_type", ARCHITECTURES.values())
 def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(model_type: str) -> None:
     _, found = embedder(model_type)
     wanted = set() if model_type in TRACED else FORMS.get(model_type, {"SelfAttention"})
@@ -99,7 +105,7 @@ def test_keys_that_heads_share_are_read_by_head() -> None:
     assert found["SelfAttentionHeads"] == model.config.num_hidden_layers
 
 
-@pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
+@pytest.mark.parametrize("model_type", WITH_OPERATORS)
 def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> None:
     """With the library and without, in a batch with padding."""
     graph, quantized = embedder(model_type)
@@ -151,7 +157,7 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
-@pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
+@pytest.mark.parametrize("model_type", WITH_OPERATORS)
 def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) -> None:
     """The embedding of a text whose mask has a hole, of one without any token that is shown, and of others."""
     _, quantized = embedder(model_type)

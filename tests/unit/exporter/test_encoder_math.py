@@ -27,7 +27,10 @@ from tests.rigs import tiny_checkpoints
 from tests.rigs.processors import HAS_BFLOAT16
 from tests.rigs.published import export_checkpoint, export_zoo
 
-pytestmark = pytest.mark.skipif(not HAS_BFLOAT16, reason="the processor has no bfloat16 instructions")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_BFLOAT16, reason="the processor has no bfloat16 instructions"),
+]
 EXACT, ROUNDED = "exact", "rounded"
 BFLOAT16: dict[str, Any] = {"cpu_runtime": "auto", "cpu_math": "bf16"}
 

@@ -19,6 +19,7 @@ from tests.rigs import tiny_checkpoints, writing_checkpoints
 from tests.rigs.encoder_line import encoder_for
 from tests.rigs.published import export_checkpoint
 
+pytestmark = pytest.mark.slow
 MASK = "<mask>"
 GOOD, BAD = "a good film", f"a {MASK} film"
 

@@ -39,7 +39,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def bert() -> Any:
-    return AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
+    return AutoTokenizer.from_pretrained(zoo.tokenizer("entities-bert"))
 
 
 def ids_of(row: Any) -> list[int]:

@@ -21,7 +21,7 @@ OUTPUTS = ("start_logits", "end_logits")
 
 @pytest.fixture
 def bert() -> Any:
-    return AutoTokenizer.from_pretrained(zoo.checkpoint("answers-bert"))
+    return AutoTokenizer.from_pretrained(zoo.tokenizer("answers-bert"))
 
 
 def random_reader(tokenizer: Any, scale: float = 0.5) -> Any:
@@ -48,6 +48,7 @@ def check_equal(tokenizer: Any, model: Any, folder: Path, pairs: list[tuple[str,
     return answered
 
 
+@pytest.mark.slow
 def test_a_trained_reader_answers_as_in_the_pipeline(tmp_path: Path) -> None:
     folder = zoo.checkpoint("answers-bert")
     examples = zoo.heldout("answers", 60)

@@ -35,6 +35,7 @@ def three_labels(folder: Path, activation: str = "softmax", top_k: int | None = 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "activation"), ACTIVATIONS)
 @pytest.mark.parametrize("name", ["sentiment-distilbert", "topics-roberta"])
 def test_answers_equal_the_pipelines(name: str, problem: str, activation: str, tmp_path: Path) -> None:

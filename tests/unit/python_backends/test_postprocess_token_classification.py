@@ -27,7 +27,7 @@ TEXTS = (
 
 @pytest.fixture
 def bert() -> Any:
-    return AutoTokenizer.from_pretrained(zoo.checkpoint("entities-bert"))
+    return AutoTokenizer.from_pretrained(zoo.tokenizer("entities-bert"))
 
 
 def random_tagger(tokenizer: Any) -> Any:
@@ -76,6 +76,7 @@ def check_equal(tokenizer: Any, model: Any, aggregation: str, folder: Path, text
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_a_trained_tagger_answers_as_in_the_pipeline(aggregation: str, tmp_path: Path) -> None:
     folder = zoo.checkpoint("entities-bert")

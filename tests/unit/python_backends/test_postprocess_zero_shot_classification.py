@@ -40,6 +40,7 @@ def ranking(folder: Path, entailment: int = 2, **settings: Any) -> Postprocessor
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multi_label", [None, False, True])
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_answers_equal_the_pipelines(checkpoint: Any, count: int, multi_label: bool | None, tmp_path: Path) -> None:
