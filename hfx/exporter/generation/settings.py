@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
-from hfx.exporter.config_file import read_json, read_optional_json
-from hfx.exporter.generation.known_fields import CLASS_IDS, KNOWN, NEUTRAL, OFF, UNSERVED_SAMPLING, WITHOUT_EFFECT
+from hfx.exporter.generation.fields import (
+    FILE,
+    KNOWN,
+    NEUTRAL,
+    OFF,
+    UNSERVED_SAMPLING,
+    WITHOUT_EFFECT,
+    read_fields,
+    settings_by_4,
+    vocabulary_size,
+)
+from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.transformers_versions import bad_words_at_start, class_config, written_by_4
+from hfx.exporter.transformers_versions import bad_words_at_start
 from hfx.names import Task
 
-if TYPE_CHECKING:
-    from hfx.exporter.generation.tasks import GenerationTask
-
-FILE = "generation_config.json"
 DEFAULT_MAX_TOKENS = 256  # transformers' pipelines; its bare generate() stops after 20
 UNSET_LENGTH = 20  # transformers' default of max_length; version 4 takes it for new tokens wherever it comes from
 MOST_LISTED = 10_000
@@ -83,45 +89,6 @@ class GenerationSettings:
         return {name: value for name, value in asdict(self).items() if name not in ("origins", "strays", "unread")}
 
 
-def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
-    """transformers' generation fields of a checkpoint, and the name of the file that they are from.
-
-    Where there is no generation_config.json, they are among the others of config.json, and the token ids that it
-    leaves out are those of its class (transformers 4; version 5 has none then, and would never end a text).
-    """
-    file = checkpoint.folder / FILE
-    if not file.is_file():
-        stated = {key: value for key, value in checkpoint.config.items() if key in KNOWN}
-        return _without_nulls(_class_ids(checkpoint) | stated), "config.json"
-    fields = {key: value for key, value in read_json(file).items() if key not in WITHOUT_EFFECT}
-    # null turns a field off in version 4 and leaves it to its default in version 5.
-    return fields if _settings_by_4(checkpoint) else _without_nulls(fields), FILE
-
-
-def _settings_by_4(checkpoint: Checkpoint) -> bool:
-    """Whether transformers 4 wrote the settings, by their own file or else by config.json."""
-    stated = read_optional_json(checkpoint.folder / FILE)
-    return written_by_4(stated if "transformers_version" in stated else checkpoint.config)
-
-
-def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value is not None}
-
-
-def _class_ids(checkpoint: Checkpoint) -> dict[str, int]:
-    """The ids of the config's class, those beyond the vocabulary left out: no text has them."""
-    size = _vocabulary(checkpoint)
-    ids = {name: getattr(class_config(checkpoint.model_type), name, None) for name in CLASS_IDS}
-    return {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
-
-
-def _vocabulary(checkpoint: Checkpoint) -> int:
-    """The number of tokens; 0 where the config states something else."""
-    size = checkpoint.config.get("vocab_size")
-    size = class_config(checkpoint.model_type).vocab_size if size is None else size
-    return size if isinstance(size, int) else 0
-
-
 def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) -> GenerationSettings:
     """The settings of `checkpoint` for `task`, for a model that holds `positions` tokens of prompt and output.
 
@@ -135,7 +102,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     known = {name: value for name, value in (fields | tasks).items() if name in KNOWN}
     unread = {name: value for name, value in known.items() if not known.get("do_sample") and _only_sampled(name, value)}
     read = {name: value for name, value in known.items() if name not in unread}
-    reader = _Reader(read, origins, _vocabulary(checkpoint), _settings_by_4(checkpoint))
+    reader = _Reader(read, origins, vocabulary_size(checkpoint), settings_by_4(checkpoint))
     reader.refuse_what_hfx_has_not()
     return replace(
         reader.settings(task, positions, prefix),

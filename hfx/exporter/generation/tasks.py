@@ -10,7 +10,7 @@ from typing import Literal
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import read_json
-from hfx.exporter.generation.settings import read_fields
+from hfx.exporter.generation.fields import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks.task import Answer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.generation.known_fields import CLASS_IDS
+from hfx.exporter.generation.fields import CLASS_IDS
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Ids

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
-from hfx.exporter.generation.known_fields import KNOWN, NEUTRAL, UNSERVED_SAMPLING, WITHOUT_EFFECT
+from hfx.exporter.generation.fields import KNOWN, NEUTRAL, UNSERVED_SAMPLING, WITHOUT_EFFECT
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint

@@ -15,7 +15,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.config_file import read_config
-from hfx.exporter.generation.known_fields import CLASS_IDS
+from hfx.exporter.generation.fields import CLASS_IDS
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import choose_task
 from hfx.exporter.source import Checkpoint

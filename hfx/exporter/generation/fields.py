@@ -1,4 +1,4 @@
-"""transformers' fields of generation, in one table: which of them hfx has, which do nothing, and which it has not.
+"""transformers' fields of generation: those of a checkpoint, and which of all hfx has, do nothing, or it has not.
 
 What a value may be is checked by settings.py and the table of generation settings.
 """
@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hfx.exporter.config_file import read_json, read_optional_json
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.transformers_versions import class_config, written_by_4
 from hfx.python_backends.engine.generation_settings import DECODING, LACKING
 
+FILE = "generation_config.json"
 # Settings that a checkpoint has under other names, or not at all.
 RENAMED = frozenset({"max_tokens", "min_tokens", "seed", "num_return_sequences"})
 # transformers' fields whose public name is their own, and what null means.
@@ -68,3 +72,42 @@ WITHOUT_EFFECT = (
     "use_cache",
 )
 KNOWN = frozenset((*OFF, *LENGTHS, *IDS, *ID_LISTS, *OTHERS, *NEUTRAL))
+
+
+def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
+    """transformers' generation fields of a checkpoint, and the name of the file that they are from.
+
+    Where there is no generation_config.json, they are among the others of config.json, and the token ids that it
+    leaves out are those of its class (transformers 4; version 5 has none then, and would never end a text).
+    """
+    file = checkpoint.folder / FILE
+    if not file.is_file():
+        stated = {key: value for key, value in checkpoint.config.items() if key in KNOWN}
+        return _without_nulls(_class_ids(checkpoint) | stated), "config.json"
+    fields = {key: value for key, value in read_json(file).items() if key not in WITHOUT_EFFECT}
+    # null turns a field off in version 4 and leaves it to its default in version 5.
+    return fields if settings_by_4(checkpoint) else _without_nulls(fields), FILE
+
+
+def settings_by_4(checkpoint: Checkpoint) -> bool:
+    """Whether transformers 4 wrote the settings, by their own file or else by config.json."""
+    stated = read_optional_json(checkpoint.folder / FILE)
+    return written_by_4(stated if "transformers_version" in stated else checkpoint.config)
+
+
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _class_ids(checkpoint: Checkpoint) -> dict[str, int]:
+    """The ids of the config's class, those beyond the vocabulary left out: no text has them."""
+    size = vocabulary_size(checkpoint)
+    ids = {name: getattr(class_config(checkpoint.model_type), name, None) for name in CLASS_IDS}
+    return {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
+
+
+def vocabulary_size(checkpoint: Checkpoint) -> int:
+    """The number of tokens; 0 where the config states something else."""
+    size = checkpoint.config.get("vocab_size")
+    size = class_config(checkpoint.model_type).vocab_size if size is None else size
+    return size if isinstance(size, int) else 0
