@@ -53,7 +53,7 @@ test-failed: check ## The tests that failed in the run before, one after the oth
 zoo-shared: install
 	$(BIN)/python -m tests.zoo build --shared
 
-test-fast: install ## The tests that start no server, export nothing and train nothing (5 minutes)
+test-fast: install ## The tests that start no server, export nothing and train nothing (3 minutes)
 	$(PYTEST) tests/unit tests/attacks -m 'not slow and not triton and not full'
 
 # An environment of its own: optimum's exporter wants transformers 4.57.
