@@ -29,7 +29,8 @@ from hfx.exporter.encoder.linears import (
     read_names,
 )
 from hfx.exporter.encoder.ragged import PADDED, REAL, NodeList, assign
-from hfx.exporter.graph import operators, panels
+from hfx.exporter.graph import operators
+from hfx.exporter.graph.panels import panels_of
 from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
 
@@ -165,7 +166,7 @@ class _RowWise:
             floats = [(numpy_helper.to_array(self.weights[part.weight]), part.transposed) for part in parts]
             made = [int8_rows(weight if transposed else weight.T, self.levels) for weight, transposed in floats]
             weights = [int8 for int8, _ in made]
-            panels = [panels.panels_of(each) for each in (weights if by_part else [np.concatenate(weights)])]
+            panels = [panels_of(each) for each in (weights if by_part else [np.concatenate(weights)])]
             self.new.const(values, np.concatenate(panels))
             self.new.const(scale, np.concatenate([scales for _, scales in made]))
         return values, scale
