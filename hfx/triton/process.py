@@ -72,10 +72,10 @@ def spawn(
 def stubs(group: int) -> dict[str, list[int]]:
     """The live Python stubs of the server with process id `group`: instance name -> pids, oldest first."""
     pids: dict[str, list[int]] = {}
-    for process in processes():
+    for process in sorted(processes(), key=lambda each: each.started):
         if process.group == group and (instance := process.instance):
             pids.setdefault(instance, []).append(process.pid)
-    return {instance: sorted(ids) for instance, ids in sorted(pids.items())}
+    return dict(sorted(pids.items()))
 
 
 def is_running(pid: int, group: int) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 STUB = "triton_python_backend_stub"
 STUB_INSTANCE_ARGUMENT = 8  # the stub's argv: …, instance name such as NAME_tokenize_0_0, …
 SERVER = "tritonserver"
-# Of proc(5)'s stat, counted from the state: process group, user and system time.
-GROUP_FIELD, CPU_FIELDS = 5 - 3, slice(14 - 3, 16 - 3)
+# Of proc(5)'s stat, counted from the state: process group, user and system time, time of the start.
+GROUP_FIELD, CPU_FIELDS, START_FIELD = 5 - 3, slice(14 - 3, 16 - 3), 22 - 3
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,11 @@ class Process:
     def group(self) -> int:
         """The process id of the leader of its group."""
         return int(self.stat[GROUP_FIELD])
+
+    @property
+    def started(self) -> tuple[int, int]:
+        """Sorts processes by their start, in ticks since the machine's; process ids begin anew at times."""
+        return int(self.stat[START_FIELD]), self.pid
 
     @property
     def cpu_seconds(self) -> float:
