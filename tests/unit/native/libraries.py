@@ -23,6 +23,7 @@ import pytest
 from hfx.errors import HfxError
 from hfx.native import build
 from hfx.native import library as shipped_library
+from tests.rigs.processors import ALL_KERNELS, KERNELS
 from tests.zoo.cache import built
 
 HERE = Path(__file__).parent
@@ -35,10 +36,8 @@ FLAGS = (
     *os.environ.get("HFX_NATIVE_TEST_FLAGS", "").split(),
 )
 SANITIZED = "HFX_NATIVE_TEST_FLAGS" in os.environ
-PROCESSOR = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\nflags")[2].partition("\n")[0].split())
-KERNELS = {"avx512-vnni": "avx512_vnni", "avx-vnni": "avx_vnni", "amx-int8": "amx_int8"}  # with Linux's name
-SHIPPED = [] if SANITIZED else [f"shipped {name}" for name, flag in KERNELS.items() if flag in PROCESSOR]
-CASES = [*SHIPPED, *(f"compiled {name}" for name in KERNELS)]
+SHIPPED = [] if SANITIZED else [f"shipped {name}" for name in KERNELS]
+CASES = [*SHIPPED, *(f"compiled {name}" for name in ALL_KERNELS)]
 
 
 def open_case(case: str, folder: Path) -> Path:
@@ -66,7 +65,7 @@ def shipped() -> Path:
 
 def compiled() -> Path:
     """All kernels for AVX512-VNNI, compiled once for each state of the sources."""
-    if "avx512_vnni" not in PROCESSOR:
+    if "avx512-vnni" not in KERNELS:
         pytest.skip("this processor has no AVX512-VNNI")
     command = [*_compiler(), *FLAGS]
     digest = hashlib.sha256(repr(command).encode())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -29,7 +32,7 @@ from tests.rigs import engine_toys as toys
 from tests.rigs import tiny_generators
 from tests.rigs.engine_oracle import expected
 from tests.rigs.engine_rig import ONE_THREAD, random_request, serve
-from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.processors import HAS_NATIVE, KERNELS
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"top_log_probs": 5}, {"do_sample": True, "seed": 5, "top_log_probs": 20}, {"num_beams": 3}, {},
@@ -96,6 +99,38 @@ def test_random_models(folder: Callable[[str, str], Path], family: str, precisio
         assert answers(engine, [replace(each, document=0) for each in requests], 4) == together
     assert all(each.log_probs for one in together for each in one)
     assert len({each.ids for one in together for each in one}) > len(requests) // 4
+
+
+# Prints the answers of a folder's engine to requests of many lengths.
+ANSWERS = """
+import sys
+from pathlib import Path
+from hfx.native import kernels
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.request import Request, Settings
+folder, start = Path(sys.argv[1]), tuple(map(int, sys.argv[2:]))
+print(kernels(), file=sys.stderr)
+settings = Settings(max_tokens=9, log_probs=True, top_log_probs=5, decoder_prompt=start)
+with Engine.open(folder, slots=8, max_queue=8, threads=1, runtime="native") as engine:
+    lengths = (1, 2, 17, 64, 130, 40)
+    prompts = [tuple((7 * place + row) % 90 for place in range(length)) for row, length in enumerate(lengths)]
+    print([handle.result(60) for handle in [engine.submit(Request(prompt, settings)) for prompt in prompts]])
+"""
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
+@pytest.mark.parametrize("precision", ["int8", "int4 in large blocks"])
+@pytest.mark.parametrize("family", WIDE)
+def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path], family: str, precision: str) -> None:
+    """With those that this processor can run: a process chooses once."""
+    words = [sys.executable, "-c", ANSWERS, str(folder(family, precision)), *(() if family == "gpt2" else ("0",))]
+    found = {}
+    for name in KERNELS:
+        environment = {**os.environ, "HFX_NATIVE_KERNELS": name}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr.splitlines()[-1:] == [name]
+        found[name] = done.stdout
+    assert found and len(set(found.values())) == 1 and "log_probs=(" in next(iter(found.values()))
 
 
 @pytest.mark.parametrize(
