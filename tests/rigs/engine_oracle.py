@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hfx.python_backends.engine.jobs import new_searches
-from hfx.python_backends.engine.request import WHOLE_ROW, Event, Request, Search, Top, log_probs_at
+from hfx.python_backends.engine.request import Event, Request, Top
+from hfx.python_backends.engine.search import WHOLE_ROW, Search, log_probs_at
 from tests.rigs import engine_toys as toys
 
 

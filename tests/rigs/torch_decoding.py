@@ -20,7 +20,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from hfx.python_backends.engine.request import Event, Request, Search, Settings
+from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.engine.search import Search
 from tests.rigs import engine_oracle
 
 VOCABULARY = 60

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .processors import Endings, Processors, renormalize
-from .request import Event, FinishReason, Floats, Request, Step, Top, check_best
+from .request import Event, FinishReason, Request, Step, Top
+from .search import Floats, check_best
 
 DEAD = np.float32(-1e9)
 

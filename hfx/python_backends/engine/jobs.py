@@ -11,8 +11,9 @@ from typing import Any
 from ..checks import Ids
 from ..errors import EngineError
 from .beam import BeamSearch
-from .request import Event, Request, Search
+from .request import Event, Request
 from .sampling import SingleSearch
+from .search import Search
 
 Events = tuple[Event, ...]
 Pairs = tuple[tuple[int, int], ...]

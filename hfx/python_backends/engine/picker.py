@@ -16,7 +16,8 @@ from ..errors import EngineError, StepFailed
 from .jobs import Sequence as Searched
 from .partition import Outputs
 from .plan import Picks
-from .request import WHOLE_ROW, Floats, Search, Step, Top, log_probs_at
+from .request import Step, Top
+from .search import WHOLE_ROW, Floats, Search, log_probs_at
 from .sessions import Arrays, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 

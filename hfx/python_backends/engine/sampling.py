@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from .processors import Endings, Processors
-from .request import WHOLE_ROW, Event, FinishReason, Floats, Request, Settings, Step, Top, check_best
+from .request import Event, FinishReason, Request, Settings, Step, Top
+from .search import WHOLE_ROW, Floats, check_best
 
 # A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
 MOST_CANDIDATES = 1024

@@ -132,7 +132,7 @@ def test_auto_takes_native_operators_where_they_can_be_had(family: str, precisio
     manifest = export_checkpoint(saved, folder, UNGATED, name="m", cpu_runtime="auto", precision=precision, slots=8)
     chosen = possible_runtimes("auto", manifest.precision.cpu, RUNTIMES)[0]  # type: ignore[arg-type]
     assert manifest.choices["cpu_runtime"] == {"runtime": chosen, "requested": "auto", "milliseconds": {}}
-    assert (chosen == "native") is (precision == "int8" and HAS_NATIVE)
+    assert (chosen == "native") is (precision in ("int8", "int4") and HAS_NATIVE)
     assert (engine(folder) / LIBRARY).is_file() is (chosen == "native")
     assert json.loads((engine(folder) / "engine.json").read_text())["runtime"] == chosen
     assert parameter(folder) == chosen
