@@ -111,6 +111,7 @@ class Recording:
 
     def __init__(self, session: Session, skips_padding: bool | None = None) -> None:
         self.session = session
+        self.most_rows = session.most_rows
         self.skips_padding = session.skips_padding if skips_padding is None else skips_padding
         self.inputs, self.outputs = session.inputs, session.outputs
         self.feeds: list[Feed] = []

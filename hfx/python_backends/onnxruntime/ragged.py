@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import DTYPES, Config, ConfigError, integer
-from .sessions import Feed, Outputs, Session, Tensor
+from .sessions import MOST_ROWS, Feed, Outputs, Session, Tensor
 
 Sources = Sequence[NDArray[Any]]
 
@@ -80,7 +80,7 @@ class BatchInput:
 # memory that a large batch of long rows can't exhaust. Each shape that OpenVINO meets costs it some milliseconds once
 # and 2 MB for good, so not every number is one (27 widths x 64 rows would be 3.5 GB); powers of two alone would be too
 # few, as they cost a seventh of the throughput.
-RUN_ROWS = (64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+RUN_ROWS = (MOST_ROWS, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 MAX_ELEMENTS = 64 * 512
 # Where padding is skipped, widths are near within this factor, or in a run of FEW_ELEMENTS, padding included: norms are
 # still computed for padding, and products of a few tokens cost nearly as much as those of more.
@@ -282,15 +282,15 @@ def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -
         return
     joined = _joined(feeds)
     start = 0
-    for size in _sizes(rows, max(array[0].size for array in joined.values())):
+    for size in _sizes(rows, max(array[0].size for array in joined.values()), session.most_rows):
         part = joined if size == rows else {name: array[start : start + size] for name, array in joined.items()}
         yield _feed(layout, [part]), size
         start += size
 
 
-def _sizes(rows: int, elements: int) -> Iterator[int]:
-    """The rows of each run, largest first, `rows` in all."""
-    most = max(1, MAX_ELEMENTS // max(1, elements))
+def _sizes(rows: int, elements: int, most_rows: int) -> Iterator[int]:
+    """The rows of each run, largest first, `rows` in all, at most `most_rows` each."""
+    most = min(most_rows, max(1, MAX_ELEMENTS // max(1, elements)))
     while rows:
         size = next(size for size in RUN_ROWS if size <= min(rows, most))
         yield size

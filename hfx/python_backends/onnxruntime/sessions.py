@@ -59,15 +59,22 @@ class Tensor:
     shape: tuple[int, ...]
 
 
+MOST_ROWS = 64  # of a run
+# OpenVINO 2026.4 multiplies 24 rows and more by another kernel in bfloat16 with AMX, in models 64 wide.
+MOST_ROWS_OF_TILES = 16
+
+
 class Session(Protocol):
     """A graph that can be run; not for several threads at once.
 
     `skips_padding`: nearly nothing is computed for the padding of a row that is shorter than others of its run.
+    `most_rows`: of a run, above which a row's last bits may depend on the others.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     skips_padding: bool
+    most_rows: int
 
     def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
         """The outputs `wanted` for contiguous inputs; the arrays are the caller's own."""
@@ -75,6 +82,8 @@ class Session(Protocol):
 
 class OnnxRuntimeSession:
     """A graph in ONNX Runtime."""
+
+    most_rows = MOST_ROWS
 
     def __init__(self, session: Any, skips_padding: bool = False) -> None:
         self._session = session
@@ -95,9 +104,12 @@ class OpenVinoSession:
 
     skips_padding = False
 
-    def __init__(self, model: Any, compile_model: Callable[[], Any], tensor_type: Any) -> None:
+    def __init__(
+        self, model: Any, compile_model: Callable[[], Any], tensor_type: Any, most_rows: int = MOST_ROWS
+    ) -> None:
         compiled = compile_model()
         self._compile_model = compile_model
+        self.most_rows = most_rows
         self._request = compiled.create_infer_request()
         self._tensor = tensor_type
         self.inputs = tuple(map(_openvino_tensor, model.inputs))
@@ -195,9 +207,10 @@ def _open_openvino(config: Config, path: Path | str) -> Session:
         if options:
             raise ConfigError("parameters of the openvino accelerator are not read: write parameters 'openvino.KEY'")
     openvino = _import_openvino()
-    model = _core().read_model(str(path))
-    compile_model = partial(_core().compile_model, model, "CPU", openvino_properties(config))
-    return OpenVinoSession(model, compile_model, openvino.Tensor)
+    model, properties = _core().read_model(str(path)), openvino_properties(config)
+    compile_model = partial(_core().compile_model, model, "CPU", properties)
+    tiles = properties[PRECISION] == "bf16" and "amx_bf16" in (_flags() or ())
+    return OpenVinoSession(model, compile_model, openvino.Tensor, MOST_ROWS_OF_TILES if tiles else MOST_ROWS)
 
 
 def openvino_properties(config: Config) -> dict[str, str]:

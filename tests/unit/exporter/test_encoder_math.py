@@ -115,5 +115,5 @@ def test_a_text_has_the_same_bits_in_batches_of_the_widths_and_row_counts_that_a
         ids = random.integers(5, bert.config.vocab_size, (64, width)).astype(np.int32)
         mask = (np.arange(width) < random.integers(1, width + 1, (64, 1))).astype(np.int32)
         alone = np.concatenate([logits(ids[row : row + 1], mask[row : row + 1]) for row in range(64)])
-        for rows in RUN_ROWS:
+        for rows in [rows for rows in RUN_ROWS if rows <= session.most_rows]:
             np.testing.assert_array_equal(logits(ids[-rows:], mask[-rows:]), alone[-rows:])
