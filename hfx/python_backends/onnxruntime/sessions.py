@@ -60,7 +60,7 @@ class Tensor:
 
 
 MOST_ROWS = 64  # of a run
-# OpenVINO 2026.4 multiplies 24 rows and more by another kernel in bfloat16 with AMX, in models 64 wide.
+# OpenVINO 2026.4 multiplies 24 rows and more by another kernel in bfloat16 with AMX, in models 32 wide.
 MOST_ROWS_OF_TILES = 16
 
 
