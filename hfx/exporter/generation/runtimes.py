@@ -1,6 +1,6 @@
 """Which CPU runtime serves a generator: native operators, where they can be had and run it, else ONNX Runtime alone.
 
-None is timed: ONNX Runtime alone takes 1.3 to 3.2 times as long for the same steps (docs/benchmarks-generation.md).
+None is timed: ONNX Runtime alone takes 1.3 to 4 times as long for the same steps (docs/benchmarks-generation.md).
 """
 
 from __future__ import annotations
