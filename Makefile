@@ -43,7 +43,7 @@ check: install ## Lint, format, types and import rules
 # (tests/conftest.py). More threads of torch than one only take turns.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durations-min 5
 
-test: install ## Every check, and every test but those of test-full (20 minutes on two cores)
+test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
 	$(PYTEST) tests/triton tests/unit tests/attacks
 

@@ -59,7 +59,8 @@ struct Sizes {
         const long depth = weights.sizes[1] * groups, panels = weights.sizes[0];
         if (inputs < 1 || inputs > depth || inputs <= depth - step || inputs > LONGEST)
             return invalid("hfx: the attribute in_features doesn't fit the weights");
-        if (columns < 1 || panels != (columns + COLUMNS - 1) / COLUMNS * halves)
+        const long most = panels / halves * COLUMNS;
+        if (columns < 1 || columns > most || columns <= most - COLUMNS || panels % halves)
             return invalid("hfx: the scales, or the attribute out_features, don't fit the weights");
         const bool by_block = scale.rank == 3 && scale.sizes[0] == panels && scale.sizes[2] == COLUMNS;
         if (block ? !by_block || scale.sizes[1] != depth / block : scale.elements() != columns * halves)
@@ -327,7 +328,7 @@ void read_row(const Weights &w, long column, float *y) {
     const float *scale = w.scale + column / COLUMNS * w.blocks() * COLUMNS + column % COLUMNS;
     for (long k = 0; k < w.inputs; k++) {
         const int8_t pair = pairs[k / (2 * GROUP) * COLUMNS * GROUP + k % GROUP];
-        const int value = k / GROUP % 2 ? pair >> 4 : int8_t(pair << 4) >> 4;
+        const int value = k / GROUP % 2 ? pair >> 4 : int8_t(uint8_t(pair) << 4) >> 4;
         y[k] = float(value) * scale[k / w.block * COLUMNS];
     }
 }

@@ -143,7 +143,7 @@ LINEAR = random_int4(300, 130, 128)  # weights [3, 48, 64, 4], scales [3, 3, 64]
         {"weights": (5, 48, 64, 4)}, {"weights": (0, 48, 64, 4)}, {"weights": (3, 0, 64, 4)}, {"weights": ()},
         {"scale": (3, 2, 64)}, {"scale": (3, 4, 64)}, {"scale": (130, 3)}, {"scale": (3, 3, 63)}, {"scale": (0, 3, 64)},
         {"in_features": 0}, {"in_features": 256}, {"in_features": 385}, {"in_features": 2**62}, {"in_features": -1},
-        {"out_features": 0}, {"out_features": 128}, {"out_features": 193}, {"out_features": -(2**63)},
+        {"out_features": 0}, {"out_features": 128}, {"out_features": 193}, {"out_features": 2**63 - 1},
         {"block": 0}, {"block": -128}, {"block": 8}, {"block": 64}, {"block": 96}, {"block": 256}, {"block": 2**62},
     ],
     ids=str,
