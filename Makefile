@@ -45,7 +45,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durati
 
 test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
-	$(PYTEST) tests/triton tests/unit tests/attacks
+	@rm -f build/tests-failed
+	@$(PYTEST) tests/triton tests/unit tests/attacks || { code=$$?; mkdir -p build; [ $$code != 1 ] || touch build/tests-failed; exit $$code; }
 
 test-failed: check ## The tests that failed in the run before, one after the other
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests/triton tests/unit tests/attacks

@@ -54,7 +54,7 @@ struct Sizes {
 
     Status *check(const Shape &weights, const Shape &scale, long halves) const {
         const long groups = block ? 2 * GROUP : GROUP, step = block > DEPTH_STEP ? block : DEPTH_STEP;
-        if (weights.rank != 4 || weights.sizes[2] != COLUMNS || weights.sizes[3] != GROUP || weights.sizes[1] % (step / groups))
+        if (weights.rank != 4 || weights.sizes[0] < 1 || weights.sizes[2] != COLUMNS || weights.sizes[3] != GROUP || weights.sizes[1] % (step / groups))
             return invalid("hfx: weights must be [panels, depth / 4, 64, 4], depth a multiple of 64; of int4 depth / 8, and of the block");
         const long depth = weights.sizes[1] * groups, panels = weights.sizes[0];
         if (inputs < 1 || inputs > depth || inputs <= depth - step || inputs > LONGEST)

@@ -1,8 +1,7 @@
 """The families of generators that can be exported, one file each. A new family is a file and a line here.
 
 A net with a part that graph/blocks.py has no block for (a window of attention, norms of Q and K) needs that block
-first, and its writing in exporter/graph; where caches differ, a field in
-python_backends/engine/spec.py.
+first, and its writing in exporter/graph; where caches differ, a field in python_backends/engine/spec.py.
 """
 
 from __future__ import annotations

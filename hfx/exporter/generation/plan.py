@@ -117,7 +117,7 @@ def _refuse_openvino(runtime: CpuRuntime) -> None:
     if runtime == "openvino":
         raise UsageError(
             "--cpu-runtime openvino is for encoders; generators are served by native operators or ONNX Runtime.",
-            "Use native (int8), onnxruntime or auto.",
+            "Use native (int8 and int4), onnxruntime or auto.",
         )
 
 

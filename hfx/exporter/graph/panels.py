@@ -23,12 +23,18 @@ def packed_shape(weight: Parameter, halves: int = 1) -> tuple[int, int, int, int
 
 def packed(weight: Parameter, levels: int, halves: int = 1) -> Iterator[tuple[NDArray[np.int8], FloatArray]]:
     """int8 of `weight` in panels, some at a time, and the scale of each output."""
+    for rows in _pieces(weight, halves):
+        values, scale = int8_rows(rows, levels)
+        yield panels_of(values), scale
+
+
+def _pieces(weight: Parameter, halves: int) -> Iterator[FloatArray]:
+    """The rows of some whole panels at a time; the last panel of each half may have fewer."""
     outputs = weight.shape[0] // halves
     for half in range(halves):
         for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
             stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
-            values, scale = int8_rows(weight.take(half * outputs + start, half * outputs + stop), levels)
-            yield panels_of(values), scale
+            yield weight.take(half * outputs + start, half * outputs + stop)
 
 
 def panels_of(values: NDArray[np.int8], step: int = DEPTH) -> NDArray[np.int8]:
@@ -52,14 +58,11 @@ def int4_shapes(weight: Parameter, block: int, halves: int = 1) -> tuple[tuple[i
 
 def packed_int4(weight: Parameter, block: int, halves: int = 1) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
     """int4 of `weight` in panels, some at a time, and their scales, both of the shapes of `int4_shapes`."""
-    outputs = weight.shape[0] // halves
-    for half in range(halves):
-        for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
-            stop = min(start + PANELS_A_PIECE * COLUMNS, outputs)
-            values, scale = int4_blocks(weight.take(half * outputs + start, half * outputs + stop), block)
-            panels = panels_of(values, max(block, DEPTH))
-            pairs: NDArray[np.uint8] = panels.reshape(len(panels), -1, 2, COLUMNS, GROUP).view(np.uint8)
-            padded = np.zeros((len(panels) * COLUMNS, panels.shape[1] * GROUP // block), np.float32)
-            padded[: scale.shape[0], : scale.shape[1]] = scale
-            by_block = padded.reshape(len(panels), COLUMNS, -1).transpose(0, 2, 1)
-            yield (pairs[:, :, 0] & LOW) | (pairs[:, :, 1] << FOUR), np.ascontiguousarray(by_block)
+    for rows in _pieces(weight, halves):
+        values, scale = int4_blocks(rows, block)
+        panels = panels_of(values, max(block, DEPTH))
+        pairs: NDArray[np.uint8] = panels.reshape(len(panels), -1, 2, COLUMNS, GROUP).view(np.uint8)
+        padded = np.zeros((len(panels) * COLUMNS, panels.shape[1] * GROUP // block), np.float32)
+        padded[: scale.shape[0], : scale.shape[1]] = scale
+        by_block = padded.reshape(len(panels), COLUMNS, -1).transpose(0, 2, 1)
+        yield (pairs[:, :, 0] & LOW) | (pairs[:, :, 1] << FOUR), np.ascontiguousarray(by_block)

@@ -2,7 +2,7 @@
 
 The file has the task of a generation model, its limits, default settings and the tokens with a meaning. It is read
 strictly: a field that is missing, unknown or not as it should be is an error that names it. A field of the caller that
-contradicts another, or that the way of decoding would not read, is refused; a default of the model gives way to what
+contradicts another, or that the decoding method would not read, is refused; a default of the model gives way to what
 the caller asks for.
 """
 

@@ -121,7 +121,7 @@ def test_openvino_is_for_encoders(checkpoint: Path, tmp_path: Path, capsys: pyte
     assert main([*words, "--repository", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "--cpu-runtime openvino is for encoders" in said
-    assert "Use native (int8), onnxruntime or auto." in said
+    assert "Use native (int8 and int4), onnxruntime or auto." in said
     assert contents(tmp_path) == {}
 
 

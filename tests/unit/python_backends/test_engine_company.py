@@ -118,7 +118,7 @@ with Engine.open(folder, slots=8, max_queue=8, threads=1, runtime="native") as e
 """
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
+@pytest.mark.skipif(not HAS_NATIVE or len(KERNELS) < 2, reason="this processor runs one kind of kernels, or none")
 @pytest.mark.parametrize("precision", ["int8", "int4 in large blocks"])
 @pytest.mark.parametrize("family", WIDE)
 def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path], family: str, precision: str) -> None:
@@ -130,7 +130,7 @@ def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         assert done.stderr.splitlines()[-1:] == [name]
         found[name] = done.stdout
-    assert found and len(set(found.values())) == 1 and "log_probs=(" in next(iter(found.values()))
+    assert len(set(found.values())) == 1 and "log_probs=(" in next(iter(found.values()))
 
 
 @pytest.mark.parametrize(
