@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	$(BIN)/$(PIP) --constraint constraints.txt --no-build-isolation --editable '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
 	@touch $@
 
-$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h) hfx/native/build.py | $(STAMP)
+$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py | $(STAMP)
 	$(BIN)/python -m hfx.native.build
 
 format: install ## Format the code and sort the imports

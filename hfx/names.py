@@ -15,6 +15,7 @@ NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]*")
 NAME_MAX_LENGTH = 128  # a folder name with the longest suffix stays far below the 255 bytes that file systems allow
 
 MANIFEST_FILE = "hfx.json"
+COMPILED_TOKENIZER = "tokenizer.hfx"  # in NAME_tokenize/1, with the library of hfx/native that reads it
 PACKAGES_FOLDER = "packages"  # in a version folder: unpacked wheels of a bundle (hfx.deploy)
 
 # The members of a model NAME are NAME + suffix: an encoder's steps, or a generator's engine.

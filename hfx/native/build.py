@@ -1,4 +1,6 @@
-"""Compiles the operators into libhfx_operators.so: `python -m hfx.native.build`, and setup.py when hfx is installed.
+"""Compiles libhfx_operators.so: `python -m hfx.native.build`, and setup.py when hfx is installed.
+
+It has the operators for ONNX Runtime, the tokenizer, and the backend of encoders for Triton.
 
 The compiler is clang of the package ziglang, which pip installs. This file uses the standard library alone, as setup.py
 runs it where hfx isn't installed yet.
@@ -42,7 +44,7 @@ def build(output: Path = HERE / LIBRARY) -> bool:
 
     Raises BuildFailed.
     """
-    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), Path(__file__)]
+    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__)]
     if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return False
     if reason := unsupported():
@@ -62,11 +64,11 @@ def build(output: Path = HERE / LIBRARY) -> bool:
 def commands(output: Path) -> list[list[str]]:
     """The commands that compile each source into an object beside `output`, and last the one that links them."""
     compiles, objects = [], []
-    for source in sorted(HERE.glob("*.cpp")):
+    for source in sorted(HERE.rglob("*.cpp")):
         processor = PROCESSORS.get(source.stem, "").split()
         objects.append(str(output.with_name(f"{source.stem}.o")))
         compiles.append([*ZIG, *FLAGS.split(), *processor, "-c", str(source), "-o", objects[-1]])
-    return [*compiles, [*ZIG, *LINK.split(), *objects, "-lc", "-o", str(output)]]
+    return [*compiles, [*ZIG, *LINK.split(), *objects, "-lc", "-ldl", "-lpthread", "-o", str(output)]]
 
 
 def unsupported() -> str:

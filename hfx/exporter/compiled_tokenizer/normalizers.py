@@ -1,0 +1,166 @@
+"""A tokenizer's normalizer as the steps of hfx/native/tokenizer/normalizer.h."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any
+
+from hfx.exporter.compiled_tokenizer import characters
+from hfx.exporter.compiled_tokenizer.characters import CharMap, char_map
+from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, blocks
+
+MOST_STEPS = 32
+
+
+class Kind(IntEnum):
+    """The kinds of steps of normalizer.h."""
+
+    MAP = 1
+    ORDER, COMPOSE, REPLACE, REPLACE_RUN, STRIP, PREPEND, PRECOMPILED = range(2, 9)
+
+
+# A character map, which is joined with its neighbours, or what adds the sections of a step: it, flags and value.
+Part = CharMap | Callable[[Writer], tuple[int, int, int, int]]
+
+
+def add_normalizer(writer: Writer, spec: dict[str, Any] | None) -> None:
+    """Add the normalizer of a tokenizer.json. Raises NotCompiled."""
+    parts: list[Part] = []
+    for part in _parts(spec) if spec else ():
+        if isinstance(part, CharMap) and parts and isinstance(parts[-1], CharMap):
+            parts[-1] = parts[-1].then(part)
+        else:
+            parts.append(part)
+    steps = [(Kind.MAP, part.add(writer), 0, 0) if isinstance(part, CharMap) else part(writer) for part in parts]
+    if len(steps) > MOST_STEPS:
+        raise NotCompiled(f"a normalizer of {len(steps)} steps")
+    writer.add_steps(Tag.NORMALIZER, steps)
+
+
+# Of DeBERTa-v3: runs are gone when single characters are replaced, and a blank is none of these.
+SAME_AS = {r"\s{2,}|[\n\r\t]": (r"\s{2,}", "[\n\r\t]")}
+
+
+def _parts(spec: dict[str, Any]) -> Iterator[Part]:
+    kind = spec["type"]
+    if kind == "Sequence":
+        for inner in spec["normalizers"]:
+            yield from _parts(inner)
+    elif kind == "Replace" and (patterns := SAME_AS.get(spec["pattern"].get("Regex", ""))):
+        for pattern in patterns:
+            yield _replace({**spec, "pattern": {"Regex": pattern}})
+    elif kind == "BertNormalizer":
+        yield from _bert(spec)
+    elif kind in ("NFC", "NFD", "NFKC", "NFKD"):
+        yield characters.decomposition(f"{kind[:-1]}D")
+        yield _order
+        yield from [_compose] if kind.endswith("C") else []
+    elif kind in ("Lowercase", "StripAccents", "Nmt"):
+        yield char_map(_library(spec))
+    elif kind in OTHERS:
+        yield OTHERS[kind](spec)
+    else:
+        raise NotCompiled(f"a normalizer {kind}")
+
+
+def _bert(spec: dict[str, Any]) -> Iterator[Part]:
+    lowercase = spec["lowercase"]
+    strips = lowercase if spec["strip_accents"] is None else spec["strip_accents"]
+    off = {
+        "type": "BertNormalizer",
+        "clean_text": False,
+        "handle_chinese_chars": False,
+        "strip_accents": False,
+        "lowercase": False,
+    }
+    for switch in ("clean_text", "handle_chinese_chars"):
+        if spec[switch]:
+            yield char_map(_library({**off, switch: True}))
+    if strips:
+        # It decomposes, and drops the marks that don't take space: which those are shows in characters alone.
+        yield characters.decomposition("NFD")
+        yield _order
+        yield char_map(_library({**off, "strip_accents": True}))
+    if lowercase:
+        yield char_map(_library({**off, "lowercase": True}))
+
+
+def _library(spec: dict[str, Any]) -> Any:
+    """A normalizer of the library, which reads them in whole tokenizers alone."""
+    from tokenizers import Tokenizer
+
+    empty = {"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}, "added_tokens": [], "normalizer": spec}
+    return Tokenizer.from_str(json.dumps({"version": "1.0", **empty})).normalizer
+
+
+def _order(writer: Writer) -> tuple[int, int, int, int]:
+    return Kind.ORDER, writer.add(*blocks(characters.combining_classes())), 0, 0
+
+
+def _compose(writer: Writer) -> tuple[int, int, int, int]:
+    tables = blocks(characters.combining_classes())
+    return Kind.COMPOSE, writer.add(*tables, characters.compositions()), 0, 0
+
+
+def _strip(spec: dict[str, Any]) -> Part:
+    from tokenizers import pre_tokenizers
+
+    sides = spec["strip_left"] * 1 + spec["strip_right"] * 2
+    spaces = 1 - characters.kept(pre_tokenizers.WhitespaceSplit())
+    return lambda writer: (Kind.STRIP, writer.add(*blocks(spaces)), sides, 0)
+
+
+def _prepend(spec: dict[str, Any]) -> Part:
+    return lambda writer: (Kind.PREPEND, writer.add(spec["prepend"].encode()), 0, 0)
+
+
+def _replace(spec: dict[str, Any]) -> Part:
+    (form, pattern), content = next(iter(spec["pattern"].items())), spec["content"]
+    if form == "String":
+        return _replace_text(pattern, content)
+    # One character, of itself or a class; and how often.
+    found = re.fullmatch(r"([^\\.^$|?*+()\[\]{}]|\\[sdw]|\\[pP]\{\w+\}|\[[^\[\]\\&]+\])(?:(\+)|\{(\d+),\})?", pattern)
+    if not found:
+        raise NotCompiled(f"a normalizer that replaces {pattern!r}")
+    character, plus, least = found.groups()
+    if not plus and not least:
+        return char_map(_library(spec))
+    if least == "0":
+        raise NotCompiled(f"a normalizer that replaces {pattern!r}")
+    members = characters.matches(character)
+    return lambda writer: (Kind.REPLACE_RUN, writer.add(*blocks(members), content.encode()), 0, int(least or 1))
+
+
+def _replace_text(pattern: str, content: str) -> Part:
+    if not pattern:
+        raise NotCompiled("a normalizer that replaces nothing")
+    if len(pattern) > 1:
+        return lambda writer: (Kind.REPLACE, writer.add(pattern.encode(), content.encode()), 0, 0)
+    mapped = CharMap(texts=[content])
+    mapped.codes[ord(pattern)] = -1
+    return mapped
+
+
+def _precompiled(spec: dict[str, Any]) -> Part:
+    table = base64.b64decode(spec["precompiled_charsmap"] or "")
+
+    def add(writer: Writer) -> tuple[int, int, int, int]:
+        try:
+            from hfx.exporter.compiled_tokenizer.precompiled import add_precompiled
+        except ImportError:
+            raise NotCompiled("a normalizer Precompiled") from None
+        return Kind.PRECOMPILED, add_precompiled(writer, table), 0, 0
+
+    return add
+
+
+OTHERS: dict[str, Callable[[dict[str, Any]], Part]] = {
+    "Strip": _strip,
+    "Prepend": _prepend,
+    "Replace": _replace,
+    "Precompiled": _precompiled,
+}

@@ -1,0 +1,63 @@
+// Characters of UTF-8, which is known to be valid: what isn't is read as something, and never past its end.
+#pragma once
+#include "../memory.h"
+
+namespace hfx {
+
+// The code point at `at`, which is before `end`; returns its bytes.
+inline size_t decode(const char *at, const char *end, uint32_t &code) {
+    uint8_t first = uint8_t(*at);
+    code = first;
+    if (first < 0x80) return 1;
+    size_t bytes = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    if (size_t(end - at) < bytes) return 1;
+    code = first & (0x7f >> bytes);
+    for (size_t next = 1; next < bytes; next++) code = code << 6 | (uint8_t(at[next]) & 0x3f);
+    return bytes;
+}
+
+// The code point that ends at `end`, which is behind `begin`; returns its bytes.
+inline size_t decode_last(const char *begin, const char *end, uint32_t &code) {
+    const char *at = end - 1;
+    while (at > begin && end - at < 4 && (*at & 0xc0) == 0x80) at--;
+    decode(at, end, code);
+    return size_t(end - at);
+}
+
+// Writes `code` to four bytes at `to`; returns how many it has.
+inline size_t encode(uint32_t code, char *to) {
+    if (code < 0x80) return to[0] = char(code), 1;
+    size_t bytes = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t at = bytes; --at; code >>= 6) to[at] = char(0x80 | (code & 0x3f));
+    to[0] = char((0xf00 >> bytes & 0xf0) | code);
+    return bytes;
+}
+
+[[nodiscard]] inline bool append(Text &to, uint32_t code) {
+    char bytes[4];
+    return to.append(bytes, encode(code, bytes));
+}
+
+// Whether a text is UTF-8 of Unicode's scalar values (RFC 3629).
+inline bool valid_utf8(Span text) {
+    const char *at = text.data, *end = at + text.size;
+    while (at < end) {
+        uint8_t first = uint8_t(*at);
+        if (first < 0x80) {
+            at++;
+            continue;
+        }
+        size_t bytes = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+        if (first < 0xc2 || first > 0xf4 || size_t(end - at) < bytes) return false;
+        for (size_t next = 1; next < bytes; next++)
+            if ((at[next] & 0xc0) != 0x80) return false;
+        uint32_t code;
+        decode(at, end, code);
+        uint32_t least = bytes == 2 ? 0x80 : bytes == 3 ? 0x800 : 0x10000;
+        if (code < least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+        at += bytes;
+    }
+    return true;
+}
+
+}  // namespace hfx

@@ -1,0 +1,20 @@
+// WordPiece: the longest token that a word begins with, then the longest "##..." of the rest, and so on.
+#pragma once
+#include "tokenizer.h"
+#include "trie.h"
+
+namespace hfx {
+
+class WordPiece {
+public:
+    // Sections {Trie of the vocabulary, the prefix of tokens inside words}; flags: id of the unknown token; value: words
+    // of more characters are unknown.
+    const char *open(const File &file, const Step &step, uint32_t tokens);
+    [[nodiscard]] bool encode(Span word, uint32_t number, Array<Token> &to) const;
+
+private:
+    Trie trie_;
+    uint32_t inside_ = 0, unknown_ = 0, most_characters_ = 0;
+};
+
+}  // namespace hfx

@@ -1,0 +1,220 @@
+"""Compiled tokenizers beside the library's own: the same ids and words, and files that are not whole are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from hfx.errors import HfxError
+from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
+from hfx.exporter.compiled_tokenizer.proof import every_character, first_difference, generated
+from hfx.native.tokenizers import CompiledTokenizer
+from tests import zoo
+
+GENERATED, WITH_WORDS = 6_000, 1_500
+CHECKPOINTS = (  # each with another kind of tokenizer
+    "sentiment-distilbert", "entities-bert", "similar-mpnet", "topics-roberta", "stories-gpt2", "sentiment-albert",
+    "sentiment-deberta", "sentiment-xlm-roberta", "summaries-t5",
+)  # fmt: skip
+BERT, ROBERTA, ALBERT = "entities-bert", "topics-roberta", "sentiment-albert"
+SENTENCES = [
+    "The quick brown fox doesn't jump.",
+    "Caf\u00e9 na\u00efve \u4f60\u597d 12,345!",
+    "  two  blanks\n\tand more ",
+] * 20
+
+
+def published(checkpoint: str, folder: Path) -> Path:
+    """The tokenizer.json of a checkpoint, as an export writes it."""
+    from transformers import AutoTokenizer
+
+    path = folder / "tokenizer.json"
+    AutoTokenizer.from_pretrained(zoo.tokenizer(checkpoint)).backend_tokenizer.save(str(path))
+    return path
+
+
+def opened(path: Path) -> tuple[CompiledTokenizer, Any]:
+    """The compiled tokenizer of a tokenizer.json, and the library's."""
+    compiled = path.with_name("tokenizer.hfx")
+    compiled.write_bytes(compile_tokenizer(path))
+    library = Tokenizer.from_file(str(path))
+    library.no_truncation()
+    library.no_padding()
+    return CompiledTokenizer(compiled), library
+
+
+def compare(path: Path) -> None:
+    compiled, library = opened(path)
+    assert first_difference(compiled, library, islice(generated(library), GENERATED)) is None
+    assert first_difference(compiled, library, islice(generated(library, 1), WITH_WORDS), words=True) is None
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_ids_and_words_are_the_librarys(checkpoint: str, tmp_path: Path) -> None:
+    compare(published(checkpoint, tmp_path))
+
+
+@pytest.mark.parametrize("checkpoint", [BERT, ROBERTA, ALBERT])
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.full)])
+def test_every_character_has_the_librarys_ids(step: int, checkpoint: str, tmp_path: Path) -> None:
+    compiled, library = opened(published(checkpoint, tmp_path))
+    texts = islice(every_character(), 0, None, step)  # each character is in four of them
+    assert first_difference(compiled, library, texts) is None
+
+
+def word_piece(**options: Any) -> Tokenizer:
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(**options)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.train_from_iterator(SENTENCES, trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]", "[SEP]"]))
+    return made
+
+
+def byte_level(normalizer: Any = None, prefix: bool = False) -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.normalizer = normalizer
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    return made
+
+
+def with_added(made: Tokenizer) -> Tokenizer:
+    from tokenizers import AddedToken
+
+    made.add_tokens(
+        [AddedToken("new word", normalized=True), AddedToken("caf\u00e9", normalized=True, single_word=True)]
+    )
+    made.add_special_tokens(
+        [AddedToken("<l>", lstrip=True), AddedToken("<r>", rstrip=True), AddedToken("<one>", single_word=True)]
+    )
+    return made
+
+
+def with_template(made: Tokenizer) -> Tokenizer:
+    made.add_special_tokens(["<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>",
+        "<s> $A </s> </s> $B:1 </s>:1",
+        [("<s>", made.token_to_id("<s>")), ("</s>", made.token_to_id("</s>"))],
+    )
+    return made
+
+
+MADE = {
+    "no accents stripped": lambda: word_piece(lowercase=True, strip_accents=False),
+    "accents stripped, case kept": lambda: word_piece(lowercase=False, strip_accents=True),
+    "nothing normalized": lambda: word_piece(
+        clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False
+    ),
+    "ModernBERT's": lambda: byte_level(normalizers.NFC()),
+    "a blank before each text": lambda: byte_level(prefix=True),
+    "GPT-2's, lower case": lambda: byte_level(normalizers.Sequence([normalizers.NFKD(), normalizers.Lowercase()])),
+    "added tokens of WordPiece": lambda: with_added(word_piece(lowercase=True)),
+    "added tokens of bytes": lambda: with_added(byte_level()),
+    "a template": lambda: with_template(byte_level()),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_settings_of_tokenizers_are_honoured(name: str, tmp_path: Path) -> None:
+    MADE[name]().save(str(tmp_path / "tokenizer.json"))
+    compare(tmp_path / "tokenizer.json")
+
+
+def test_a_mark_is_put_where_the_first_character_was_kept(tmp_path: Path) -> None:
+    characters = [f"{inside}{character}" for inside in ("", "##") for character in "abcdef ▁"]
+    made = Tokenizer(
+        models.WordPiece({token: at for at, token in enumerate(["[UNK]", *characters])}, unk_token="[UNK]")
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Replace("fe", "e"), normalizers.Replace(Regex("[a-c]{2,}"), ""), normalizers.Strip()]
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    made.save(str(tmp_path / "tokenizer.json"))
+    compiled, library = opened(tmp_path / "tokenizer.json")
+    for text in ("de", "fed", "ade", "abde", " de", "de ab", "abab", "a", "ab de fe"):
+        assert compiled.encode(text) == library.encode(text).ids
+
+
+def test_special_tokens_around_a_text_and_a_pair(tmp_path: Path) -> None:
+    made = with_template(byte_level())
+    made.save(str(tmp_path / "tokenizer.json"))
+    compiled, _ = opened(tmp_path / "tokenizer.json")
+    begin, end = made.token_to_id("<s>"), made.token_to_id("</s>")
+    assert compiled.template(pair=False) == ([begin, end], [0, 0], [1, 0, 1], [0, 0])
+    assert compiled.template(pair=True) == ([begin, end, end, end], [0, 0, 0, 1], [1, 2, 1], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: setattr(made, "pre_tokenizer", pre_tokenizers.UnicodeScripts()),
+        lambda made: setattr(made, "normalizer", normalizers.Replace("a", "b")) or setattr(made, "model", models.BPE()),
+        lambda made: setattr(made, "model", models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")),
+    ],
+    ids=["another pre-tokenizer", "words of no bytes", "another model"],
+)
+def test_what_is_not_known_is_not_compiled(change: Any, tmp_path: Path) -> None:
+    made = word_piece()
+    change(made)
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(NotCompiled):
+        compile_tokenizer(tmp_path / "tokenizer.json")
+
+
+DAMAGED = """
+import random, sys
+from pathlib import Path
+from hfx.errors import HfxError
+from hfx.native.tokenizers import CompiledTokenizer
+content, folder, chance = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), random.Random(0)
+refused = 0
+for n in range(400):
+    damaged = bytearray(content)
+    if n % 2:
+        del damaged[chance.randrange(len(damaged)):]
+    else:
+        reach = len(damaged) if n % 4 else 600
+        for _ in range(chance.randrange(1, 6)):
+            damaged[chance.randrange(reach)] = chance.choice((0, 1, 127, 255, chance.randrange(256)))
+    path = folder / f"{n}.hfx"
+    path.write_bytes(damaged)
+    try:
+        opened = CompiledTokenizer(path)
+        for text in ("", "a caf\\u00e9 [SEP] \\u4f60\\u597d x" * 3, "\\U0010ffff\\u0301"):
+            opened.encode(text)
+    except (HfxError, ValueError, OSError, MemoryError):
+        refused += 1
+    path.unlink()
+print(refused)
+"""
+
+
+@pytest.mark.parametrize("checkpoint", [BERT, ROBERTA, ALBERT])
+def test_a_damaged_file_ends_no_process(checkpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "whole.hfx"
+    path.write_bytes(compile_tokenizer(published(checkpoint, tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-c", DAMAGED, str(path), str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 200  # a file that is cut is always refused
+
+
+def test_a_huge_text_takes_time_in_proportion(tmp_path: Path) -> None:
+    compiled, library = opened(published(ROBERTA, tmp_path))
+    for text in ("x" * 1_000_000, "ab " * 200_000, "\u0301" * 300_000):
+        assert compiled.encode(text) == library.encode(text, add_special_tokens=False).ids
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises((HfxError, OSError, ValueError), match="none"):
+        CompiledTokenizer(tmp_path / "none.hfx")
