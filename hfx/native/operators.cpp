@@ -439,8 +439,10 @@ void make_forms() {
 // Domain and operators live as long as the process.
 Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     static ort::Domain *domain;
-    if (!api) api = base->api(ort::VERSION);
+    const Api *given = base->api(ort::VERSION);
+    if (!api) api = given;
     if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
+    if (api != given) return base->api(1)->fail(ort::FAIL, "hfx: another ONNX Runtime of this process has these operators");
     if (!chosen) chosen = kernels();
     if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni and none");
     if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8");

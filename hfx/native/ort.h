@@ -1,4 +1,4 @@
-// The part of ONNX Runtime's C interface that custom operators need.
+// The part of ONNX Runtime's C interface that custom operators need, and that runs a graph.
 //
 // The interface is a table of functions that only ever grows at its end, so that a slot's number stays true for all
 // later versions (onnxruntime_c_api.h; version 17 is the first with all of these).
@@ -17,12 +17,17 @@ struct KernelInfo;
 struct KernelContext;
 struct Domain;
 struct SessionOptions;
+struct Env;
+struct Session;
+struct TypeInfo;
+struct TensorInfo;
 
 constexpr uint32_t VERSION = 17;
 constexpr int FAIL = 1, INVALID_ARGUMENT = 2;                    // OrtErrorCode
 constexpr int FLOAT = 1, UINT8 = 2, INT8 = 3, INT32 = 6, INT64 = 7, BOOL = 9, FLOAT16 = 10;  // ONNXTensorElementDataType
 constexpr int REQUIRED = 0, OPTIONAL = 1;                        // OrtCustomOpInputOutputCharacteristic
 constexpr int ARENA = 1, DEFAULT_MEMORY = 0;                     // OrtAllocatorType, OrtMemType
+constexpr int ERRORS = 3;                                        // OrtLoggingLevel
 
 // OrtApi: a slot is called by its number and signature.
 struct Api {
@@ -57,6 +62,39 @@ struct Api {
     Status *parallel(const KernelContext *context, void (*work)(void *, size_t), size_t count, void *data) const {
         return call<274, Status *>(context, work, count, size_t(0), data);
     }
+
+    // Of sessions.
+    const char *message(const Status *status) const { return call<2, const char *>(status); }
+    Status *make_env(int level, const char *name, Env **out) const { return call<3, Status *>(level, name, out); }
+    Status *no_telemetry(const Env *env) const { return call<6, Status *>(env); }
+    Status *make_session(const Env *env, const char *path, const SessionOptions *options, Session **out) const { return call<7, Status *>(env, path, options, out); }
+    Status *run(Session *session, const char *const *inputs, const Value *const *values, size_t count, const char *const *outputs, size_t wanted, Value **made) const {
+        return call<9, Status *>(session, static_cast<const void *>(nullptr), inputs, values, count, outputs, wanted, made);
+    }
+    Status *make_options(SessionOptions **out) const { return call<10, Status *>(out); }
+    Status *execution_mode(SessionOptions *options, int parallel) const { return call<13, Status *>(options, parallel); }
+    Status *no_memory_pattern(SessionOptions *options) const { return call<17, Status *>(options); }
+    Status *no_memory_arena(SessionOptions *options) const { return call<19, Status *>(options); }
+    Status *graph_level(SessionOptions *options, int level) const { return call<23, Status *>(options, level); }
+    Status *threads_in_operators(SessionOptions *options, int count) const { return call<24, Status *>(options, count); }
+    Status *threads_of_operators(SessionOptions *options, int count) const { return call<25, Status *>(options, count); }
+    Status *entry(SessionOptions *options, const char *key, const char *value) const { return call<130, Status *>(options, key, value); }
+    Status *input_count(const Session *session, size_t *out) const { return call<30, Status *>(session, out); }
+    Status *output_count(const Session *session, size_t *out) const { return call<31, Status *>(session, out); }
+    Status *input_type(const Session *session, size_t index, TypeInfo **out) const { return call<33, Status *>(session, index, out); }
+    Status *output_type(const Session *session, size_t index, TypeInfo **out) const { return call<34, Status *>(session, index, out); }
+    Status *input_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<36, Status *>(session, index, from, out); }
+    Status *output_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<37, Status *>(session, index, from, out); }
+    Status *tensor_info(const TypeInfo *type, const TensorInfo **out) const { return call<55, Status *>(type, out); }
+    Status *element_type(const TensorInfo *info, int *out) const { return call<60, Status *>(info, out); }
+    Status *default_allocator(Allocator **out) const { return call<78, Status *>(out); }
+    Status *tensor(const MemoryInfo *memory, void *data, size_t bytes, const int64_t *shape, size_t rank, int type, Value **out) const {
+        return call<49, Status *>(memory, data, bytes, shape, rank, type, out);
+    }
+    void release(Session *session) const { call<95, void>(session); }
+    void release(Value *value) const { call<96, void>(value); }
+    void release(TypeInfo *type) const { call<98, void>(type); }
+    void release(SessionOptions *options) const { call<100, void>(options); }
 };
 
 struct ApiBase {

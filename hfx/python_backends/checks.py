@@ -7,7 +7,6 @@ field and says what is allowed.
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -166,7 +165,7 @@ TRITON_NAMES = frozenset(
 TRITON_PREFIX = "triton_"
 
 KINDS = {int: "a whole number", bool: "true or false"}
-NAME_LENGTH = 60  # characters of an unknown name that are compared and shown: it may be as long as a body
+NAME_LENGTH = 60  # characters of an unknown name that are shown: it may be as long as a body
 
 
 def parse_parameters(text: str) -> dict[str, Any]:
@@ -183,10 +182,10 @@ def encoder_settings(text: str, task: str) -> dict[str, Any]:
     types = {name: kind for name, kind in TASKS[task].options.items() if kind in KINDS}
     for name, value in parameters.items():
         if name not in types:
-            short = name[:NAME_LENGTH]
-            raise ValueError(f"{short} is no parameter of this model; {_hint(short, types)}")
+            known = f"its parameters are {', '.join(types)}" if types else "it takes none"
+            raise ValueError(f"{name[:NAME_LENGTH]} is no parameter of this model; {known}")
         if type(value) is not types[name]:
-            raise ValueError(f"{name} is {reprlib.repr(value)}; allowed: {KINDS[types[name]]}")
+            raise ValueError(f"{name} has another type; allowed: {KINDS[types[name]]}")
     return parameters
 
 
@@ -198,10 +197,3 @@ def nearest(name: str, names: Collection[str]) -> str | None:
 
 def _is_tritons(name: str) -> bool:
     return name in TRITON_NAMES or name.startswith(TRITON_PREFIX)
-
-
-def _hint(name: str, types: Collection[str]) -> str:
-    if not types:
-        return "it takes none"
-    near = nearest(name, types)
-    return f"did you mean {near}?" if near else f"its parameters are {', '.join(types)}"

@@ -49,7 +49,7 @@ def relay_files() -> Files:
 
 def onnxruntime_files() -> Files:
     """Target name (with folders) in BACKENDS/onnxruntime -> source."""
-    package = {**_flat(("__init__", "errors", "spaces")), **_packages(("onnxruntime", "tasks"))}
+    package = {**_flat(("__init__",)), **_packages(("onnxruntime",))}
     entry = package.pop("onnxruntime/entry.py")
     return {"model.py": entry, **{f"{BACKEND_PACKAGE}/{target}": source for target, source in package.items()}}
 

@@ -119,7 +119,7 @@ def refuse_tokens(field: str, ids: Iterable[int], vocab_size: int | None, tokeni
         return
     beyond = sorted({token for token in ids if token >= vocab_size})
     if beyond:
-        tokens = ", ".join(repr(tokenizer.id_to_token(token)) for token in beyond[:TOKENS_SHOWN])
+        tokens = ", ".join(f"'{tokenizer.id_to_token(token)}'" for token in beyond[:TOKENS_SHOWN])
         raise InvalidInput(f"{field} has the token {tokens}, which the model has no embedding of")
 
 

@@ -38,8 +38,6 @@ OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 SKIPS_PADDING = "skips_padding"
 # Parameter: the ONNX file of a model whose default_model_filename is Python's (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
-# Parameter: the folder, in the model's, with the files of the postprocessing that is done in the same process.
-POSTPROCESS = "postprocess"
 
 
 class ConfigError(ValueError):

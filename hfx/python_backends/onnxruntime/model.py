@@ -1,7 +1,6 @@
 """Triton adapter of `backend: "onnxruntime"`: one instance of one model.
 
-How a batch is run stands in ragged.py, how a session is opened in sessions.py. Where the parameter `postprocess` names
-a folder, the task's answers are made here, too: of what is published, the server makes such a model (hfx/triton).
+How a batch is run stands in ragged.py, how a session is opened in sessions.py.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from ..errors import InvalidInput
-from ..tasks.inputs import read_request
-from ..tasks.postprocessing import Postprocessor, answer_each, open_postprocessor
-from .config import POSTPROCESS, Config, model_file, parameters
+from .config import model_file
 from .ragged import InvalidShape, Layout, Request, answer, check
 from .sessions import open_session
 
@@ -35,10 +31,6 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"])
         self.outputs = tuple(each["name"] for each in config["output"])
-        self.postprocessor: Postprocessor | None = None
-        if name := parameters(config).get(POSTPROCESS):
-            self.postprocessor = open_postprocessor(folder / name)
-            config = _of_graph(config, self.postprocessor)
         path = model_file(config, folder / args["model_version"])
         kind, device_id = args["model_instance_kind"], int(args["model_instance_device_id"])
         self.session = open_session(config, path, kind, device_id)
@@ -53,11 +45,9 @@ class TritonPythonModel:
         live = [request for request, gone in zip(requests, cancelled, strict=True) if not gone]
         wanted = [self._wanted(request) for request in live]
         began = time.perf_counter()
-        answers: Any = answer(self.session, self.layout, list(map(self._read, live, wanted)))
+        answers = answer(self.session, self.layout, list(map(self._read, live, wanted)))
         if live:
             self.seconds = (time.perf_counter() - began) / len(live)
-        if self.postprocessor is not None:
-            answers = self._answers(self.postprocessor, live, answers)
         responses = map(_response, answers, wanted)
         return [_cancellation() if gone else next(responses) for gone in cancelled]
 
@@ -68,26 +58,7 @@ class TritonPythonModel:
     def _read(self, request: Any, wanted: tuple[str, ...]) -> Request:
         given = {tensor.name(): tensor for tensor in request.inputs()}
         feed = {name: given[name].as_numpy() for name in self.layout.inputs if name in given}
-        return Request(feed, wanted if self.postprocessor is None else self.layout.outputs)
-
-    def _answers(self, postprocessor: Postprocessor, requests: list[Any], outputs: list[Any]) -> list[Any]:
-        """The answers to the requests of which the net made `outputs`, beside these."""
-        required, optional = postprocessor.required, postprocessor.optional
-        tensors = [
-            made if isinstance(made, Exception) else read_request(request, required, optional, made)
-            for request, made in zip(requests, outputs, strict=True)
-        ]
-        return [
-            made if isinstance(made, Exception) else outputs[at] | made
-            for at, made in enumerate(answer_each(postprocessor, tensors))
-        ]
-
-
-def _of_graph(config: Config, postprocessor: Postprocessor) -> Config:
-    """The configuration without the tensors that only the postprocessor knows."""
-    inputs = [each for each in config["input"] if each["name"] not in postprocessor.optional]
-    outputs = [each for each in config["output"] if each["name"] in postprocessor.required]
-    return {**config, "input": inputs, "output": outputs}
+        return Request(feed, wanted)
 
 
 def _cancellation() -> Any:
@@ -95,9 +66,8 @@ def _cancellation() -> Any:
 
 
 def _response(outputs: Any, wanted: tuple[str, ...]) -> Any:
-    if isinstance(outputs, InvalidShape | InvalidInput):
-        period = "." if isinstance(outputs, InvalidShape) else ""  # the words of NAME_postprocess have none
-        return pb.InferenceResponse(error=pb.TritonError(f"{outputs}{period}", pb.TritonError.INVALID_ARG))
+    if isinstance(outputs, InvalidShape):
+        return pb.InferenceResponse(error=pb.TritonError(f"{outputs}.", pb.TritonError.INVALID_ARG))
     if isinstance(outputs, Exception):
         error = pb.TritonError(f"the model could not be run: {outputs}", pb.TritonError.INTERNAL)
         return pb.InferenceResponse(error=error)

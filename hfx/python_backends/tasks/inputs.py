@@ -16,14 +16,13 @@ TOP_K = "top_k"
 
 
 def read_request(
-    request: Any, required: Collection[str], optional: Collection[str], outputs: Tensors | None = None
+    request: Any, required: Collection[str], optional: Collection[str]
 ) -> dict[str, NDArray[Any]] | InvalidInput:
     """The tensors of a request of Triton by name: all `required` and any `optional` ones, or why it can't be taken.
 
-    `outputs` are tensors that are known already: those of the net, where it runs in the same process. NAME_tokenize
-    makes zeros of `optional` ones that a caller left out.
+    NAME_tokenize makes zeros of `optional` ones that a caller left out.
     """
-    arrays = dict(outputs or {})
+    arrays = dict[str, NDArray[Any]]()
     for tensor in request.inputs():
         name = tensor.name()
         if name in required:

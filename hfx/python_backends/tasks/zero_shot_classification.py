@@ -44,7 +44,7 @@ class Postprocessor:
         count = top_k(tensors, self._default_top_k, labels.shape[1])
         alone = self._alone(tensors, labels.shape)
         scores = [self._scores(row, by_itself) for row, by_itself in zip(logits, alone, strict=True)]
-        best = [row.argsort()[::-1][:count] for row in scores]
+        best = [row.argsort(kind="stable")[::-1][:count] for row in scores]
         return {
             "label": np.stack([row[order] for row, order in zip(labels, best, strict=True)]),
             "score": np.stack([row[order] for row, order in zip(scores, best, strict=True)]),

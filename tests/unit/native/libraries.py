@@ -67,7 +67,7 @@ def compiled() -> Path:
     """All kernels for AVX512-VNNI, compiled once for each state of the sources."""
     if "avx512-vnni" not in KERNELS:
         pytest.skip("this processor has no AVX512-VNNI")
-    command = [*_compiler(), *FLAGS]
+    command = [*compiler(), *FLAGS]
     digest = hashlib.sha256(repr(command).encode())
     for source in sorted([*SOURCES, *NATIVE.glob("*.h"), *HERE.glob("*.h")]):
         digest.update(source.read_bytes())
@@ -85,7 +85,8 @@ def compiled() -> Path:
     return built("native-kernels", digest.hexdigest()[:16], compile_all) / "kernels.so"
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
+    """The command of a compiler of C++. Skips the test where there is none."""
     if shutil.which("g++"):
         return ["g++"]
     if importlib.util.find_spec("ziglang"):

@@ -1,0 +1,155 @@
+#include "answer.h"
+#include "refusals.h"
+#include "scores.h"
+
+namespace hfx {
+namespace {
+
+constexpr int64_t MOST = INT32_MAX;
+
+// How many answers each row of a request wants, at most `available`; false: it is refused.
+bool count_answers(const Inputs &inputs, size_t otherwise, size_t available, size_t &count, Text &refusal) {
+    size_t wanted = otherwise ? otherwise : available;
+    for (int32_t each : inputs.top_k) {
+        if (each != inputs.top_k[0]) return refuse(refusal, "top_k differs between the rows of one request");
+        if (each < 1) return refuse(refusal, "top_k must be at least 1, not %lld", (long long)each);
+        wanted = size_t(each);
+    }
+    count = wanted < available ? wanted : available;
+    return true;
+}
+
+bool one_a_row(const char *name, const Array<uint8_t> &values, size_t rows, Text &refusal) {
+    if (values.empty() || values.size() == rows) return true;
+    return refuse(refusal, "%s must hold one value a row, not the shape [%zu, 1]", name, values.size());
+}
+
+bool append_float(Output &output, float value) {
+    return output.content.append(reinterpret_cast<const char *>(&value), sizeof value);
+}
+
+}  // namespace
+
+const char *Answer::open(const Json &settings) {
+    int64_t top_k = 0;
+    if (!task_named(settings["task"].text(), task_) || task_ == Task::FEATURE_EXTRACTION)
+        return "task has no answering step";
+    bool classes = task_ == Task::TEXT_CLASSIFICATION;
+    Json given = settings["default_top_k"];
+    if (!given && classes) top_k = 1;
+    else if (given && !given.is_null() && !given.integer(top_k, 1, MOST)) return "default_top_k is no number";
+    default_top_k_ = size_t(top_k);
+    if (task_ == Task::ZERO_SHOT_CLASSIFICATION) {
+        bool both = settings["entailment"].integer(entailment_, 0, MOST) &&
+                    settings["contradiction"].integer(contradiction_, -1, MOST);
+        return both ? nullptr : "entailment and contradiction are no classes";
+    }
+    const char *wrong = classes ? open_labels(settings["labels"]) : nullptr;
+    return wrong ? wrong : open_activation(settings);
+}
+
+const char *Answer::open_labels(const Json &labels) {
+    labels_.clear(), ends_.clear();
+    if (!labels.size()) return "labels is no list of texts";
+    if (!ends_.push(0)) return NO_MEMORY;
+    for (Json each = labels.first(); each; each = each.next()) {
+        if (each.kind() != Json::STRING) return "labels is no list of texts";
+        if (!append(labels_, each.text()) || !ends_.push(labels_.size())) return NO_MEMORY;
+    }
+    return nullptr;
+}
+
+const char *Answer::open_activation(const Json &settings) {
+    Span name = settings["activation"].text();
+    if (name.equals("softmax")) activation_ = Activation::SOFTMAX;
+    else if (name.equals("sigmoid")) activation_ = Activation::SIGMOID;
+    else if (name.equals("none")) activation_ = Activation::NONE;
+    else return "activation is none of softmax, sigmoid, none";
+    return nullptr;
+}
+
+// False: what the net has made is not what the settings say, or the request's tensors do not go together.
+bool Answer::fits(const Inputs &inputs, const Logits &logits, Text &refusal) const {
+    size_t rows = inputs.rows, classes = logits.classes;
+    if (logits.rows != rows) return refuse(refusal, "the net has answered %zu of %zu rows", logits.rows, rows);
+    if (task_ == Task::TEXT_RANKING && !one_a_row("raw_scores", inputs.raw_scores, rows, refusal)) return false;
+    if (task_ != Task::ZERO_SHOT_CLASSIFICATION) {
+        size_t expected = task_ == Task::TEXT_RANKING ? 1 : ends_.size() - 1, found = logits.sequences * classes;
+        return found == expected || refuse(refusal, "the net has %zu classes, not %zu", found, expected);
+    }
+    if (inputs.label_count > logits.sequences || inputs.labels.size() != rows * inputs.label_count)
+        return refuse(refusal, "candidate_labels has the shape [%zu, %zu], not [%zu, %zu]", rows, inputs.label_count,
+                      logits.rows, logits.sequences);
+    if (size_t(entailment_) >= classes || contradiction(classes) >= classes)
+        return refuse(refusal, "the net has %zu classes, which are too few", classes);
+    return true;
+}
+
+bool Answer::answer(const Inputs &inputs, const Logits &logits, Outputs &outputs, Text &refusal) const {
+    refusal.clear();
+    if (!fits(inputs, logits, refusal)) return false;
+    if (task_ == Task::TEXT_RANKING) return rate(inputs, logits, outputs);
+    bool nested = task_ == Task::ZERO_SHOT_CLASSIFICATION;
+    size_t available = nested ? inputs.label_count : logits.classes, count = 0;
+    if (!count_answers(inputs, default_top_k_, available, count, refusal)) return false;
+    if (nested && available != 1 && !one_a_row("multi_label", inputs.multi_label, inputs.rows, refusal)) return false;
+    Output *names = outputs.add("label", Output::STRINGS, inputs.rows, count);
+    Output *values = names ? outputs.add("score", Output::FLOATS, inputs.rows, count) : nullptr;
+    Array<float> scores;
+    Array<uint32_t> places;
+    if (!values || !scores.resize(available)) return false;
+    for (size_t row = 0; row < inputs.rows; row++) {
+        bool alone = available == 1 || (!inputs.multi_label.empty() && inputs.multi_label[row]);
+        if (!score(logits.data + row * logits.sequences * logits.classes, logits, alone, scores)) return false;
+        if (!order(scores, count, places)) return false;
+        for (size_t i = 0; i < count; i++) {
+            Span name = nested ? inputs.labels[row * available + places[i]] : label(places[i]);
+            if (!append_string(names->content, name) || !append_float(*values, scores[places[i]])) return false;
+        }
+    }
+    return true;
+}
+
+// The scores of a row's labels. Of zero-shot-classification each is by entailment against contradiction (`alone`), or
+// its share of all entailment.
+bool Answer::score(const float *logits, const Logits &shape, bool alone, Array<float> &scores) const {
+    size_t count = scores.size(), classes = shape.classes;
+    if (task_ == Task::TEXT_CLASSIFICATION) {
+        memcpy(scores.data(), logits, count * sizeof(float));
+        activate(scores.data(), count);
+        return true;
+    }
+    for (size_t i = 0; i < count; i++) scores[i] = logits[i * classes + size_t(entailment_)];
+    if (!alone) return shares(scores.data(), 1, count);
+    Array<float> pairs;
+    for (size_t i = 0; i < count; i++)
+        if (!pairs.push(logits[i * classes + contradiction(classes)]) || !pairs.push(scores[i])) return false;
+    if (!shares(pairs.data(), count, 2)) return false;
+    for (size_t i = 0; i < count; i++) scores[i] = pairs[2 * i + 1];
+    return true;
+}
+
+// The places of a row's `count` best scores.
+bool Answer::order(const Array<float> &scores, size_t count, Array<uint32_t> &places) const {
+    bool nested = task_ == Task::ZERO_SHOT_CLASSIFICATION;
+    if (nested || count != 1) return rank(scores.data(), scores.size(), nested, places);
+    places.clear();
+    return places.push(uint32_t(best(scores.data(), scores.size())));
+}
+
+void Answer::activate(float *scores, size_t count) const {
+    if (activation_ == Activation::SOFTMAX) softmax(scores, count);
+    if (activation_ == Activation::SIGMOID) sigmoid(scores, count);
+}
+
+bool Answer::rate(const Inputs &inputs, const Logits &logits, Outputs &outputs) const {
+    Output *values = outputs.add("score", Output::FLOATS, inputs.rows, 1);
+    for (size_t row = 0; values && row < inputs.rows; row++) {
+        float score = logits.data[row];
+        if (inputs.raw_scores.empty() || !inputs.raw_scores[row]) activate(&score, 1);
+        if (!append_float(*values, score)) return false;
+    }
+    return values;
+}
+
+}  // namespace hfx

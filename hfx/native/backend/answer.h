@@ -1,0 +1,46 @@
+// From the net's logits to a request's answer: what the Python steps of text-classification, text-ranking and
+// zero-shot-classification make of them, every bit.
+#pragma once
+#include "json.h"
+#include "rows.h"
+
+namespace hfx {
+
+// [rows, sequences, classes]; of tasks with one sequence a row, `sequences` is 1.
+struct Logits {
+    const float *data = nullptr;
+    size_t rows = 0, sequences = 1, classes = 0;
+};
+
+// Read only once it is open: any number of threads may use it at once.
+class Answer {
+public:
+    // By the settings.json of the answering step. Returns what is wrong with it, else null.
+    [[nodiscard]] const char *open(const Json &settings);
+
+    // Adds label STRING [rows, k] and score FP32 [rows, k], best first (text-ranking: score [rows, 1] alone). False:
+    // `refusal` says why, or there is no memory.
+    [[nodiscard]] bool answer(const Inputs &inputs, const Logits &logits, Outputs &outputs, Text &refusal) const;
+
+private:
+    enum class Activation : uint8_t { SOFTMAX, SIGMOID, NONE };
+
+    const char *open_labels(const Json &labels);
+    const char *open_activation(const Json &settings);
+    bool fits(const Inputs &inputs, const Logits &logits, Text &refusal) const;
+    bool score(const float *logits, const Logits &shape, bool alone, Array<float> &scores) const;
+    bool order(const Array<float> &scores, size_t count, Array<uint32_t> &places) const;
+    void activate(float *scores, size_t count) const;
+    Span label(size_t at) const { return {labels_.data() + ends_[at], ends_[at + 1] - ends_[at]}; }
+    bool rate(const Inputs &inputs, const Logits &logits, Outputs &outputs) const;
+    size_t contradiction(size_t classes) const { return contradiction_ < 0 ? classes - 1 : size_t(contradiction_); }
+
+    Task task_ = Task::TEXT_CLASSIFICATION;
+    Activation activation_ = Activation::NONE;
+    Text labels_;
+    Array<size_t> ends_;        // label i is from ends_[i] to ends_[i + 1]
+    size_t default_top_k_ = 0;  // 0: all
+    int64_t entailment_ = 0, contradiction_ = 0;  // classes; -1 is the last one
+};
+
+}  // namespace hfx

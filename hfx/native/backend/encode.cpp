@@ -1,0 +1,259 @@
+#include "encode.h"
+
+namespace hfx {
+namespace {
+
+constexpr const char *TEXT = "text_input", *QUERY = "query", *LABELS = "candidate_labels";
+constexpr size_t MOST_LABELS = 1000;  // each costs a pass of the net; more is a mistake or an attack
+
+// How many of two texts' tokens are kept in `room`: the shorter one keeps up to half of it.
+void longest_first(size_t &first, size_t &second, size_t room) {
+    if (first + second <= room) return;
+    size_t shorter = first < second ? first : second;
+    if (shorter > room / 2) shorter = room / 2;
+    size_t longer = room - shorter;
+    bool first_is_shorter = first <= second;
+    first = first_is_shorter ? shorter : longer;
+    second = first_is_shorter ? longer : shorter;
+}
+
+bool append_special(Array<int32_t> &ids, Array<int32_t> &types, const Template::Part &part) {
+    return ids.append(part.ids, part.count) && types.append(part.types, part.count);
+}
+
+bool append_tokens(Array<int32_t> &ids, Array<int32_t> &types, const Token *tokens, size_t count, int32_t type) {
+    for (size_t i = 0; i < count; i++)
+        if (!ids.push(tokens[i].id)) return false;
+    return types.resize(types.size() + count, type);
+}
+
+}  // namespace
+
+struct Encoder::Part {
+    const Token *tokens;
+    size_t count;
+};
+
+// What is made of a request before it is padded: all of its sequences one after the other. Beside it, what rows share.
+struct Encoder::Work {
+    Array<int32_t> ids, types, truncated;
+    Array<size_t> ends;
+    Array<Token> first, second;
+    Span query;
+    bool has_query = false;
+    Array<Token> hypotheses;
+    Array<size_t> hypothesis_ends;
+};
+
+const char *Encoder::open(const Json &json, const Tokenizer &tokenizer) {
+    if (const char *wrong = settings.read(json)) return wrong;
+    bool pairs = settings.task == Task::TEXT_RANKING || settings.task == Task::ZERO_SHOT_CLASSIFICATION;
+    tokenizer_ = &tokenizer, template_ = pairs ? &tokenizer.pair : &tokenizer.single;
+    // tokenizers then counts the tokens of a hypothesis among those that are left out of the text.
+    if (settings.task == Task::ZERO_SHOT_CLASSIFICATION && !template_->special_tokens())
+        return "the tokenizer has no special tokens around a text and its hypothesis";
+    if (template_->special_tokens() >= settings.max_length) return "max_length leaves no room beside the special tokens";
+    room_ = settings.max_length - template_->special_tokens();
+    return nullptr;
+}
+
+bool Encoder::encode(const Inputs &inputs, Tokens &tokens, Text &refusal) const {
+    refusal.clear();
+    if (!check(inputs, refusal)) return false;
+    Work work;
+    for (size_t row = 0; row < inputs.rows; row++) {
+        Span text = inputs.texts[row];
+        const Span *labels = inputs.labels.data() + row * inputs.label_count;
+        bool made = settings.task == Task::TEXT_RANKING ? pair_row(inputs.queries[row], text, work, refusal)
+                    : settings.task == Task::ZERO_SHOT_CLASSIFICATION
+                        ? label_row(text, labels, inputs.label_count, work, refusal)
+                        : text_row(text, work, refusal);
+        if (!made) return false;
+    }
+    tokens.rows = inputs.rows, tokens.sequences = work.ends.size() / inputs.rows;
+    return pad(work, tokens);
+}
+
+// What concerns all rows of a request.
+bool Encoder::check(const Inputs &inputs, Text &refusal) const {
+    size_t rows = inputs.rows;
+    bool ranking = settings.task == Task::TEXT_RANKING, labelled = settings.task == Task::ZERO_SHOT_CLASSIFICATION;
+    if (ranking && inputs.queries.size() != rows)
+        return refuse(refusal, "%s has %zu rows but %s has %zu", QUERY, inputs.queries.size(), TEXT, rows);
+    if (!rows || inputs.texts.size() != rows) return refuse(refusal, "%s is missing", TEXT);
+    if (ranking && !none_is_huge(QUERY, inputs.queries.data(), rows, refusal)) return false;
+    if (!none_is_huge(TEXT, inputs.texts.data(), rows, refusal)) return false;
+    if (!labelled) return true;
+    size_t count = inputs.label_count;
+    if (!count) return refuse(refusal, "%s is empty: send at least one string", LABELS);
+    if (inputs.labels.size() / count != rows || inputs.labels.size() % count)
+        return refuse(refusal, "%s has %zu rows but %s has %zu", TEXT, rows, LABELS, inputs.labels.size() / count);
+    for (size_t row = 0; row < rows; row++)
+        if (!none_is_huge(LABELS, inputs.labels.data() + row * count, count, refusal)) return false;
+    return true;
+}
+
+bool Encoder::text_row(Span raw, Work &work, Text &refusal) const {
+    Piece piece;
+    for (size_t bytes : BYTES_PER_TOKEN) {
+        if (!take_piece(TEXT, raw, settings.max_length * bytes, settings.left, piece, refusal)) return false;
+        if (!tokenize(piece.text, work.first)) return false;
+        if (!piece.cut || settled(work.first, room_, settings.left)) break;
+    }
+    size_t count = work.first.size();
+    if (!count && !template_->special_tokens()) return refuse(refusal, "%s has no tokens", TEXT);
+    size_t dropped = count > room_ ? count - room_ : piece.cut;
+    return add(kept(work.first, count < room_ ? count : room_), nullptr, TEXT, work, refusal) &&
+           work.truncated.push(int32_t(dropped));
+}
+
+// One sequence of the two, of which the longer is truncated first.
+bool Encoder::pair_row(Span query, Span text, Work &work, Text &refusal) const {
+    if (!is_short(QUERY, query, settings.max_length, refusal) || !is_utf8(QUERY, query, refusal)) return false;
+    bool same = work.has_query && query.size == work.query.size &&
+                (!query.size || !memcmp(query.data, work.query.data, query.size));
+    if (!same && !tokenize(query, work.first)) return false;
+    work.query = query, work.has_query = true;
+    size_t first = work.first.size(), second = 0;
+    // The tokens kept of a cut text are those of the whole text, and which of the two is longer is certain.
+    size_t enough = (room_ > first ? room_ : first) + MARGIN;
+    Piece piece;
+    for (size_t bytes : BYTES_PER_TOKEN) {
+        if (!take_piece(TEXT, text, settings.max_length * bytes, settings.left, piece, refusal)) return false;
+        if (!tokenize(piece.text, work.second)) return false;
+        second = work.second.size();
+        if (!piece.cut || second >= enough) break;
+    }
+    size_t dropped = first + second;
+    longest_first(first, second, room_);
+    dropped -= first + second;
+    if (!first && !second && !template_->special_tokens())
+        return refuse(refusal, "%s and %s have no tokens", QUERY, TEXT);
+    Part other = kept(work.second, second);
+    return add(kept(work.first, first), &other, "query or text_input", work, refusal) &&
+           work.truncated.push(int32_t(dropped || !piece.cut ? dropped : 1));
+}
+
+// As many sequences as labels, each of the text and a hypothesis; the text alone is truncated.
+bool Encoder::label_row(Span text, const Span *labels, size_t count, Work &work, Text &refusal) const {
+    if (!hypotheses(labels, count, work, refusal)) return false;
+    if (!text.size) return refuse(refusal, "%s is empty", TEXT);
+    Piece piece;
+    if (!premise(text, work, piece, refusal)) return false;
+    size_t dropped = piece.cut, size = work.first.size();
+    for (size_t i = 0; i < count; i++) {
+        size_t begin = work.hypothesis_ends[i];
+        Part hypothesis = {work.hypotheses.data() + begin, work.hypothesis_ends[i + 1] - begin};
+        size_t some = size + hypothesis.count > room_ ? room_ - hypothesis.count : size;
+        if (size - some > dropped) dropped = size - some;
+        if (!add(kept(work.first, some), &hypothesis, "text_input or candidate_labels", work, refusal)) return false;
+    }
+    return work.truncated.push(int32_t(dropped));
+}
+
+bool Encoder::hypotheses(const Span *labels, size_t count, Work &work, Text &refusal) const {
+    if (count > MOST_LABELS)
+        return refuse(refusal, "%s has %zu labels; at most %zu can be taken", LABELS, count, MOST_LABELS);
+    hfx::Text text;
+    Array<Token> tokens;
+    work.hypotheses.clear(), work.hypothesis_ends.clear();
+    if (!work.hypothesis_ends.push(0)) return false;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_short(LABELS, labels[i], settings.max_length, refusal) || !is_utf8(LABELS, labels[i], refusal)) return false;
+        if (is_blank(labels[i])) return refuse(refusal, "%s has an empty label", LABELS);
+        text.clear();
+        if (!text.append(settings.before_label.data(), settings.before_label.size()) || !append(text, labels[i])) return false;
+        if (!text.append(settings.behind_label.data(), settings.behind_label.size())) return false;
+        if (!tokenize({text.data(), text.size()}, tokens)) return false;
+        if (!work.hypotheses.append(tokens.data(), tokens.size())) return false;
+        if (!work.hypothesis_ends.push(work.hypotheses.size())) return false;
+    }
+    return true;
+}
+
+// The tokens of as much of the text as is needed beside the first hypothesis.
+bool Encoder::premise(Span raw, Work &work, Piece &piece, Text &refusal) const {
+    const Array<size_t> &ends = work.hypothesis_ends;
+    size_t longest = 0;
+    for (size_t i = 1; i < ends.size(); i++) longest = ends[i] - ends[i - 1] > longest ? ends[i] - ends[i - 1] : longest;
+    for (size_t bytes : BYTES_PER_TOKEN) {
+        if (!take_piece(TEXT, raw, settings.max_length * bytes, settings.left, piece, refusal)) return false;
+        if (!tokenize(piece.text, work.first)) return false;
+        size_t size = work.first.size();
+        if (longest >= room_ && size + longest > room_)
+            return refuse(refusal, "%s has a label that leaves no room for the text in %zu tokens", LABELS, settings.max_length);
+        if (!piece.cut || (size + ends[1] > room_ && settled(work.first, room_ - ends[1], settings.left))) break;
+    }
+    return true;
+}
+
+bool Encoder::tokenize(Span text, Array<Token> &tokens) const {
+    tokens.clear();
+    return tokenizer_->encode(text, tokens);
+}
+
+// The first `count` of a text's tokens, or the last.
+Encoder::Part Encoder::kept(const Array<Token> &tokens, size_t count) const {
+    return {tokens.data() + (settings.left ? tokens.size() - count : 0), count};
+}
+
+// Another sequence of the row, of one text or two.
+bool Encoder::add(const Part &first, const Part *second, const char *field, Work &work, Text &refusal) const {
+    Array<int32_t> &ids = work.ids, &types = work.types;
+    size_t begin = ids.size();
+    if (!append_special(ids, types, template_->begin)) return false;
+    if (!append_tokens(ids, types, first.tokens, first.count, template_->first_type)) return false;
+    if (second) {
+        if (!append_special(ids, types, template_->middle)) return false;
+        if (!append_tokens(ids, types, second->tokens, second->count, template_->second_type)) return false;
+    }
+    if (!append_special(ids, types, template_->end) || !work.ends.push(ids.size())) return false;
+    return embedded(ids.data() + begin, ids.size() - begin, field, refusal);
+}
+
+// False where the net has no embedding of a token; the refusal names the three least.
+bool Encoder::embedded(const int32_t *ids, size_t count, const char *field, Text &refusal) const {
+    int64_t last = settings.vocab_size - 1;
+    for (int named = 0; named < 3; named++) {
+        int64_t least = INT64_MAX;
+        for (size_t i = 0; i < count; i++)
+            if (ids[i] > last && ids[i] < least) least = ids[i];
+        if (least == INT64_MAX) break;
+        last = least;
+        const char *before = named ? ", '" : " has the token '";
+        bool appended = (named || append(refusal, field)) && append(refusal, before) &&
+                        append(refusal, tokenizer_->token(int32_t(least))) && append(refusal, "'");
+        if (!appended) return refusal.clear(), false;
+    }
+    if (refusal.empty()) return true;
+    if (!append(refusal, ", which the model has no embedding of")) refusal.clear();
+    return false;
+}
+
+// All sequences, to the least width that holds the longest.
+bool Encoder::pad(const Work &work, Tokens &tokens) const {
+    size_t longest = 0, begin = 0, total;
+    for (size_t end : work.ends) {
+        longest = end - begin > longest ? end - begin : longest;
+        begin = end;
+    }
+    tokens.width = longest;
+    for (size_t at = settings.widths.size(); at-- && size_t(settings.widths[at]) >= longest;)
+        tokens.width = size_t(settings.widths[at]);
+    if (__builtin_mul_overflow(work.ends.size(), tokens.width, &total)) return false;
+    tokens.ids.clear(), tokens.mask.clear(), tokens.types.clear(), tokens.truncated.clear();
+    if (!tokens.ids.resize(total, settings.pad_id) || !tokens.mask.resize(total, 0)) return false;
+    if (settings.types && !tokens.types.resize(total, settings.pad_type_id)) return false;
+    begin = 0;
+    for (size_t i = 0; i < work.ends.size(); i++) {
+        size_t count = work.ends[i] - begin, to = i * tokens.width;
+        for (size_t j = 0; j < count; j++) {
+            tokens.ids[to + j] = work.ids[begin + j], tokens.mask[to + j] = 1;
+            if (settings.types) tokens.types[to + j] = work.types[begin + j];
+        }
+        begin = work.ends[i];
+    }
+    return tokens.truncated.append(work.truncated.data(), work.truncated.size());
+}
+
+}  // namespace hfx

@@ -1,0 +1,154 @@
+#include "model.h"
+#include <errno.h>
+#include <math.h>
+#include "runs.h"
+
+namespace hfx {
+namespace {
+
+constexpr const char *FULL =
+    "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, or try again later.";
+constexpr const char *TRUNCATED = "truncated_tokens";
+
+bool read(Document &document, const char *folder, const char *name, Text &error) {
+    Text path;
+    if (!path_in(folder, {name, strlen(name)}, path)) return false;
+    const char *wrong = document.read(path.data());
+    return !wrong || refuse(error, "%.300s: %.100s", path.data(), wrong);
+}
+
+bool seconds(const Json &config, const char *name, double &value, Text &error) {
+    Span text = parameter(config, name);
+    if (!text.data) return true;
+    char digits[32] = {}, *end = digits;
+    if (text.size < sizeof digits) memcpy(digits, text.data, text.size);
+    value = strtod(digits, &end);
+    return (*digits && !*end && value >= 0 && value < INFINITY) || refuse(error, "parameter %s is no number of seconds", name);
+}
+
+}  // namespace
+
+bool Model::open(Span config_text, const char *folder, Text &error) {
+    Document document, settings_json, answer_json;
+    if (const char *wrong = document.parse(config_text)) return refuse(error, "Triton's configuration: %.100s", wrong);
+    Json config = document.root();
+    if (!can_be_honoured(config, error)) return false;
+    Text path;
+    if (!path_in(folder, {"tokenizer.hfx", 13}, path)) return false;
+    if (const char *wrong = tokenizer_.open(path.data())) return refuse(error, "%.300s: %.100s", path.data(), wrong);
+    if (!read(settings_json, folder, "settings.json", error)) return false;
+    if (const char *wrong = encoder_.open(settings_json.root(), tokenizer_)) return refuse(error, "settings.json: %.200s", wrong);
+    if (encoder_.settings.task != Task::FEATURE_EXTRACTION) {
+        if (!read(answer_json, folder, "answer.json", error)) return false;
+        if (const char *wrong = answer_.open(answer_json.root())) return refuse(error, "answer.json: %.200s", wrong);
+    }
+    return settings(config, error) && outputs(config, error) &&
+           net_.open(config, folder, embedding_.empty() ? "logits" : embedding_.data(), error) &&
+           (net_.has_types() == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids"));
+}
+
+bool Model::settings(const Json &config, Text &error) {
+    long requests = long(queue_.bound.requests), widest = 0, skips = 0;
+    int64_t batch = 0;
+    if (!whole_number(config, "max_queue_size", 0, requests, error) || !whole_number(config, "max_width", 0, widest, error) ||
+        !whole_number(config, "skips_padding", 0, skips, error) || !seconds(config, "max_queue_seconds", queue_.bound.seconds, error))
+        return false;
+    if (!config["max_batch_size"].integer(batch, 1, INT32_MAX)) return refuse(error, "max_batch_size must be at least 1");
+    const Array<int32_t> &widths = encoder_.settings.widths;
+    if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
+    queue_.bound.requests = size_t(requests), queue_.bound.batch = size_t(batch);
+    skips_padding_ = skips;
+    return true;
+}
+
+// Of feature-extraction one is the net's own. Refuses others that would never come.
+bool Model::outputs(const Json &config, Text &error) {
+    Task task = encoder_.settings.task;
+    bool embeds = task == Task::FEATURE_EXTRACTION;
+    for (Json each = config["output"].first(); each; each = each.next()) {
+        Span name = each["name"].text();
+        bool is_label = name.equals("label") && task != Task::TEXT_RANKING;
+        if (name.equals(TRUNCATED) || (!embeds && (is_label || name.equals("score")))) continue;
+        if (!embeds || !embedding_.empty()) return refuse(error, "output %.*s is none of the task's", int(name.size < 80 ? name.size : 80), name.data);
+        if (!append(embedding_, name) || !embedding_.push('\0')) return false;
+    }
+    return !embeds || !embedding_.empty() || refuse(error, "the model has no output of the net");
+}
+
+void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request **requests, size_t count) {
+    bool leads = false;
+    for (size_t at = 0; at < count; at++) {
+        Job *made = make<Job>(), without_memory;
+        Job &job = made ? *made : without_memory;
+        job.request = requests[at], job.instance = instance;
+        if (made ? prepare(job) : job.fail(triton::UNAVAILABLE)) {
+            leads = queue_.add(made) || leads;
+        } else {
+            respond(job);
+            destroy(made);
+        }
+    }
+    if (leads) lead();
+}
+
+// From a request to tokens; false: it is refused, or the queue is full.
+bool Model::prepare(Job &job) {
+    Task task = encoder_.settings.task;
+    if (!read_inputs(task, job)) return false;
+    TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
+    if (!queue_.take(job.inputs.rows, 1e-6 * double(job.timeout))) return job.fail(triton::UNAVAILABLE, FULL);
+    uint64_t began = now();
+    bool prepared = read_parameters(task, job) &&
+                    (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
+    job.tokenizing = now() - began;
+    if (!prepared) queue_.leave_out(job.inputs.rows);
+    return prepared;
+}
+
+void Model::lead() {
+    while (Job *batch = queue_.next()) run(batch);
+}
+
+void Model::run(Job *batch) {
+    uint64_t taken = now(), tokenizing = 0;
+    size_t rows = 0;
+    for (Job *job = batch; job; job = job->next) {
+        job->taken = taken;
+        if (is_cancelled(*job)) job->fail(triton::CANCELLED, "The request was cancelled.");
+        else rows += job->inputs.rows, tokenizing += job->tokenizing;
+    }
+    uint64_t began = now();
+    run_net(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, batch);
+    uint64_t ended = now();
+    queue_.ran(rows, ended - began);
+    TRITONBACKEND_ModelInstance *instance = batch->instance;
+    for (Job *job = batch, *next; job; job = next) {
+        next = job->next;
+        job->began = began, job->ended = ended;
+        if (!job->failed() && !answer(*job)) job->fail(job->reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
+        respond(*job);
+        destroy(job);
+    }
+    if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, taken, began, ended, now()));
+}
+
+bool Model::answer(Job &job) const {
+    const Values &made = job.made;
+    size_t rank = made.shape.size();
+    if (!embedding_.empty()) {
+        Output *output = job.outputs.add(embedding_.data(), Output::FLOATS, 0, 0);
+        if (!output) return false;
+        output->shape.clear();
+        if (!output->shape.append(made.shape.data(), rank)) return false;
+        if (!output->content.append(reinterpret_cast<const char *>(made.data.data()), 4 * made.data.size())) return false;
+    } else {
+        size_t wanted = encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 3 : 2;
+        if (rank != wanted) return refuse(job.reason, "the net's logits have %zu dimensions, not %zu", rank, wanted);
+        Logits logits = {made.data.data(), size_t(made.shape[0]), wanted == 3 ? size_t(made.shape[1]) : 1, size_t(made.shape[rank - 1])};
+        if (!answer_.answer(job.inputs, logits, job.outputs, job.reason)) return false;
+    }
+    Output *truncated = job.outputs.add(TRUNCATED, Output::INTS, job.tokens.rows, 1);
+    return truncated && truncated->content.append(reinterpret_cast<const char *>(job.tokens.truncated.data()), 4 * job.tokens.truncated.size());
+}
+
+}  // namespace hfx

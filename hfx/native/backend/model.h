@@ -1,0 +1,35 @@
+// A model: from a request's texts to its answer.
+#pragma once
+#include "../tokenizer/tokenizer.h"
+#include "answer.h"
+#include "encode.h"
+#include "queue.h"
+
+namespace hfx {
+
+class Model {
+public:
+    // By Triton's configuration, in JSON, and the files of the version folder. False: `error` says why.
+    [[nodiscard]] bool open(Span config, const char *folder, Text &error);
+    // Answers requests, or refuses them; each is given back to Triton, now or by the thread that leads.
+    void execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request **requests, size_t count);
+
+private:
+    bool settings(const Json &config, Text &error);
+    bool outputs(const Json &config, Text &error);
+    Job *taken(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request);
+    bool prepare(Job &job);
+    void lead();
+    void run(Job *batch);
+    bool answer(Job &job) const;
+
+    Tokenizer tokenizer_;
+    Encoder encoder_;
+    Answer answer_;
+    Net net_;
+    Queue queue_;
+    Text embedding_;  // the output that the net makes itself; empty for tasks with an answering step
+    bool skips_padding_ = false;
+};
+
+}  // namespace hfx

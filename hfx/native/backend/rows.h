@@ -1,0 +1,48 @@
+// What a request has, and what is made of it, between Triton's tensors, the tokenizer, the net and the answer.
+#pragma once
+#include "../memory.h"
+
+namespace hfx {
+
+// The tasks of encoders that are answered here; the names are those of settings.json.
+enum class Task : uint8_t { TEXT_CLASSIFICATION, FEATURE_EXTRACTION, TEXT_RANKING, ZERO_SHOT_CLASSIFICATION };
+bool task_named(Span name, Task &task);  // false: it is none of them
+
+// A request's inputs, rows first. A setting is empty where the caller has left it out.
+struct Inputs {
+    size_t rows = 0, label_count = 0;
+    Array<Span> texts;              // text_input [rows, 1]
+    Array<Span> queries;            // query [rows, 1], of text-ranking
+    Array<Span> labels;             // candidate_labels [rows, label_count], of zero-shot-classification
+    Array<int32_t> top_k;           // [rows, 1]
+    Array<uint8_t> multi_label, raw_scores;  // [rows, 1]
+};
+
+// The net's inputs, padded to one width: [rows, sequences, width]; a row has one sequence but for zero-shot, where it
+// has as many as labels.
+struct Tokens {
+    size_t rows = 0, sequences = 1, width = 0;
+    Array<int32_t> ids, mask, types;  // types is empty where the net takes none
+    Array<int32_t> truncated;         // [rows]: tokens (at least) that were left out
+};
+
+// An output of the answer, rows first.
+struct Output {
+    enum Kind { STRINGS, FLOATS, INTS };
+    const char *name = nullptr;  // a literal or a name of the model
+    Kind kind = FLOATS;
+    Array<int64_t> shape;
+    Text content;  // as Triton has it: a string is its length in 4 bytes, and its bytes
+};
+
+struct Outputs {
+    static constexpr size_t MOST = 4;
+    Output each[MOST];
+    size_t count = 0;
+
+    // One more, of two dimensions; null where there is no memory, or no place.
+    Output *add(const char *name, Output::Kind kind, size_t rows, size_t columns);
+};
+[[nodiscard]] bool append_string(Text &content, Span string);  // as Triton has it
+
+}  // namespace hfx

@@ -1,0 +1,178 @@
+#include "runs.h"
+
+namespace hfx {
+namespace {
+
+// Rows of a run where padding is computed: each shape that a runtime meets costs it some milliseconds once.
+constexpr size_t RUN_ROWS[] = {64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
+constexpr size_t MOST_ELEMENTS = 64 * 512, FEW_ELEMENTS = 256, NEAR = 2;
+
+size_t per_row(const Job &job) { return job.tokens.sequences * job.tokens.width; }
+
+// Widest first, equal ones in their order.
+bool comes_before(const Job &one, const Job &other) { return one.tokens.width > other.tokens.width; }
+
+void sort(Array<Job *> &jobs) {
+    for (size_t at = 1; at < jobs.size(); at++) {
+        Job *job = jobs[at];
+        size_t to = at;
+        for (; to && comes_before(*job, *jobs[to - 1]); to--) jobs[to] = jobs[to - 1];
+        jobs[to] = job;
+    }
+}
+
+class Run {
+public:
+    Run(const Net &net, size_t item_rank) : net_(net), rank_(item_rank) {}
+
+    // What the net makes of the rows of `jobs`; each job's part goes to it. Where it fails, each is run alone.
+    void whole(Job **jobs, size_t count) {
+        if (fed(jobs, count) && net_.run(feed_, values_, reason_) && split(jobs, count)) return;
+        alone(jobs, count);
+    }
+    // The same of jobs of one shape, in runs of some numbers of rows.
+    void parts(Job **jobs, size_t count) {
+        Values all;
+        size_t rows = 0;
+        for (size_t at = 0; at < count; at++) rows += jobs[at]->tokens.rows;
+        if (fed(jobs, count) && in_parts(rows, per_row(*jobs[0]), all)) {
+            values_ = static_cast<Values &&>(all);
+            if (split(jobs, count)) return;
+        }
+        alone(jobs, count, true);
+    }
+
+private:
+    void alone(Job **jobs, size_t count, bool parted = false) {
+        if (count > 1) {
+            for (size_t at = 0; at < count; at++) parted ? parts(jobs + at, 1) : whole(jobs + at, 1);
+            return;
+        }
+        Text words;
+        if (!reason_.empty() && append(words, "the model could not be run: ") && append(words, {reason_.data(), reason_.size()}))
+            jobs[0]->reason = static_cast<Text &&>(words);
+        jobs[0]->fail(triton::INTERNAL);
+    }
+
+    bool fed(Job **jobs, size_t count) {
+        feed_.ids.clear(), feed_.mask.clear(), feed_.types.clear(), feed_.shapes.clear();
+        feed_.rows = 0, feed_.rank = rank_;
+        for (size_t at = 0; at < count; at++) {
+            const Tokens &tokens = jobs[at]->tokens;
+            if (!feed_.ids.append(tokens.ids.data(), tokens.ids.size()) || !feed_.mask.append(tokens.mask.data(), tokens.mask.size()) ||
+                !feed_.types.append(tokens.types.data(), tokens.types.size()))
+                return false;
+            for (size_t row = 0; row < tokens.rows; row++)
+                if ((rank_ == 2 && !feed_.shapes.push(int32_t(tokens.sequences))) || !feed_.shapes.push(int32_t(tokens.width))) return false;
+            feed_.rows += tokens.rows;
+        }
+        return true;
+    }
+
+    // Of all that is fed, the rows from `from` on.
+    bool part(size_t from, size_t rows, size_t elements, Feed &feed) const {
+        feed.ids.clear(), feed.mask.clear(), feed.types.clear(), feed.shapes.clear();
+        feed.rows = rows, feed.rank = rank_;
+        return feed.ids.append(feed_.ids.data() + from * elements, rows * elements) &&
+               feed.mask.append(feed_.mask.data() + from * elements, rows * elements) &&
+               (feed_.types.empty() || feed.types.append(feed_.types.data() + from * elements, rows * elements)) &&
+               feed.shapes.append(feed_.shapes.data() + from * rank_, rows * rank_);
+    }
+
+    bool in_parts(size_t rows, size_t elements, Values &all) {
+        size_t most = MOST_ELEMENTS / elements;
+        if (!most) most = 1;
+        Feed feed;
+        for (size_t from = 0, size = 0; from < rows; from += size) {
+            size = rows - from < most ? rows - from : most;
+            for (size_t each : RUN_ROWS)
+                if (each <= size) {
+                    size = each;
+                    break;
+                }
+            if (!part(from, size, elements, feed) || !net_.run(feed, values_, reason_)) return false;
+            if (all.shape.empty() && !all.shape.append(values_.shape.data(), values_.shape.size())) return false;
+            if (!all.data.append(values_.data.data(), values_.data.size())) return false;
+        }
+        return true;
+    }
+
+    bool split(Job **jobs, size_t count) {
+        if (!feed_.rows || values_.data.size() % feed_.rows) return refuse(reason_, "the net's output has another number of rows");
+        size_t each = values_.data.size() / feed_.rows, from = 0;
+        for (size_t at = 0; at < count; at++) {
+            Values &made = jobs[at]->made;
+            made.data.clear(), made.shape.clear();
+            size_t rows = jobs[at]->tokens.rows;
+            if (!made.shape.append(values_.shape.data(), values_.shape.size()) || !made.data.append(values_.data.data() + from, rows * each)) {
+                reason_.clear();
+                return false;
+            }
+            made.shape[0] = int64_t(rows);
+            from += rows * each;
+        }
+        return true;
+    }
+
+    const Net &net_;
+    const size_t rank_;
+    Feed feed_;
+    Values values_;
+    Text reason_;
+};
+
+// How many jobs from `from` on share a run, of those sorted by width.
+size_t near_widths(const Array<Job *> &jobs, size_t from, size_t &elements) {
+    const Job &widest = *jobs[from];
+    size_t rows = widest.tokens.rows, end = from + 1;
+    elements = rows * per_row(widest);
+    for (; end < jobs.size() && jobs[end]->tokens.sequences == widest.tokens.sequences; end++) {
+        size_t more = (rows + jobs[end]->tokens.rows) * per_row(widest);
+        bool near = widest.tokens.width <= NEAR * jobs[end]->tokens.width || more <= FEW_ELEMENTS;
+        if (!near || more > MOST_ELEMENTS) break;
+        rows += jobs[end]->tokens.rows, elements = more;
+    }
+    return end - from;
+}
+
+size_t same_shapes(const Array<Job *> &jobs, size_t from) {
+    size_t end = from + 1;
+    while (end < jobs.size() && jobs[end]->tokens.width == jobs[from]->tokens.width && jobs[end]->tokens.sequences == jobs[from]->tokens.sequences) end++;
+    return end - from;
+}
+
+// Those with as many sequences as the first, and that have not been run, widest first.
+bool alike(Job *first, Array<Job *> &jobs, size_t sequences) {
+    jobs.clear();
+    for (Job *job = first; job; job = job->next)
+        if (!job->failed() && job->tokens.sequences == sequences && !jobs.push(job)) return false;
+    sort(jobs);
+    return true;
+}
+
+}  // namespace
+
+void run_net(const Net &net, bool skips_padding, size_t item_rank, Job *first) {
+    Array<Job *> jobs;
+    Array<size_t> done;  // numbers of sequences
+    for (Job *job = first; job; job = job->next) {
+        bool ran = job->failed();
+        for (size_t each : done) ran = ran || each == job->tokens.sequences;
+        if (ran) continue;
+        if (!done.push(job->tokens.sequences) || !alike(first, jobs, job->tokens.sequences)) {
+            job->fail(triton::UNAVAILABLE);
+            continue;
+        }
+        for (size_t from = 0, count = 0; from < jobs.size(); from += count) {
+            size_t elements = 0;
+            count = skips_padding ? near_widths(jobs, from, elements) : same_shapes(jobs, from);
+            Run run(net, item_rank);
+            if (skips_padding && elements <= MOST_ELEMENTS) run.whole(jobs.data() + from, count);
+            else run.parts(jobs.data() + from, count);
+        }
+    }
+    for (Job *job = first; job; job = job->next)
+        if (!job->failed() && job->made.shape.empty()) job->fail(triton::UNAVAILABLE);
+}
+
+}  // namespace hfx

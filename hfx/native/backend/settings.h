@@ -1,0 +1,26 @@
+// settings.json of the tokenizing step: what decides, beside the tokenizer, how a text becomes tensors.
+#pragma once
+#include "json.h"
+#include "rows.h"
+
+namespace hfx {
+
+struct Settings {
+    Task task = Task::TEXT_CLASSIFICATION;
+    size_t max_length = 0;                // tokens of a sequence
+    Array<int32_t> widths;                // tokens that sequences are padded to, ascending
+    int32_t pad_id = 0, pad_type_id = 0;
+    bool left = false;                    // texts lose their beginning, not their end
+    bool types = false;                   // the net takes type ids
+    int64_t vocab_size = INT64_MAX;       // the net has embeddings of the tokens below
+    Text before_label, behind_label;      // of a hypothesis
+
+    // Returns what is wrong with them, else null.
+    [[nodiscard]] const char *read(const Json &json);
+
+private:
+    const char *read_widths(const Json &json);
+    const char *read_template(const Json &json);
+};
+
+}  // namespace hfx

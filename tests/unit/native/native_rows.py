@@ -1,0 +1,179 @@
+"""The backend's rows in C++, from a request to its tensors and its answer, compiled with rows_interface.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.native import build
+from hfx.python_backends.errors import InvalidInput
+from tests.unit.native.libraries import NATIVE, compiler
+from tests.zoo.cache import built
+
+HERE = Path(__file__).parent
+OWN = ("answer", "encode", "json", "parameters", "pieces", "refusals", "rows", "scores", "settings", "utf8")
+SOURCES = (
+    *sorted((NATIVE / "tokenizer").glob("*.cpp")),
+    *(NATIVE / "backend" / f"{name}.cpp" for name in OWN),
+    HERE / "rows_interface.cpp",
+)
+FLAGS = (*build.FLAGS.split(), "-O1", f"-I{NATIVE}", *os.environ.get("HFX_NATIVE_TEST_FLAGS", "").split())
+KINDS = {str: 0, int: 1, bool: 2, float: 4}  # as Triton's C interface counts the types of parameters
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+def compiled() -> ctypes.CDLL:
+    """The library, compiled once for each state of the sources."""
+    command = [*compiler(), *FLAGS]
+    digest = hashlib.sha256(repr(command).encode())
+    for path in sorted([*SOURCES, *NATIVE.rglob("*.h")]):
+        digest.update(path.read_bytes())
+
+    def compile_all(folder: Path) -> dict[str, Any]:
+        objects = [str(folder / f"{source.parent.name}-{source.stem}.o") for source in SOURCES]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda source, made: run("-c", str(source), "-o", made), SOURCES, objects))
+        run("-shared", *objects, "-o", str(folder / "rows.so"))
+        return {"command": command}
+
+    def run(*words: str) -> None:
+        subprocess.run([*command, *words], check=True)
+
+    return _declared(ctypes.CDLL(str(built("native-rows", digest.hexdigest()[:16], compile_all) / "rows.so")))
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    size, text, pointer = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
+    library.rows_open.restype = library.rows_content.restype = pointer
+    library.rows_width.restype = size
+    library.utf8_reason.restype = library.json_error.restype = text
+    for name in ("begin", "string", "setting", "parameter", "settle", "encode", "answer"):
+        getattr(library, f"rows_{name}").restype = ctypes.c_bool
+    library.rows_close.argtypes = library.rows_encode.argtypes = library.rows_settle.argtypes = [pointer]
+    library.rows_width.argtypes = [pointer]
+    library.rows_open.argtypes = [text, text, text, ctypes.POINTER(text)]
+    library.rows_begin.argtypes = [pointer, size, size]
+    library.rows_string.argtypes = [pointer, text, text, size]
+    library.rows_setting.argtypes = [pointer, text, ctypes.c_int32]
+    library.rows_parameter.argtypes = [pointer, text, size, ctypes.c_int, ctypes.c_int64]
+    library.rows_answer.argtypes = [pointer, pointer, size, size, size]
+    library.rows_content.argtypes = [pointer, text, ctypes.POINTER(size)]
+    library.exponentials.argtypes = [pointer, size]
+    library.utf8_reason.argtypes = [text, size, ctypes.POINTER(size)]
+    library.json_error.argtypes = [text, size, pointer, size, ctypes.POINTER(size)]
+    return library
+
+
+class NativeRows:
+    """An encoder and an answer in C++. Raises InvalidInput for refused requests, ValueError where they can't open."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        tokenizer: Path | None,
+        settings: Mapping[str, Any],
+        answer: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._library = library
+        self._inputs = tuple(settings.get("inputs", ()))
+        self._nested = settings.get("task") == "zero-shot-classification"
+        self._kept: list[Any] = []  # C++ has pointers to it
+        wrong = ctypes.c_char_p()
+        path = None if tokenizer is None else str(tokenizer).encode()
+        described = [None if each is None else json.dumps(each).encode() for each in (settings, answer)]
+        self._rows = library.rows_open(path, *described, ctypes.byref(wrong))
+        if not self._rows:
+            raise ValueError((wrong.value or b"").decode())
+
+    def close(self) -> None:
+        """Free it."""
+        self._library.rows_close(self._rows)
+
+    def begin(self, tensors: Tensors, parameters: Mapping[str, Any] | None = None) -> None:
+        """Begin a request of `tensors`, as Triton hands them to a step."""
+        labels = tensors.get("candidate_labels", np.zeros((0, 0))).shape[1]
+        self._library.rows_begin(self._rows, len(next(iter(tensors.values()))), labels)
+        self._kept = [parameters, tensors]
+        for name, array in tensors.items():
+            for value in array.ravel().tolist():
+                self._add(name.encode(), value)
+        for name, value in (parameters or {}).items():
+            raw, number = name.encode(), value if isinstance(value, int) else 0
+            self._kept.append(raw)
+            self._library.rows_parameter(self._rows, raw, len(raw), KINDS[type(value)], number)
+
+    def _add(self, name: bytes, value: Any) -> None:
+        if isinstance(value, bytes):
+            self._library.rows_string(self._rows, name, value, len(value))
+        else:
+            self._library.rows_setting(self._rows, name, value)
+
+    def settle(self) -> None:
+        """Check the request, and take its parameters."""
+        self._check(self._library.rows_settle(self._rows))
+
+    def encode(self) -> dict[str, NDArray[np.int32]]:
+        """The request's token tensors by name."""
+        self._check(self._library.rows_encode(self._rows))
+        found = {name: self.content(name, np.int32) for name in ("input_ids", "attention_mask")}
+        if "token_type_ids" in self._inputs:
+            found["token_type_ids"] = self.content("token_type_ids", np.int32)
+        truncated = self.content("truncated_tokens", np.int32).reshape(-1, 1)
+        shape = (len(truncated), *([-1] if self._nested else []), self._library.rows_width(self._rows))
+        return {**{name: array.reshape(shape) for name, array in found.items()}, "truncated_tokens": truncated}
+
+    def answer(self, logits: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The answers to the request by name."""
+        sequences = logits.shape[1] if logits.ndim == 3 else 1
+        data = np.ascontiguousarray(logits)
+        made = self._library.rows_answer(self._rows, data.ctypes.data, len(logits), sequences, logits.shape[-1])
+        self._check(made)
+        scores = self.content("score", np.float32).reshape(len(logits), -1)
+        labels = self.content("label", np.uint8).tobytes()
+        return {"score": scores} | ({"label": _strings(labels, scores.shape)} if labels else {})
+
+    def content(self, name: str, dtype: Any) -> NDArray[Any]:
+        """A copy of the values of a result."""
+        size = ctypes.c_size_t()
+        address = self._library.rows_content(self._rows, name.encode(), ctypes.byref(size))
+        return np.frombuffer(ctypes.string_at(address, size.value) if size.value else b"", dtype)
+
+    def _check(self, made: bool) -> None:
+        if not made:
+            raise InvalidInput(self.content("refusal", np.uint8).tobytes().decode())
+
+
+def _strings(raw: bytes, shape: tuple[int, ...]) -> NDArray[np.object_]:
+    """Strings as Triton has them: each is its length in four bytes, and its bytes."""
+    found, at = [], 0
+    while at < len(raw):
+        size = int.from_bytes(raw[at : at + 4], "little")
+        found.append(raw[at + 4 : at + 4 + size])
+        at += 4 + size
+    made = np.empty(len(found), np.object_)
+    made[:] = found
+    return made.reshape(shape)
+
+
+def outcome(make: Callable[[], Mapping[str, NDArray[Any]]]) -> Any:
+    """What `make` returns, comparable in every bit; or the words of its refusal."""
+    try:
+        made = make()
+    except InvalidInput as refusal:
+        return str(refusal)
+    return {name: (array.shape, array.dtype.str, _comparable(array)) for name, array in sorted(made.items())}
+
+
+def _comparable(array: NDArray[Any]) -> Sequence[Any] | bytes:
+    return array.ravel().tolist() if array.dtype == np.object_ else np.ascontiguousarray(array).tobytes()

@@ -1,0 +1,135 @@
+// From a request to its tensors and its answer, in C for tests: one request at a time, whose results stay until the next.
+#include "backend/answer.h"
+#include "backend/encode.h"
+#include "backend/parameters.h"
+#include "backend/scores.h"
+#include "backend/utf8.h"
+
+using namespace hfx;
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Rows {
+    Document settings, answers;
+    Tokenizer tokenizer;
+    Encoder encoder;
+    Answer answer;
+    Inputs inputs;
+    Array<Parameter> parameters;
+    Tokens tokens;
+    Outputs outputs;
+    Text refusal;
+};
+
+template <typename Type> Span bytes(const Array<Type> &values) {
+    return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(Type)};
+}
+
+Span content(const Rows &rows, const char *name) {
+    if (!strcmp(name, "refusal")) return bytes(rows.refusal);
+    if (!strcmp(name, "input_ids")) return bytes(rows.tokens.ids);
+    if (!strcmp(name, "attention_mask")) return bytes(rows.tokens.mask);
+    if (!strcmp(name, "token_type_ids")) return bytes(rows.tokens.types);
+    if (!strcmp(name, "truncated_tokens")) return bytes(rows.tokens.truncated);
+    if (!strcmp(name, "top_k")) return bytes(rows.inputs.top_k);
+    if (!strcmp(name, "multi_label")) return bytes(rows.inputs.multi_label);
+    if (!strcmp(name, "raw_scores")) return bytes(rows.inputs.raw_scores);
+    for (size_t i = 0; i < rows.outputs.count; i++)
+        if (!strcmp(name, rows.outputs.each[i].name)) return bytes(rows.outputs.each[i].content);
+    return {};
+}
+
+}  // namespace
+
+// Without a tokenizer, for answers alone, `path` is null. Returns null where it can't be opened; why is in `wrong`.
+EXPORTED Rows *rows_open(const char *path, const char *settings, const char *answer, const char **wrong) {
+    Rows *rows = make<Rows>();
+    *wrong = rows->settings.parse({settings, strlen(settings)});
+    if (path && !*wrong) *wrong = rows->tokenizer.open(path);
+    if (path && !*wrong) *wrong = rows->encoder.open(rows->settings.root(), rows->tokenizer);
+    if (answer && !*wrong) *wrong = rows->answers.parse({answer, strlen(answer)});
+    if (answer && !*wrong) *wrong = rows->answer.open(rows->answers.root());
+    if (!*wrong) return rows;
+    destroy(rows);
+    return nullptr;
+}
+EXPORTED void rows_close(Rows *rows) { destroy(rows); }
+
+EXPORTED void rows_begin(Rows *rows, size_t count, size_t labels) {
+    rows->inputs = Inputs();
+    rows->inputs.rows = count, rows->inputs.label_count = labels;
+    rows->parameters.clear(), rows->refusal.clear();
+    rows->outputs.count = 0;
+}
+EXPORTED bool rows_string(Rows *rows, const char *field, const char *data, size_t size) {
+    Inputs &inputs = rows->inputs;
+    Array<Span> &texts = !strcmp(field, "query") ? inputs.queries : !strcmp(field, "text_input") ? inputs.texts : inputs.labels;
+    return texts.push({data, size});
+}
+EXPORTED bool rows_setting(Rows *rows, const char *name, int32_t value) {
+    Inputs &inputs = rows->inputs;
+    if (!strcmp(name, "top_k")) return inputs.top_k.push(value);
+    return (strcmp(name, "raw_scores") ? inputs.multi_label : inputs.raw_scores).push(uint8_t(value));
+}
+EXPORTED bool rows_parameter(Rows *rows, const char *name, size_t size, int kind, int64_t number) {
+    return rows->parameters.push({{name, size}, Parameter::Kind(kind), number});
+}
+
+EXPORTED bool rows_settle(Rows *rows) {
+    Task task = rows->encoder.settings.task;
+    return check_inputs(task, rows->inputs, rows->refusal) &&
+           apply_parameters(task, rows->parameters.data(), rows->parameters.size(), rows->inputs, rows->refusal);
+}
+EXPORTED bool rows_encode(Rows *rows) { return rows->encoder.encode(rows->inputs, rows->tokens, rows->refusal); }
+EXPORTED bool rows_answer(Rows *rows, const float *data, size_t count, size_t sequences, size_t classes) {
+    return rows->answer.answer(rows->inputs, {data, count, sequences, classes}, rows->outputs, rows->refusal);
+}
+EXPORTED const char *rows_content(const Rows *rows, const char *name, size_t *size) {
+    Span found = content(*rows, name);
+    *size = found.size;
+    return found.data;
+}
+EXPORTED size_t rows_width(const Rows *rows) { return rows->tokens.width; }
+
+EXPORTED void exponentials(float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) values[i] = exponential(values[i]);
+}
+EXPORTED const char *utf8_reason(const char *text, size_t size, size_t *at) {
+    Utf8Error error = utf8_error({text, size});
+    *at = error.at;
+    return error.reason;
+}
+
+// A value of JSON as Python would write it (repr), strings and keys in hexadecimal digits.
+static bool write(const Json &json, Text &to) {
+    static constexpr char DIGITS[] = "0123456789abcdef";
+    auto text = [&to](Span from) {
+        bool appended = append(to, "'");
+        for (size_t i = 0; i < from.size; i++)
+            appended = appended && to.push(DIGITS[uint8_t(from.data[i]) >> 4]) && to.push(DIGITS[from.data[i] & 15]);
+        return appended && append(to, "'");
+    };
+    static constexpr const char *WORDS[] = {"", "None", "False", "True"};
+    if (json.kind() < Json::NUMBER) return append(to, WORDS[json.kind()]);
+    if (json.kind() == Json::NUMBER) return append(to, json.text());
+    if (json.kind() == Json::STRING) return text(json.text());
+    bool named = json.kind() == Json::OBJECT, appended = append(to, named ? "{" : "[");
+    for (Json each = json.first(); each; each = each.next())
+        appended = appended && (!named || (text(each.key()) && append(to, ":"))) && write(each, to) && append(to, ",");
+    return appended && append(to, named ? "}" : "]");
+}
+
+// What is wrong with a JSON text, and where; null: nothing, and `written` has it.
+EXPORTED const char *json_error(const char *text, size_t size, char *written, size_t room, size_t *at) {
+    Document document;
+    Text to;
+    const char *wrong = document.parse({text, size});
+    *at = document.position();
+    if (wrong) return wrong;
+    if (!write(document.root(), to) || to.size() >= room) return "there is no room";
+    memcpy(written, to.data(), to.size());
+    written[to.size()] = 0;
+    return nullptr;
+}

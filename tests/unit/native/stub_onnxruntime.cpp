@@ -1,0 +1,122 @@
+// An ONNX Runtime whose graph adds a row's token ids: what the tests of the backend run in place of a net.
+//
+// logits [rows, 2] are the sum of a row's ids, and of their squares, times 1e-3. A run fails that has the id FAILING, as
+// does one that begins while another runs.
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <atomic>
+#include <string>
+#include <vector>
+#include "ort.h"
+
+namespace ort {
+struct Status {
+    std::string words;
+};
+struct Value {
+    std::vector<int64_t> shape;
+    std::vector<float> made;
+    void *data;
+};
+struct ShapeInfo {
+    std::vector<int64_t> shape;
+    int type;
+};
+}  // namespace ort
+
+namespace {
+
+constexpr int32_t FAILING = 7;
+const char *const INPUTS[] = {"input_ids", "attention_mask", "item_shape"};
+std::atomic<bool> runs;
+int nothing;
+
+ort::Status *fail(const char *words) { return new ort::Status{words}; }
+ort::Status *pass() { return nullptr; }
+template <typename Type> ort::Status *give(Type **out) {
+    *out = reinterpret_cast<Type *>(&nothing);
+    return nullptr;
+}
+
+ort::Status *session(const void *, const char *path, const void *, ort::Session **out) {
+    return access(path, R_OK) ? fail("there is no such graph") : give(out);
+}
+ort::Status *name(const char *text, char **out) {
+    *out = strdup(text);
+    return nullptr;
+}
+ort::Status *count(size_t value, size_t *out) {
+    *out = value;
+    return nullptr;
+}
+ort::Status *type_info(int type, size_t rank, void **out) {
+    *out = new ort::ShapeInfo{std::vector<int64_t>(rank, -1), type};
+    return nullptr;
+}
+void release_info(ort::ShapeInfo *info) { delete info; }
+
+ort::Status *tensor(const void *, void *data, size_t, const int64_t *sizes, size_t rank, int, ort::Value **out) {
+    *out = new ort::Value{{sizes, sizes + rank}, {}, data};
+    return nullptr;
+}
+
+ort::Status *run(void *, const void *, const char *const *, const ort::Value *const *in, size_t, const char *const *, size_t, ort::Value **out) {
+    if (runs.exchange(true)) return fail("two runs at once");
+    usleep(300);
+    const int32_t *ids = static_cast<int32_t *>(in[0]->data), *mask = static_cast<int32_t *>(in[1]->data), *widths = static_cast<int32_t *>(in[2]->data);
+    int64_t rows = in[2]->shape[0], at = 0;
+    bool fails = false;
+    auto *made = new ort::Value{{rows, 2}, std::vector<float>(size_t(rows) * 2), nullptr};
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t end = at + widths[row]; at < end; at++) {
+            fails = fails || ids[at] == FAILING;
+            float id = 1e-3f * float(ids[at] * mask[at]);
+            made->made[size_t(2 * row)] += id, made->made[size_t(2 * row + 1)] += id * id;
+        }
+    fails = fails || at != in[0]->shape[0];
+    runs = false;
+    made->data = made->made.data();
+    if (!fails) *out = made;
+    else delete made;
+    return fails ? fail("a token that the net can't take") : nullptr;
+}
+
+const ort::Api *api(uint32_t) {
+    static ort::Api table;
+    auto set = [](int slot, auto function) { table.slots[slot] = reinterpret_cast<void *>(function); };
+    for (void *&slot : table.slots) slot = reinterpret_cast<void *>(abort);
+    set(2, +[](const ort::Status *status) { return status->words.c_str(); });
+    set(3, +[](int, const char *, void **out) { return give(out); });
+    for (int slot : {6, 13, 17, 19, 23, 24, 25, 130}) set(slot, pass);
+    set(7, session), set(9, run);
+    set(10, +[](void **out) { return give(out); });
+    set(30, +[](void *, size_t *out) { return count(3, out); });
+    set(31, +[](void *, size_t *out) { return count(1, out); });
+    set(33, +[](void *, size_t index, void **out) { return type_info(ort::INT32, index == 2 ? 2 : 1, out); });
+    set(34, +[](void *, size_t, void **out) { return type_info(ort::FLOAT, 2, out); });
+    set(36, +[](void *, size_t index, void *, char **out) { return name(INPUTS[index], out); });
+    set(37, +[](void *, size_t, void *, char **out) { return name("logits", out); });
+    set(49, tensor);
+    set(51, +[](ort::Value *value, void **out) { return *out = value->data, pass(); });
+    set(55, +[](const void *info, const void **out) { return *out = info, pass(); });
+    set(60, +[](const ort::ShapeInfo *info, int *out) { return *out = info->type, pass(); });
+    set(61, +[](const ort::ShapeInfo *info, size_t *out) { return count(info->shape.size(), out); });
+    set(62, +[](const ort::ShapeInfo *info, int64_t *out, size_t rank) { return memcpy(out, info->shape.data(), rank * sizeof *out), pass(); });
+    set(65, +[](const ort::Value *value, ort::ShapeInfo **out) { return *out = new ort::ShapeInfo{value->shape, ort::FLOAT}, pass(); });
+    set(69, +[](int, int, void **out) { return give(out); });
+    set(76, +[](void *, void *memory) { return free(memory), pass(); });
+    set(78, +[](void **out) { return give(out); });
+    set(93, +[](ort::Status *status) { delete status; });
+    for (int slot : {94, 95, 100}) set(slot, +[](void *) {});
+    set(96, +[](ort::Value *value) { delete value; });
+    for (int slot : {98, 99}) set(slot, release_info);
+    return &table;
+}
+
+}  // namespace
+
+extern "C" const ort::ApiBase *OrtGetApiBase() {
+    static const ort::ApiBase base = {api, +[]() { return "1.17.0"; }};
+    return &base;
+}

@@ -1,0 +1,133 @@
+"""The backend in a stub of Triton and of ONNX Runtime: each request is answered and released once, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from hfx.exporter.compiled_tokenizer import compile_tokenizer
+from tests.unit.native.libraries import NATIVE
+
+HERE = Path(__file__).parent
+SOURCES = (*(NATIVE / "tokenizer").glob("*.cpp"), *(NATIVE / "backend").glob("*.cpp"), HERE / "stub_triton.cpp")
+FLAGS = ["-std=c++17", "-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Wno-psabi", "-pthread"]
+WRAPPED = ["-Wl,--wrap=malloc,--wrap=realloc", "-ldl", "-pthread"]
+ADDRESSES = "-fsanitize=address,undefined -fno-sanitize-recover=all"
+SANITIZERS = {"plain": "", "addresses": ADDRESSES, "threads": "-fsanitize=thread"}
+VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "fails")  # the last one's id is FAILING
+
+
+def config(runtime: Path, changed: Mapping[str, Any], **parameters: str) -> str:
+    """A configuration as Triton hands it on, with `changed` keys and `parameters`."""
+    unbounded = {"max_queue_size": "1000000", "max_queue_seconds": "0"}  # callers here don't wait for their answers
+    usual = {"onnxruntime": str(runtime), "model_file": "model.onnx", "operators": "ours", **unbounded}
+    values = {key: {"string_value": value} for key, value in {**usual, **parameters}.items()}
+    outputs = [{"name": name} for name in ("label", "score", "truncated_tokens")]
+    return json.dumps({"max_batch_size": 64, "output": outputs, "parameters": values, **changed})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder, with its version 1."""
+    root = tmp_path_factory.mktemp("model")
+    (root / "1").mkdir()
+    tokenizer = Tokenizer(models.WordPiece({text: at for at, text in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(root / "tokenizer.json"))
+    settings = {"task": "text-classification", "max_length": 16, "widths": [4, 8, 16]}
+    (root / "1" / "tokenizer.hfx").write_bytes(compile_tokenizer(root / "tokenizer.json"))
+    (root / "1" / "settings.json").write_text(json.dumps({**settings, "inputs": ["input_ids", "attention_mask"]}))
+    answer = {"task": "text-classification", "labels": ["no", "yes"], "activation": "softmax", "default_top_k": 1}
+    (root / "1" / "answer.json").write_text(json.dumps(answer))
+    (root / "1" / "model.onnx").touch()
+    return root
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Makes the program of stub_triton.cpp, and the library of stub_onnxruntime.cpp, with a sanitizer."""
+    return cache(lambda sanitizer: compile_stubs(sanitizer, tmp_path_factory.mktemp(sanitizer)))
+
+
+def compile_stubs(sanitizer: str, folder: Path) -> tuple[Path, Path]:
+    if not shutil.which("g++"):
+        pytest.skip("no g++, whose sanitizers are libraries of their own")
+    command = ["g++", *FLAGS, f"-I{NATIVE}", *SANITIZERS[sanitizer].split()]
+    objects = [folder / f"{source.parent.name}-{source.stem}.o" for source in SOURCES]
+
+    def compile_one(source: Path, made: Path) -> None:
+        own = ["-fno-exceptions", "-fno-rtti"] if source.parent != HERE else []
+        subprocess.run([*command, *own, "-c", str(source), "-o", str(made)], check=True)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, SOURCES, objects))
+    program, library = folder / "triton", folder / "libonnxruntime.so"
+    subprocess.run([*command, *map(str, objects), *WRAPPED, "-o", str(program)], check=True)
+    stub = [str(HERE / "stub_onnxruntime.cpp"), "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, *stub], check=True)
+    return program, library
+
+
+def run(program: Path, *arguments: Path | str) -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "sanitizer", ["plain", *(pytest.param(name, marks=pytest.mark.full) for name in ("addresses", "threads"))]
+)
+@pytest.mark.parametrize("skips_padding", ["1", "0"])
+def test_each_request_is_answered_and_released_once(
+    skips_padding: str, sanitizer: str, folder: Path, compiled: Callable[[str], tuple[Path, Path]]
+) -> None:
+    program, library = compiled(sanitizer)
+    run(program, folder, config(library, {}, skips_padding=skips_padding))
+
+
+GPU = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "parameters", "words"),
+    [
+        ({}, {}, ""),
+        ({"max_batch_size": 0}, {}, "max_batch_size must be at least 1"),
+        ({"dynamic_batching": {}}, {}, "dynamic_batching can't be used: the backend has a queue of its own"),
+        ({"batch_output": [{}]}, {}, "batch_output can't be used"),
+        ({"instance_group": [{"kind": "KIND_GPU"}]}, {}, "KIND_GPU can't be served: use KIND_CPU"),
+        ({"optimization": {"execution_accelerators": GPU}}, {}, "execution_accelerators can't be used"),
+        ({"optimization": {"graph": {"level": 3}}}, {}, "optimization.graph.level"),
+        ({"model_transaction_policy": {"decoupled": True}}, {}, "a request has one answer"),
+        ({"output": [{"name": "logits"}]}, {}, "output logits is none of the task's"),
+        ({}, {"intra_op_thread_count": "two"}, "intra_op_thread_count is 'two'"),
+        ({}, {"session.intra_op.spin_duration_us": "-1"}, "spin_duration_us is '-1'"),
+        ({}, {"max_queue_seconds": "soon"}, "max_queue_seconds"),
+        ({}, {"max_width": "8"}, "max_width is below the widths"),
+        ({}, {"model_file": "other.onnx"}, "there is no such graph"),
+        ({}, {"onnxruntime": "/nowhere.so"}, "/nowhere.so"),
+        ({}, {"onnxruntime": "libc.so.6"}, "libc.so.6"),
+    ],
+)
+def test_a_configuration_that_cannot_be_honoured_is_refused(
+    changed: Mapping[str, Any],
+    parameters: Mapping[str, str],
+    words: str,
+    folder: Path,
+    compiled: Callable[[str], tuple[Path, Path]],
+) -> None:
+    program, library = compiled("plain")
+    text = config(library, changed, **{"skips_padding": "1", **parameters})
+    said = run(program, folder, text, "load")
+    assert words in said and bool(said) == bool(words)
