@@ -140,6 +140,7 @@ def _server(
         repository,
         **settings,
         private=True,
+        steps=options.steps,
         options=arguments,
         grpc_tls=tls,
         strict=options.is_strict,

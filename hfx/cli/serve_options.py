@@ -37,6 +37,10 @@ class ServeOptions:
     http_port: Annotated[int, Option(help="Port of the HTTP API; 0 takes a free one.", metavar="PORT")] = 8000
     grpc_port: Annotated[int, Option(help="Port of the gRPC API; 0 takes a free one.", metavar="PORT")] = 8001
     metrics_port: Annotated[int, Option(help="Port of the metrics; 0 takes a free one.", metavar="PORT")] = 8002
+    steps: Annotated[
+        Literal["native", "python"],
+        Option(help="Encoders on CPUs: one model in C++ where the export has proven it, or an ensemble as published."),
+    ] = "native"
     models: Annotated[str, Option(help="Serve only these: A,B.", metavar="A,B")] = ""
     timeout: Annotated[float, Option(help="Seconds that loading the models may take.", metavar="SECONDS")] = 300.0
     drain: Annotated[
@@ -81,6 +85,8 @@ class ServeOptions:
             raise UsageError(
                 "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
             )
+        if self.method == "docker" and self.steps == "python":
+            raise UsageError("A container serves encoders as they are published.", "Leave --steps out.")
         if self.method == "docker" and self.watch:
             raise UsageError("A container serves what was there at its start.", "Leave --watch out.")
         check_ports(Ports(self.http_port, self.grpc_port, self.metrics_port))

@@ -5,8 +5,8 @@ unpacked into one folder of the repository, and each Python model starts with ST
 config.pbtxt), which puts that folder before everything else on sys.path. A stub imports that file before its own module
 (measured with Triton 2.51), so numpy comes from there too; no environment variable is needed.
 
-The nets of encoders are Python models, too, on CPUs: hfx's onnxruntime runs them, which has native operators and pads
-less than the image's.
+On CPUs encoders are one model in C++ where their export has proven it (hfx/triton/one_hop.py). The nets of others are
+Python models, too: hfx's onnxruntime runs them, which has native operators and pads less than the image's.
 
 The folder lies in the version folder of one model: Triton takes every folder of a repository for a model, warns about
 folders of a model that are no versions, and ignores what a version folder holds beside the model's file.
@@ -14,6 +14,7 @@ folders of a model that are no versions, and ignores what a version folder holds
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, VARIANTS, conf
 from hfx.repository.edit import rendered
 from hfx.repository.lint import check_rules
 from hfx.strict_json import Json, read_text
-from hfx.triton import liveness
+from hfx.triton import liveness, one_hop
 from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arguments
 
 START_FILE = "start.py"
@@ -78,7 +79,7 @@ def write(deployment: Deployment, output: Path, packages: Packages, force: bool 
         copy_models(deployment, folder)
         home = folder / packages_path(deployment)
         wheels = _vendor(needed, packages, home)
-        if deployment.device == "cpu" and not all(model.is_generator for model in deployment.models):
+        if deployment.device == "cpu" and not all(each.is_generator or each.is_native for each in deployment.models):
             _add_backend(home)
         for model in deployment.models:
             _make_ready(deployment, model, folder, packages, wheels)
@@ -138,11 +139,14 @@ def _make_ready(
 ) -> None:
     """Give the copied model the device's configuration, the start file, and a manifest that fits."""
     manifest, device = model.manifest, deployment.device
-    configs = {name: config_of(folder, name, device) for name in manifest.folders}
+    net = config_of(folder, f"{model.name}_net", device) if f"{model.name}_net" in manifest.folders else None
     for path in manifest.files:
-        if is_others(path, configs.get(f"{model.name}_net"), device):
+        if is_others(path, net, device):
             (folder / path).unlink()
-    for name, config in configs.items():
+    if net is not None and model.is_native:
+        one_hop.merge(folder, model.name, _runtime(folder / model.name / "1", folder / packages_path(deployment)))
+    folders = tuple(name for name in manifest.folders if (folder / name).is_dir())
+    for name, config in {name: config_of(folder, name, device) for name in folders}.items():
         is_net = config.backend == "onnxruntime"
         _configure(folder / name, config, device, packages)
         if is_net and config.backend == "python":
@@ -150,7 +154,7 @@ def _make_ready(
         if config.backend == "python":
             text = render_text("bundle_start.py.j2", {"packages": packages_path(deployment).split("/")})
             (folder / name / "1" / START_FILE).write_text(text, encoding="utf-8")
-    files = {path: entry for name in manifest.folders for path, entry in hash_folder(folder / name, folder).items()}
+    files = {path: entry for name in folders for path, entry in hash_folder(folder / name, folder).items()}
     record: dict[str, Json] = {
         "device": device,
         "triton": deployment.release.tag,
@@ -159,8 +163,17 @@ def _make_ready(
         "wheels": {wheel.name: wheel.sha256 for wheel in wheels},
     }
     precision = Precision(**{**asdict(Precision(None, None)), device: model.precision})
-    made = replace(manifest, files=files, precision=precision, choices={**manifest.choices, CHOICE: record})
+    made = replace(
+        manifest, folders=folders, files=files, precision=precision, choices={**manifest.choices, CHOICE: record}
+    )
     write_manifest(made, folder / model.name / MANIFEST_FILE)
+
+
+def _runtime(version: Path, packages: Path) -> str:
+    """ONNX Runtime's library of the unpacked `packages`, relative to the version folder of a model."""
+    library = one_hop.runtime_library(packages / "onnxruntime")
+    assert library is not None  # the pinned wheel has one
+    return os.path.relpath(library, version)
 
 
 def _configure(folder: Path, config: Any, device: str, packages: Packages) -> None:

@@ -22,6 +22,7 @@ from hfx.releases import MINIMUM_SECURE, Release, release, security_warning
 from hfx.repository import model, parse_config
 from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, config_path
 from hfx.strict_json import read_text
+from hfx.triton import one_hop
 
 # What a model needs while it is served
 
@@ -67,15 +68,16 @@ def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
     configs = {folder: config_of(repository, folder, device) for folder in manifest.folders}
     stream = configs.get(manifest.name + STREAM_SUFFIX)
     slots, queue = (_number(stream, "slots"), _number(stream, "max_queue_size")) if stream else (0, 0)
+    is_native = device == "cpu" and not one_hop.why_not(repository, manifest.name)
     return ModelNeeds(
         threads=max(_number(config, "intra_op_thread_count") for config in configs.values()) or 1,
         weights=_weights(manifest, configs, device),
         cache=slots
         and _cache(repository, manifest, stream, device, slots) + (_number(stream, "prefix_cache_mb") << 20),
-        processes=sum(config.backend == "python" for config in configs.values()),
+        processes=0 if is_native else sum(config.backend == "python" for config in configs.values()),
         slots=slots,
         queue=queue,
-        batch=net.max_batch_size if (net := configs.get(manifest.name + NET_SUFFIX)) else 0,
+        batch=0 if stream else int(configs[manifest.name].max_batch_size),
     )
 
 
@@ -196,6 +198,11 @@ class DeployedModel:
     def is_generator(self) -> bool:
         """Whether an engine with slots serves it."""
         return self.needs.slots > 0
+
+    @property
+    def is_native(self) -> bool:
+        """Whether an encoder is served in one hop, without a Python process."""
+        return not self.is_generator and self.needs.processes == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def _generator(model: DeployedModel, wait: float, throughput: float | None) -> t
 
 
 def _encoder(model: DeployedModel, wait: float, throughput: float | None) -> tuple[Signal, ...]:
-    members = tuple(folder for folder in model.manifest.folders if folder != model.name)
+    steps = tuple(folder for folder in model.manifest.folders if folder != model.name)
+    members = (model.name,) if model.is_native else steps
     batch = model.needs.batch
     waiting = _by_wait(wait, throughput) or Figure(
         max(1, int(BATCH_SHARE * batch)), f"{BATCH_SHARE} x the largest batch, {batch}; --from computes it"

@@ -48,11 +48,14 @@ class Wheel:
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
     """What the Python models of `deployment` import, as pinned requirements.
 
-    All take texts apart with tokenizers, and need ONNX Runtime, and OpenVINO where an encoder runs on it; on GPUs the
-    nets of encoders are run by the image's own backend. Raises UsageError for an image that has another CUDA.
+    All but encoders in one hop take texts apart with tokenizers. They need ONNX Runtime, and OpenVINO where an encoder
+    runs on it; on GPUs the nets of encoders are run by the image's own backend. Raises UsageError for an image that has
+    another CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
-    needed = [*((NUMPY,) if with_numpy else ()), TOKENIZERS]
+    in_python = not all(model.is_native for model in deployment.models)
+    # ONNX Runtime's wheel wants numpy, which no native model imports.
+    needed = [*((NUMPY,) if with_numpy else ()), *((TOKENIZERS,) if in_python else ())]
     if generators and deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
         raise UsageError(
             f"onnxruntime-gpu, which {generators[0].name!r} needs, is for CUDA 13; Triton {deployment.release.tag} "
@@ -68,7 +71,7 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
 def runs_openvino(deployment: Deployment, model: DeployedModel) -> bool:
     """Whether the net of an encoder runs on OpenVINO. A generator of an earlier version that did runs without it."""
-    if deployment.device != "cpu" or model.is_generator:
+    if deployment.device != "cpu" or model.is_generator or model.is_native:
         return False
     return uses_openvino(config_of(deployment.repository, model.name + NET_SUFFIX, deployment.device))
 

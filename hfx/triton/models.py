@@ -24,7 +24,7 @@ from hfx.repository.config_pbtxt import CONFIG, config_path
 
 COPIED_BYTES = 1 << 20
 GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
-KIND_GPU = 1  # of ModelInstanceGroup
+KIND_GPU, KIND_CPU = 1, 2  # of ModelInstanceGroup
 REPUBLISH = "Export it again with --force, or serve the others with --models."
 SKIPPED = {"__pycache__"}
 

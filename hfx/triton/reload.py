@@ -29,9 +29,9 @@ from hfx.metadata import TEMPORARY
 from hfx.names import MANIFEST_FILE
 from hfx.repository import models
 from hfx.repository.catalog import model_folders
-from hfx.triton.encoder_nets import use_backend
 from hfx.triton.liveness import call
 from hfx.triton.models import copy_models, is_ensemble, select_models
+from hfx.triton.one_hop import prepare_encoders
 
 GENERATION_FILE = ".generation"
 PUBLICATION_FILE = ".publication"  # by which a relay finds the engine that came with it (serving/ipc.py)
@@ -46,13 +46,14 @@ class Unsettled(ServerError):
 class Served:
     """The models that Triton at `http_url` serves from `folder`/repository; each load may take `timeout` seconds.
 
-    `backend`: that of encoders' nets where it is hfx's (encoder_nets.py).
+    `backend` and `native`: what encoders are served by (one_hop.prepare_encoders).
     """
 
     folder: Path
     http_url: str
     timeout: float
     backend: str | None = None
+    native: bool = False
 
     @property
     def repository(self) -> Path:
@@ -123,8 +124,7 @@ class Served:
         before = self.members(name)
         try:
             copied = _copy(source, name, incoming)
-            if self.backend:
-                use_backend(incoming, self.backend)
+            prepare_encoders(incoming, self.backend, self.native)
             folders = [folder for folder in copied if (incoming / folder).is_dir()]
             publication = secrets.token_hex(8)
             for folder in folders:

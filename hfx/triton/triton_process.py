@@ -19,12 +19,12 @@ from hfx.manifest import member_folders
 from hfx.process import end, exit_reason, kill
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
-from hfx.triton.encoder_nets import use_backend
 from hfx.triton.installation import PYTHON, Installation, find_wheel
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels, statistics
 from hfx.triton.log import LogRotation, ServerLog, end_server, load_error, wait_until_ready
 from hfx.triton.models import check_gpu, copy_models, python_processes, select_models
+from hfx.triton.one_hop import Steps, prepare_encoders
 from hfx.triton.reload import Served
 from hfx.triton.server import Server, choose_ports, is_ready, port_taken
 from hfx.triton.workspace import Workspace, check_shared_memory, region_prefix, remove_regions, sweep
@@ -61,7 +61,8 @@ class StartFailed(Exception):
 class TritonProcess(Server):
     """The tritonserver of an installation; `options` are further arguments of it, `grpc_tls` encrypts gRPC.
 
-    `find` finds the installation; without it, it is the wheel's.
+    `find` finds the installation; without it, it is the wheel's. The `steps` of encoders are one native model where
+    they can be, or as they are published.
 
     With `private` its HTTP listens at a socket in its own folder, which only this user reaches, and single models can
     be replaced; `http_url` is then that of liveness.socket_url. Where this Triton can't listen at a socket, `private`
@@ -73,6 +74,7 @@ class TritonProcess(Server):
 
     _: KW_ONLY
     private: bool = False
+    steps: Steps = "native"
     options: Sequence[str] = ()
     grpc_tls: Tls | None = None
     find: Callable[[], Installation] = find_wheel
@@ -157,6 +159,10 @@ class TritonProcess(Server):
             return [Death((), f"tritonserver died ({exit_reason(code)})")]
         return self.loaded.deaths()
 
+    @property
+    def _is_native(self) -> bool:
+        return self.steps == "native" and self.device == "cpu"
+
     def _exposure(self) -> str:
         asks_certificates = self.grpc_tls is not None and self.grpc_tls.client_authorities
         users = "" if asks_certificates else f"Listening at {self.host}: all that reach this port can use the models. "
@@ -182,8 +188,7 @@ class TritonProcess(Server):
         self._workspace = Workspace()
         try:
             copy_models(self.repository, names, self.folder / "repository")
-            if backend := installation.hfx_onnxruntime(self.device):
-                use_backend(self.folder / "repository", backend)
+            prepare_encoders(self.folder / "repository", installation.hfx_onnxruntime(self.device), self._is_native)
             self._backends = installation.backend_directory(self.folder / "backends", self.device)
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
@@ -260,7 +265,11 @@ class TritonProcess(Server):
         in_python = {PYTHON, self.installation.hfx_onnxruntime(self.device)}
         check_shared_memory(self.folder, python_processes(self.folder / "repository", self.device, in_python))
         (self.folder / HTTP_SOCKET).unlink(missing_ok=True)
-        environment = {**self.installation.environment, "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS)}
+        environment = {
+            **self.installation.environment,
+            "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS),
+            "ORT_DISABLE_TELEMETRY": "1",  # of the runtime in encoders of one hop
+        }
         folder, inherited, log = self.folder / "cwd", [self._workspace.lock], ServerLog(self.log)
         running = process.spawn(self._command(), self.log, environment, folder, inherit=inherited, keep_modes=True)
         try:
@@ -321,7 +330,8 @@ class TritonProcess(Server):
         ]
 
     def _served(self) -> Served:
-        return Served(self.folder, self.http_url, self.timeout, self.installation.hfx_onnxruntime(self.device))
+        backend = self.installation.hfx_onnxruntime(self.device)
+        return Served(self.folder, self.http_url, self.timeout, backend, self._is_native)
 
     def _abandon(self, error: BaseException) -> None:
         """Clean up after a start that failed; the log stays when the error tells its path."""

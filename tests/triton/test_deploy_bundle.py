@@ -58,7 +58,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     repository = tmp_path_factory.mktemp("repository")
     export_zoo("sentiment-distilbert", repository, "sentiment", "fp32", "openvino")
     export_zoo("stories-gpt2", repository, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"])
-    return open_deployment(repository, ["sentiment", "stories"])
+    export_zoo("sentiment-distilbert", repository, "verdicts", "int8", "onnxruntime")
+    return open_deployment(repository, ["sentiment", "stories", "verdicts"])
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def test_the_pod_of_kserve_runs_the_same_line_and_its_probe_finds_every_model_al
     for written_value, value in given.items():
         command = command.replace(written_value, value)
     done = subprocess.run(command.split(), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "healthy: sentiment, stories, stories_stream\n"), done
+    assert (done.returncode, done.stdout) == (0, "healthy: sentiment, stories, stories_stream, verdicts\n"), done
 
 
 @pytest.mark.full
@@ -170,6 +171,19 @@ def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_or_the_fron
     there = {line.split("{")[0] for line in lines if not line.startswith("#")}
     of_the_front = {name for name, _, _ in SAMPLES}
     assert named and named <= there | of_the_front, named - there
+
+
+def test_an_encoder_is_one_native_model_where_it_can_be(served: Served, deployment: Deployment) -> None:
+    encoder = LocalModel.open(deployment.repository, "verdicts")
+    with Client(f"127.0.0.1:{served.ports.grpc}") as client:
+        for text, answer in zip(TEXTS, client.classify("verdicts", TEXTS), strict=True):
+            expected = encoder.infer({"text_input": text})
+            assert [each.label for each in answer.predictions] == expected["label"]
+            assert [each.score for each in answer.predictions] == expected["score"]
+    assert [path.name for path in served.folder.glob("verdicts*")] == ["verdicts"]
+    mapped = Path(f"/proc/{served.pid}/maps").read_text()
+    assert f"{served.folder}/verdicts/1/libtriton_hfx.so" in mapped
+    assert f"{served.folder}/sentiment/1/packages/onnxruntime/capi" in mapped
 
 
 def test_every_library_of_its_python_processes_is_the_bundles(served: Served) -> None:

@@ -26,7 +26,6 @@ from hfx.deploy.kubernetes import KEYS_FOLDER, TLS_FOLDER, Cluster, write
 from hfx.deploy.options import Scale
 from hfx.deploy.sizing import Signal, size
 from hfx.manifest import read_manifest
-from hfx.names import POSTPROCESS_SUFFIX
 from hfx.triton import liveness
 from hfx.triton.server import Ports, choose_ports
 from tests.rigs.certificates import make_certificate
@@ -137,8 +136,7 @@ def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_che
     with urllib.request.urlopen(f"{pod.scrapes_url}/metrics", timeout=TIMEOUT) as answer:
         lines = answer.read().decode().splitlines()
     for signal in pod.signals:
-        # The last step of an encoder is done by its net's process here, and is a model of its own in NVIDIA's images.
-        for model in (model for model in signal.models if not model.endswith(POSTPROCESS_SUFFIX)):
+        for model in signal.models:
             assert any(line.startswith(f'{signal.metric.series}{{model="{model}"') for line in lines), (signal, model)
 
     [container] = pod.job["spec"]["template"]["spec"]["containers"]

@@ -31,12 +31,12 @@ SHAPES = (
 # A model, and a numeric input of it.
 INPUTS = (
     ("sentiment-fp32", "top_k"),
-    ("sentiment-fp32_tokenize", "top_k"),
-    ("sentiment-fp32_net", "input_ids"),
+    ("answers-fp32_tokenize", "question"),
+    ("answers-fp32_net", "input_ids"),
     ("nli-fp32", "top_k"),
     ("entities-fp32_net", "attention_mask"),
     ("answers-fp32_postprocess", "start_logits"),
-    ("similar-int8_net", "input_ids"),
+    ("similar-int8", "text_input"),
     (RANKER, "raw_scores"),
     (RECITAL, "max_tokens"),
     (f"{RECITAL}_stream", "seed"),

@@ -33,7 +33,7 @@ def measured(perf_server: EmbeddedServer, hfx: Callable[..., Ended], tmp_path: P
         path, warmup = tmp_path / "result.json", () if "--warmup" in words else ("--warmup", "0")
         ended = hfx("perf", "run", name, "--url", perf_server.grpc_url, "--output", str(path), *warmup, *words)
         assert ended.returncode == 0, ended.stderr
-        for heading in ("requests/s", "p99", "queue ms", "server cores", f"{name}_"):
+        for heading in ("requests/s", "p99", "queue ms", "server cores", name):
             assert heading in ended.stdout
         return read_result(path).runs
 
@@ -52,8 +52,8 @@ def test_each_step_of_a_classifier_counts_the_requests_that_were_sent(measured: 
         assert (run.requests.sent, run.requests.succeeded) == (200, 200)
         assert run.latency is not None and run.latency.count == 200
         steps = steps_of(run)
-        assert list(steps) == [f"{CLASSIFIER}_tokenize", f"{CLASSIFIER}_net"]  # whose process makes the labels, too
-        assert [step.requests for step in steps.values()] == [200, 200]
+        assert list(steps) == [CLASSIFIER]  # in one hop
+        assert [step.requests for step in steps.values()] == [200]
         assert all(step.batch == step.requests / step.executions and step.infer > 0 for step in steps.values())
         # The rest is the ensemble, gRPC and the way, most of it on a busy machine; a wrong unit is off by 1,000.
         # Triton's "output" goes on after the answer has left.
@@ -63,7 +63,7 @@ def test_each_step_of_a_classifier_counts_the_requests_that_were_sent(measured: 
         assert run.server.cores is not None and 0 < run.server.cores < CORES
         assert run.server.memory is not None and run.server.memory > 100 << 20  # tritonserver and its Python processes
         assert run.client is not None and run.client.cores > 0
-    assert steps_of(alone)[f"{CLASSIFIER}_net"].batch == 1 < steps_of(together)[f"{CLASSIFIER}_net"].batch
+    assert steps_of(alone)[CLASSIFIER].batch == 1 < steps_of(together)[CLASSIFIER].batch
     subject = alone.subject
     assert (subject.task, subject.device, subject.precision) == ("text-classification", "cpu", "int8")
 
@@ -103,7 +103,7 @@ def test_what_a_burst_uses_is_that_from_its_first_request_to_its_last_answer(mea
 def test_a_warm_up_does_not_count_here_and_hardly_at_the_server(measured: Measure) -> None:
     [run] = measured(CLASSIFIER, "--concurrency", "4", "--requests", "300", "--warmup", "100")
     assert run.requests.sent == 300
-    rows = steps_of(run)[f"{CLASSIFIER}_net"].requests
+    rows = steps_of(run)[CLASSIFIER].requests
     assert 200 <= rows <= 320  # the look at the server takes some milliseconds of a load that goes on
 
 

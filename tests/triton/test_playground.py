@@ -116,7 +116,7 @@ def test_the_time_of_an_encoder_is_divided_by_the_statistics_of_triton(tab: chro
     choose(tab, "sentiment-fp32")
     run(tab)
     names = tab.wait_for("[...document.querySelectorAll('.legend li')].map(li => li.textContent.split(' ')[0])")
-    assert names[:3] == ["queue", "tokenize", "net"] and "postprocess" not in names
+    assert names[:4] == ["queue", "tokenize", "net", "answer"]
 
 
 def test_marks_stand_at_the_characters_of_the_entities_and_markup_stays_text(tab: chromium.Page, grpc: Client) -> None:

@@ -75,7 +75,7 @@ def test_what_can_not_be_ranked_is_refused(grpc: Client, dialects: ServeProcess)
         grpc.rank("sentiment-fp32", QUERY, ["a text"])
     body = {"query": QUERY, "text_input": "a text", "raw_score": True}
     _, _, answer = call(dialects, f"/v2/models/{RANKER}/generate", body)
-    assert "did you mean raw_scores" in answer["error"]
+    assert "its parameters are raw_scores" in answer["error"]
 
 
 def test_the_command_line_scores_texts(

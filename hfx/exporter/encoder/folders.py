@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names, native
+from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.exporter.runtime import CpuChoice
@@ -69,11 +70,19 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def write_tokenizer(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any) -> None:
-    """NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors."""
+def write_tokenizer(
+    plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any, compiled: Compiled
+) -> None:
+    """NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors.
+
+    If there is a compiled one, it lies beside it, with the library that reads it.
+    """
     folder = staging.folder(plan.name + names.TOKENIZE_SUFFIX)
     version = copy_files(folder, deploy.tokenize_files())
     write_tokenizer_json(tokenizer, version / "tokenizer.json")
+    if compiled.content:
+        (version / names.COMPILED_TOKENIZER).write_bytes(compiled.content)
+        shutil.copyfile(native.library(), version / native.library().name)
     settings: Settings = {
         "task": str(plan.task.task),
         "max_length": plan.max_length,

@@ -14,6 +14,7 @@ from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, inlined, save
+from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import read_pooling
@@ -40,6 +41,7 @@ class EncoderArtefacts(Artefacts):
 
     model: Any = None  # load
     pooling: Pooling | None = None  # load
+    compiled: Compiled = field(default_factory=Compiled)  # compile_tokenizer
     graph: onnx.ModelProto | None = None  # build
     inputs: tuple[str, ...] = ()  # build
     files: dict[Device, str] = field(default_factory=dict)  # write_nets: file names
@@ -59,6 +61,13 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     model = load_model(plan.checkpoint, task.auto_class, task.headless)
     task.prepare(model, tokenizer)
     return replace(artefacts, model=model, tokenizer=tokenizer, pooling=pooling)
+
+
+def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """The tokenizer in the form that `hfx serve` runs in C++, where it is proven to give the same ids."""
+    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
+    compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
+    return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})
 
 
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -122,7 +131,14 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     """The CPU runtime that is fastest here; the files of the others go."""
     if not artefacts.candidates:
         return artefacts
-    choice = runtime.choose(artefacts.candidates, artefacts.inputs, plan.task.item_rank, plan.threads, plan.max_length)
+    choice = runtime.choose(
+        artefacts.candidates,
+        artefacts.inputs,
+        plan.task.item_rank,
+        plan.threads,
+        plan.max_length,
+        one_hop=bool(artefacts.compiled.content),
+    )
     kept = artefacts.net_folder(plan) / artefacts.files["cpu"]
     path = artefacts.candidates[choice.runtime][1]
     if path != kept:
@@ -146,7 +162,7 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
 def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Everything beside the ONNX files: configurations, tokenizer, Python backends."""
     folders.write_ensemble(plan, artefacts.staging, artefacts.inputs)
-    folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer)
+    folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer, artefacts.compiled)
     folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.files, artefacts.choice)
     folders.write_postprocess(plan, artefacts.staging, artefacts.tokenizer)
     return artefacts
@@ -226,6 +242,7 @@ def _reference(
 
 STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
     Step("Loading the checkpoint", load),
+    Step("Compiling the tokenizer", compile_tokenizer),
     Step("Building the graph", build),
     Step("Writing ONNX files", write_nets),
     Step("Timing CPU runtimes", choose_runtime),

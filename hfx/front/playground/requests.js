@@ -69,8 +69,11 @@ export async function statistics() {
 export async function steps(model, before) {
   for (let attempt = 0; before && attempt < TRIES; attempt++) {
     const after = await statistics()
-    const members = STEPS.filter(step => after?.has(`${model}_${step}`) && before.has(`${model}_${step}`))
+    const counted = name => after?.has(name) && before.has(name)
+    const members = STEPS.filter(step => counted(`${model}_${step}`))
     const deltas = members.map(step => deltaOf(step, before.get(`${model}_${step}`), after.get(`${model}_${step}`)))
+    const whole = deltas.length || !counted(model) ? null : oneHop(before.get(model), after.get(model))
+    if (whole) return whole
     if (deltas.length && deltas.every(delta => delta.requests > 0)) return summed(deltas)
     await new Promise(resolve => setTimeout(resolve, PAUSE))
   }
@@ -82,6 +85,15 @@ function deltaOf(name, before, after) {
   const requests = difference('success', 'count')
   const computed = ['compute_input', 'compute_infer', 'compute_output'].reduce((sum, field) => sum + difference(field, 'ns'), 0)
   return { name, requests, queue: difference('queue', 'ns') / requests / 1e6, compute: computed / requests / 1e6 }
+}
+
+/** Of an encoder that is one model: its computing is tokenizing, the net and the answer. */
+function oneHop(before, after) {
+  const difference = (field, part) => Number(after[field][part]) - Number(before[field][part])
+  const requests = difference('success', 'count')
+  if (!requests) return null
+  const parts = [['queue', 'queue'], ['tokenize', 'compute_input'], ['net', 'compute_infer'], ['answer', 'compute_output']]
+  return { requests, parts: parts.map(([name, field]) => ({ name, milliseconds: difference(field, 'ns') / requests / 1e6 })) }
 }
 
 function summed(deltas) {

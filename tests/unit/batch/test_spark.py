@@ -231,7 +231,7 @@ def test_a_server_that_comes_back_costs_no_row(spark: SparkSession, repository: 
     with EmbeddedServer(repository, models=["sentiment"]) as server, ThreadPoolExecutor(2) as thread:
         rows = table(spark, 1500, 4)
         collected = thread.submit(score(rows, model="sentiment", url=server.grpc_url).collect)
-        wait_until(lambda: server.statistics()["sentiment_net"]["inference_count"] > 100, "a hundred answers")
+        wait_until(lambda: server.statistics()["sentiment"]["inference_count"] > 100, "a hundred answers")
         server.kill()
         opened = thread.submit(batch.open_in_worker, "sentiment", Servers((server.grpc_url,)), Persistence())
         time.sleep(1)

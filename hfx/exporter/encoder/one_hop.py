@@ -1,0 +1,90 @@
+"""The compiled tokenizer of an encoder, proven: with it `hfx serve` makes one model in C++ of the ensemble's steps."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from hfx import native
+from hfx.errors import NativeMissing
+from hfx.exporter.encoder.plan import EncoderPlan
+from hfx.exporter.model_files import write_tokenizer_json
+from hfx.names import COMPILED_TOKENIZER, Task
+
+TASKS = frozenset({Task.TEXT_CLASSIFICATION, Task.FEATURE_EXTRACTION, Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
+PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
+GENERATED = 100_000  # texts, of some twenty characters each
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The bytes of tokenizer.hfx, and how many texts it gave the same ids for; or why there is none."""
+
+    content: bytes = b""
+    texts: int = 0
+    why_not: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        if self.content:
+            return {"compiled": True, "texts_compared": self.texts}
+        return {"compiled": False, "reason": self.why_not}
+
+
+def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Compiled:
+    """The compiled form of `tokenizer`, whose ids are those of the tokenizer itself for `texts` and generated ones."""
+    from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
+
+    if reason := _needs_python(plan, tokenizer):
+        return Compiled(why_not=reason)
+    with tempfile.TemporaryDirectory(prefix="hfx-tokenizer-") as folder:
+        source = Path(folder) / "tokenizer.json"
+        write_tokenizer_json(tokenizer, source)
+        try:
+            content = compile_tokenizer(source)
+        except NotCompiled as reason:
+            return Compiled(why_not=str(reason))
+        return _proven(content, source, texts)
+
+
+def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
+    """What of the model native/backend does not do; empty if it can be served by it."""
+    task = plan.task.task
+    if task not in TASKS:
+        return f"{task} has Python steps"
+    try:
+        native.library()
+    except NativeMissing as missing:
+        return missing.message
+    special = tokenizer.num_special_tokens_to_add(pair=task in PAIRS)
+    if special >= plan.max_length:
+        return f"{special} special tokens leave no room for a text in {plan.max_length}"
+    if task is not Task.ZERO_SHOT_CLASSIFICATION:
+        return ""
+    template = str(
+        plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length).get("hypothesis_template", "{}")
+    )
+    if not re.fullmatch(r"[^{}]*\{\}[^{}]*", template):
+        return f"the hypothesis template {template!r} has other braces than one {{}}"
+    return "" if special else "the tokenizer has no special tokens around a pair of texts"
+
+
+def _proven(content: bytes, source: Path, texts: Sequence[str]) -> Compiled:
+    from tokenizers import Tokenizer
+
+    from hfx.exporter.compiled_tokenizer.proof import first_difference, generated
+    from hfx.native.tokenizers import CompiledTokenizer
+
+    file = source.with_name(COMPILED_TOKENIZER)
+    file.write_bytes(content)
+    tokenizer = Tokenizer.from_file(str(source))
+    compared = chain(texts, islice(generated(tokenizer), GENERATED))
+    difference = first_difference(CompiledTokenizer(file), tokenizer, compared)
+    if difference is not None:
+        return Compiled(why_not=f"the compiled tokenizer gives other ids for {difference!r}")
+    return Compiled(content, len(texts) + GENERATED)

@@ -1,0 +1,125 @@
+"""Encoders of a server's own copy, or of a bundle, as one model in C++: text in, answer out (hfx/native/backend).
+
+What is published is an ensemble whose steps are Python: it runs on every device. On CPUs its members become one model
+with the same name, tensors and parameters, where the export has proven a compiled tokenizer and nothing is configured
+that Python steps alone can do. The tokenizer's Python process, the net's and the last step's are gone, and with them 2
+to 4 ms of a request (docs/benchmarks-encoder.md).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX
+from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256
+from hfx.repository.catalog import model_folders
+from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
+from hfx.triton.installation import ONNXRUNTIME
+from hfx.triton.models import KIND_CPU, read_config
+
+Steps = Literal["native", "python"]
+BACKEND = "hfx"
+LIBRARY, LIBRARY_OF_BACKEND = "libhfx_operators.so", f"libtriton_{BACKEND}.so"
+NET = "net"  # the version folder of NAME_net, in the one model's
+INSTANCES = 2  # one runs the net, the other takes requests meanwhile
+
+
+def runtime_library(package: Path) -> Path | None:
+    """The library of ONNX Runtime in its Python `package`; None where it is built into the module."""
+    return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
+
+
+def prepare_encoders(repository: Path, backend: str | None, native: bool) -> None:
+    """Make of each encoder in `repository` what is served on this machine.
+
+    One model, where it can be and `native` models are wanted; the nets of the others run in `backend`, hfx's
+    onnxruntime in Python, if there is one.
+    """
+    spec = importlib.util.find_spec(ONNXRUNTIME) if native else None
+    runtime = runtime_library(Path(spec.origin).parent) if spec and spec.origin else None
+    for folder in model_folders(repository):
+        if runtime and not why_not(repository, folder.name):
+            merge(repository, folder.name, str(runtime))
+        elif backend not in (None, ONNXRUNTIME) and (folder / MANIFEST_FILE).is_file():
+            _use_backend(repository / (folder.name + NET_SUFFIX), str(backend))
+
+
+def _use_backend(net: Path, backend: str) -> None:
+    for path in (net / CONFIG, *net.glob("configs/*.pbtxt")) if net.is_dir() else ():
+        config = read_config(path)
+        if config.backend == ONNXRUNTIME:
+            config.backend = backend
+            _write(path, config, "hfx serve, for its own copy")
+
+
+def why_not(repository: Path, name: str) -> str:
+    """Why the model NAME can't be served in one hop; empty where it can."""
+    tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
+    if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
+        return "it is no encoder of hfx"
+    if not (tokenize / "1" / COMPILED_TOKENIZER).is_file():
+        return "its export has proven no compiled tokenizer"
+    config = read_config(config_path(net, "cpu"))
+    if config.backend != ONNXRUNTIME or config.optimization.execution_accelerators.cpu_execution_accelerator:
+        return "its net does not run in ONNX Runtime"
+    steps = (tokenize, net, *([last] if last.is_dir() else []))
+    return next((reason for folder in steps if (reason := _needs_python(folder))), "")
+
+
+def _needs_python(folder: Path) -> str:
+    """What a step is configured to do that only Triton's own queue and instances do."""
+    config = read_config(config_path(folder, "cpu"))
+    if any(group.kind != KIND_CPU or group.count > 1 for group in config.instance_group):
+        return f"{folder.name} has an instance_group of its own"
+    batching = config.dynamic_batching
+    chosen = {field.name for field, _ in batching.ListFields()} - {"default_queue_policy"}
+    if chosen or batching.default_queue_policy.ByteSize():
+        return f"{folder.name} has a dynamic_batching of its own"
+    return ""
+
+
+def merge(repository: Path, name: str, runtime: str) -> None:
+    """Make one model of the members of NAME, whose files move to it.
+
+    `runtime` is the path of ONNX Runtime's library, absolute or relative to the version folder of NAME.
+    """
+    tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
+    folder, version = repository / name, repository / name / "1"
+    moves = {
+        tokenize / "1" / COMPILED_TOKENIZER: version / COMPILED_TOKENIZER,
+        tokenize / "1" / LIBRARY: version / LIBRARY_OF_BACKEND,
+        tokenize / "1" / "settings.json": version / "settings.json",
+        tokenize / "warmup": folder / "warmup",
+        last / "1" / "settings.json": version / "answer.json",
+        net / "1": version / NET,  # whole: it may be a link, and ONNX files have their weights beside them
+    }
+    config = read_config(folder / CONFIG)
+    _change(config, read_config(config_path(net, "cpu")), read_config(tokenize / CONFIG), runtime)
+    for source, target in moves.items():
+        if source.exists():
+            source.rename(target)
+    for member in (tokenize, net, last):
+        shutil.rmtree(member, ignore_errors=True)
+    _write(folder / CONFIG, config, "hfx, of the steps of an ensemble")
+
+
+def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
+    """Turn the configuration of the ensemble into the one model's: the same tensors, the parameters of the steps."""
+    config.ClearField("ensemble_scheduling")
+    config.ClearField("platform")
+    config.backend = BACKEND
+    config.instance_group.add(count=INSTANCES, kind=KIND_CPU)
+    config.model_warmup.extend(tokenize.model_warmup)
+    settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
+    settings.pop(OPERATORS_SHA256, None)  # they are in LIBRARY_OF_BACKEND, whose tokenizer and operators are one file
+    model = settings.get(MODEL_FILE) or net.default_model_filename or "model.onnx"
+    for key, value in (settings | {MODEL_FILE: f"{NET}/{model}", ONNXRUNTIME: runtime}).items():
+        config.parameters[key].string_value = value
+
+
+def _write(path: Path, config: Any, made_by: str) -> None:
+    path.unlink()  # it may be a link
+    path.write_text(render_message(config, (f"Made by: {made_by}",)), "utf-8")

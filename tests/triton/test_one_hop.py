@@ -1,0 +1,188 @@
+"""Encoders in one hop beside the same models by their Python steps: the same bytes, the same words."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from hfx.python_backends.errors import split_prefixes
+from hfx.triton import EmbeddedServer
+from hfx.triton.one_hop import why_not
+from tests import zoo
+from tests.rigs.published import export_checkpoint
+from tests.rigs.tiny_checkpoints import cross_encoder, save
+from tests.rigs.waiting import wait_until
+
+pytestmark = pytest.mark.triton
+
+RANKER = "ranker"
+CLASSIFIERS = ("sentiment-fp32", "sentiment-int8-rows", "topics-fp32", "topics-int8")
+NATIVE = (*CLASSIFIERS, "nli-fp32", "nli-int8", "similar-int8", RANKER)
+HELD_OUT = 40
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request: its tensors by name, rows first, and its parameters."""
+
+    tensors: Mapping[str, Any]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def rows(*texts: str | bytes) -> Any:
+    return np.array([[text.encode() if isinstance(text, str) else text] for text in texts], np.object_)
+
+
+def numbers(*values: int) -> Any:
+    return np.array([[value] for value in values], np.int32)
+
+
+def flags(*values: bool) -> Any:
+    return np.array([[value] for value in values], np.bool_)
+
+
+TEXTS: tuple[str | bytes, ...] = (
+    "", " ", "\t\n", "a", "I love it", "I LOVE  it\u3000!", "caf\u00e9 cafe\u0301 CAFE\u0301",
+    "\u1e9b\u0323 \ufb01 \u0130",
+    "a\0b", "\0", "\ufffd\ufeff", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "\u4f60\u597d world", "\u1100\u1161\u11a8",
+    "[SEP] [CLS] [MASK] </s> <s>", "<mask>", "##a", "x" * 300, "word " * 3000, "x" * 100_000, "\u0301" * 5000,
+    b"\xff", b"abc\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"ok \xc3", b"y" * (16 * 2**20 + 1),
+)  # fmt: skip
+PARAMETERS: tuple[Mapping[str, Any], ...] = (
+    {"top_k": 1}, {"top_k": 2}, {"top_k": 2**40}, {"top_k": 0}, {"top_k": -3}, {"top_k": True}, {"top_k": "2"},
+    {"top_k": 1.5}, {"topk": 2}, {"triton_x": 1}, {"id": "x"}, {"multi_label": True}, {"multi_label": 1},
+    {"raw_scores": True},
+    {"\u00fc" * 200: 1},
+)  # fmt: skip
+
+
+def of_texts() -> Iterator[Sent]:
+    yield from (Sent({"text_input": rows(text)}) for text in TEXTS)
+    yield from (Sent({"text_input": rows("one text")}, parameters) for parameters in PARAMETERS)
+    yield Sent({"text_input": rows("short", "a longer one with more words " * 5, "")})
+    yield Sent({"text_input": rows("good", b"\xff", "good")})
+    yield from (Sent({"text_input": rows(example.text)}) for example in zoo.heldout("sentiment", HELD_OUT))
+
+
+def of_classifiers() -> Iterator[Sent]:
+    yield from of_texts()
+    for k in (1, 2, 3, 100, 0, -1):
+        yield Sent({"text_input": rows("one text"), "top_k": numbers(k)})
+    yield Sent({"text_input": rows("one", "two"), "top_k": numbers(1, 2)})
+    yield Sent({"text_input": rows("one", "two"), "top_k": numbers(2, 2)}, {"top_k": 2})
+    yield Sent({"text_input": rows("one"), "top_k": numbers(2)}, {"top_k": 1})
+
+
+def of_labels() -> Iterator[Sent]:
+    labels = np.array([[b"travel", b"food", b"music"]], np.object_)
+    yield from (Sent({"text_input": rows(text), "candidate_labels": labels}) for text in TEXTS)
+    yield from (Sent({"text_input": rows("a trip"), "candidate_labels": labels}, each) for each in PARAMETERS)
+    for label in ("", "  ", "one", "{}", "x" * 5000, "word " * 400, b"\xfe"):
+        yield Sent({"text_input": rows("a trip"), "candidate_labels": rows(label)})
+        yield Sent({"text_input": rows("a trip " * 500), "candidate_labels": rows(label)})
+    for many in (True, False):
+        yield Sent({"text_input": rows("a trip"), "candidate_labels": labels, "multi_label": flags(many)})
+    yield Sent({"text_input": rows("a", "b"), "candidate_labels": np.repeat(labels, 2, 0), "top_k": numbers(2, 2)})
+    yield Sent({"text_input": rows("a trip"), "candidate_labels": np.array([[b"same", b"same", b"other"]], np.object_)})
+    yield Sent({"text_input": rows("a trip"), "candidate_labels": np.full((1, 1001), b"x", np.object_)})
+    yield Sent({"text_input": rows("a", "b"), "candidate_labels": labels})
+
+
+def of_queries() -> Iterator[Sent]:
+    yield from (Sent({"query": rows("who"), "text_input": rows(text)}) for text in TEXTS)
+    yield from (Sent({"query": rows(text), "text_input": rows("an answer of some words")}) for text in TEXTS)
+    yield from (Sent({"query": rows("who"), "text_input": rows("he")}, each) for each in PARAMETERS)
+    yield Sent({"query": rows("a", "b"), "text_input": rows("one", "two"), "raw_scores": flags(True, False)})
+
+
+REQUESTS = {
+    **dict.fromkeys(CLASSIFIERS, of_classifiers),
+    **dict.fromkeys(("nli-fp32", "nli-int8"), of_labels),
+    "similar-int8": of_texts,
+    RANKER: of_queries,
+}
+
+
+@pytest.fixture(scope="module")
+def both(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+    """Servers of the same models: in one hop, and by Python steps."""
+    folder = tmp_path_factory.mktemp("both")
+    export_checkpoint(save(tmp_path_factory.mktemp("checkpoint") / RANKER, cross_encoder()), folder, name=RANKER)
+    for name in NATIVE[:-1]:
+        for member in repository.glob(f"{name}*"):
+            if member.name in (name, *(f"{name}_{end}" for end in ("tokenize", "net", "postprocess"))):
+                (folder / member.name).symlink_to(member)
+    with EmbeddedServer(folder) as native, EmbeddedServer(folder, steps="python") as python:
+        yield native, python
+
+
+def outcome(client: triton.InferenceServerClient, name: str, sent: Sent) -> object:
+    """The answer's tensors as bytes with their shapes, or the refusal's status and words."""
+    inputs = []
+    for tensor, array in sent.tensors.items():
+        inputs.append(triton.InferInput(tensor, list(array.shape), np_to_triton_dtype(array.dtype)))
+        inputs[-1].set_data_from_numpy(array)
+    try:
+        answer = client.infer(name, inputs, parameters=dict(sent.parameters) or None, client_timeout=60)
+    except InferenceServerException as error:
+        return error.status(), split_prefixes(error.message())
+    made = answer.get_response().outputs
+    return {each.name: (list(each.shape), answer.as_numpy(each.name).tolist(), each.datatype) for each in made}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_answers_and_refusals_are_those_of_the_python_steps(
+    name: str, both: tuple[EmbeddedServer, EmbeddedServer]
+) -> None:
+    native, python = (triton.InferenceServerClient(server.grpc_url) for server in both)
+    assert name in both[0].statistics() and f"{name}_net" not in both[0].statistics()
+    assert f"{name}_net" in both[1].statistics()
+    with native, python:
+        for sent in REQUESTS[name]():
+            assert outcome(native, name, sent) == outcome(python, name, sent), _shown(sent)
+
+
+def _shown(sent: Sent) -> str:
+    return f"{sent!r}"[:400]
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_an_answer_in_a_batch_is_that_alone(name: str, both: tuple[EmbeddedServer, EmbeddedServer]) -> None:
+    sent = [each for each in REQUESTS[name]() if max(map(len, each.tensors["text_input"].flat)) < 20_000]
+    with triton.InferenceServerClient(both[0].grpc_url) as client, ThreadPoolExecutor(THREADS) as pool:
+        alone = [outcome(client, name, each) for each in sent]
+        together = list(pool.map(lambda each: outcome(client, name, each), [*sent, *reversed(sent)]))
+    assert together == [*alone, *reversed(alone)]
+
+
+def test_it_has_no_python_process(both: tuple[EmbeddedServer, EmbeddedServer]) -> None:
+    assert both[0].stubs() == {}
+    assert len(both[1].stubs()) >= 2 * len(NATIVE)
+
+
+def test_all_of_the_tests_models_that_can_be_are_served_in_one_hop(repository: Path) -> None:
+    reasons = {name: why_not(repository, name) for name in NATIVE[:-1]}
+    assert not any(reasons.values()), reasons
+
+
+def test_its_death_is_that_of_the_server(repository: Path, tmp_path: Path) -> None:
+    for end in ("", "_tokenize", "_net", "_postprocess"):
+        (tmp_path / f"sentiment-fp32{end}").symlink_to(repository / f"sentiment-fp32{end}")
+    with EmbeddedServer(tmp_path) as server, triton.InferenceServerClient(server.grpc_url) as client:
+        expected = outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")}))
+        os.kill(server.pid, signal.SIGSEGV)
+        wait_until(lambda: server.fault() != "")
+        server.restart()
+        assert outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")})) == expected

@@ -1,0 +1,102 @@
+"""Which encoders become one model in a server's own copy, and what of their steps it keeps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.names import COMPILED_TOKENIZER
+from hfx.repository import parse_config
+from hfx.triton.one_hop import LIBRARY, LIBRARY_OF_BACKEND, prepare_encoders, why_not
+from tests.rigs.repositories import NET, POSTPROCESS, TOKENIZE, build, put
+
+CPU = {"cpu_accelerators": (("openvino", {}),)}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A model whose export has proven a compiled tokenizer."""
+    folder = build(tmp_path / "repository")
+    for name in (COMPILED_TOKENIZER, LIBRARY):
+        (folder / "m_tokenize/1" / name).write_bytes(name.encode())
+    put(folder, replace(TOKENIZE, parameters={"max_queue_size": "7"}))
+    return folder
+
+
+def config(repository: Path, path: str) -> Any:
+    return parse_config((repository / path).read_text())
+
+
+def content(repository: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+
+def test_the_steps_become_one_model_of_the_same_name_and_tensors(repository: Path) -> None:
+    before = config(repository, "m/config.pbtxt")
+    prepare_encoders(repository, None, native=True)
+    assert [path.name for path in repository.iterdir()] == ["m"]
+    made = config(repository, "m/config.pbtxt")
+    assert (made.backend, made.platform, made.max_batch_size) == ("hfx", "", 64)
+    assert (list(made.input), list(made.output)) == (list(before.input), list(before.output))
+    assert not made.ensemble_scheduling.step and not made.HasField("dynamic_batching")
+    parameters = {key: value.string_value for key, value in made.parameters.items()}
+    assert parameters.items() >= {"max_queue_size": "7", "intra_op_thread_count": "4"}.items()
+    version = repository / "m/1"
+    assert (version / parameters["model_file"]).is_file() and Path(parameters["onnxruntime"]).is_file()
+    assert (version / LIBRARY_OF_BACKEND).read_bytes() == LIBRARY.encode()
+    assert {COMPILED_TOKENIZER, "settings.json", "answer.json"} <= {path.name for path in version.iterdir()}
+
+
+def test_a_net_in_a_linked_folder_is_left_where_it_is(repository: Path, tmp_path: Path) -> None:
+    """As where its large files can't have hard links: the published folder stays whole."""
+    (repository / "m_net/1").rename(tmp_path / "published")
+    (repository / "m_net/1").symlink_to(tmp_path / "published")
+    before = content(tmp_path / "published")
+    prepare_encoders(repository, None, native=True)
+    assert content(tmp_path / "published") == before
+    assert (repository / "m/1" / config(repository, "m/config.pbtxt").parameters["model_file"].string_value).is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda folder: (folder / "m/hfx.json").unlink(), "no encoder of hfx"),
+        (lambda folder: (folder / "m_tokenize/1" / COMPILED_TOKENIZER).unlink(), "no compiled tokenizer"),
+        (lambda folder: put(folder, replace(NET, **CPU), "cpu"), "does not run in ONNX Runtime"),
+        (lambda folder: edited(folder / "m_net/configs/cpu.pbtxt", "count: 1", "count: 2"), "m_net has an instance_gr"),
+        (lambda folder: edited(folder / "m_postprocess/config.pbtxt", "count: 1", "count: 2"), "m_postprocess has an"),
+        (
+            lambda folder: edited(
+                folder / "m_tokenize/config.pbtxt", "dynamic_batching {", "dynamic_batching { preferred_batch_size: [4]"
+            ),
+            "m_tokenize has a dynamic_batching",
+        ),
+    ],
+)
+def test_others_stay_as_published(repository: Path, change: Callable[[Path], None], reason: str) -> None:
+    change(repository)
+    before = content(repository)
+    assert reason in why_not(repository, "m")
+    prepare_encoders(repository, "onnxruntime", native=True)
+    assert content(repository) == before
+
+
+def edited(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_python_steps_on_demand_with_the_nets_of_hfx_in_its_backend(repository: Path) -> None:
+    shutil.copytree(repository / "m_net", repository / "foreign")
+    put(repository, replace(POSTPROCESS, name="m_postprocess"))
+    prepare_encoders(repository, "hfx_onnxruntime", native=False)
+    for path in ("config.pbtxt", "configs/cpu.pbtxt", "configs/gpu.pbtxt"):
+        assert config(repository, f"m_net/{path}").backend == "hfx_onnxruntime"
+        assert config(repository, f"foreign/{path}").backend == "onnxruntime"
+    assert (repository / "m_postprocess").is_dir()
