@@ -145,4 +145,5 @@ def rows_a_step(run: Run) -> float | None:
         return None
     if engine := engine_step(run.server.counters, run.subject.model):
         return engine.batch
-    return next((step.batch for step in run.server.steps if step.model.endswith(NET_SUFFIX)), None)
+    nets = (run.subject.model, run.subject.model + NET_SUFFIX)  # an encoder in one hop, or the net among its steps
+    return next((step.batch for step in run.server.steps if step.model in nets), None)
