@@ -31,10 +31,20 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             how = _runtime(manifest.choices.get("cpu_runtime")) + _math(manifest) if device == "cpu" else ""
             lines.append(f"  {device.upper():9} {figures['precision']}{how}")
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
+    lines += _steps(manifest.choices.get("tokenizer"))
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
     return lines
+
+
+def _steps(tokenizer: Any) -> list[str]:
+    """How an encoder is served on CPUs: by its compiled tokenizer, or by Python steps and why."""
+    if tokenizer is None:
+        return []
+    if tokenizer["compiled"]:
+        return [f"  {'tokenizer':9} compiled: the same ids for {tokenizer['texts_compared']} texts"]
+    return [f"  {'tokenizer':9} in Python, not compiled: {tokenizer['reason']}"]
 
 
 def details(manifest: Manifest) -> list[str]:

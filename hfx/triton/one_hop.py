@@ -2,8 +2,8 @@
 
 What is published is an ensemble whose steps are Python: it runs on every device. On CPUs its members become one model
 with the same name, tensors and parameters, where the export has proven a compiled tokenizer and nothing is configured
-that Python steps alone can do. The tokenizer's Python process, the net's and the last step's are gone, and with them 2
-to 4 ms of a request (docs/benchmarks-encoder.md).
+that Python steps alone can do. The tokenizer's Python process, the net's and the last step's are gone
+(docs/benchmarks-encoder.md).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX
+from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
@@ -22,7 +23,7 @@ from hfx.triton.models import KIND_CPU, read_config
 
 Steps = Literal["native", "python"]
 BACKEND = "hfx"
-LIBRARY, LIBRARY_OF_BACKEND = "libhfx_operators.so", f"libtriton_{BACKEND}.so"
+LIBRARY_OF_BACKEND = f"libtriton_{BACKEND}.so"
 NET = "net"  # the version folder of NAME_net, in the one model's
 INSTANCES = 2  # one runs the net, the other takes requests meanwhile
 

@@ -13,14 +13,14 @@ from hfx.exporter.compiled_tokenizer.characters import kept, matches
 from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, blocks
 
 MOST_STEPS = 8
-SPACE, LETTER, NUMBER = 1, 2, 3  # of split_patterns.h
+SPACE, LETTER, NUMBER = 1, 2, 3  # of gpt2_pattern.h
 
 
 class Kind(IntEnum):
     """The kinds of steps of pre_tokenizer.h."""
 
     BY_CLASS = 1
-    BYTE_LEVEL, METASPACE, PATTERN = range(2, 5)
+    BYTE_LEVEL, METASPACE = range(2, 4)
 
 
 class Class(IntEnum):

@@ -1,6 +1,6 @@
 #include "json.h"
 #include "refusals.h"
-#include "utf8.h"
+#include "../tokenizer/utf8.h"
 #include <errno.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 #include "pieces.h"
-#include "utf8.h"
+#include "../tokenizer/utf8.h"
 
 namespace hfx {
 namespace {

@@ -38,7 +38,7 @@ EXPORTED int64_t hfx_tokenizer_encode(
     for (size_t n = 0; n < count; from = ends[n++]) {
         Span one{text + from, size_t(ends[n] - from)};
         tokens.clear();
-        if (!valid_utf8(one)) return -2;
+        if (utf8_error(one).reason) return -2;
         if (!static_cast<const Tokenizer *>(tokenizer)->encode(one, tokens)) return -1;
         for (size_t at = 0; at < tokens.size() && total + at < room; at++)
             ids[total + at] = tokens[at].id, words[total + at] = tokens[at].word;

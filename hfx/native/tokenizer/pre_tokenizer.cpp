@@ -1,5 +1,5 @@
 #include "pre_tokenizer.h"
-#include "split_patterns.h"
+#include "gpt2_pattern.h"
 #include "utf8.h"
 
 namespace hfx {
@@ -11,8 +11,7 @@ const char *PreTokenizer::open(const File &file) {
     if (!file.read(section, steps_) || steps_.count > MOST_STEPS) return damaged;
     for (size_t at = 0; at < steps_.count; at++) {
         const Step &step = steps_[at];
-        if (step.kind < BY_CLASS || step.kind > PATTERN) return "its pre-tokenizer isn't known";
-        if (step.kind == PATTERN && step.flags >= uint32_t(SplitPattern::COUNT)) return "its pre-tokenizer isn't known";
+        if (step.kind < BY_CLASS || step.kind > METASPACE) return "its pre-tokenizer isn't known";
         bool good = step.kind == METASPACE ? file.read(step.section, texts_[at]) && texts_[at].count
                                            : classes_[at].open(file, step.section);
         if (!good) return damaged;
@@ -30,7 +29,6 @@ bool PreTokenizer::step(size_t at, Span text, bool first, Text *buffers, Pieces 
     const Step &step = steps_[at];
     if (step.kind == BY_CLASS) return by_class(at, text, buffers, pieces);
     if (step.kind == METASPACE) return metaspace(at, text, first, buffers, pieces);
-    if (step.kind == PATTERN) return by_pattern(at, step.flags, text, buffers, pieces);
     Text &buffer = buffers[at];
     if (step.flags & 1 && *text.data != ' ') {
         buffer.clear();
@@ -38,7 +36,7 @@ bool PreTokenizer::step(size_t at, Span text, bool first, Text *buffers, Pieces 
         text = {buffer.data(), buffer.size()};
     }
     if (!(step.flags & 2)) return this->step(at + 1, text, false, buffers, pieces);
-    return by_pattern(at, uint32_t(SplitPattern::GPT2), text, buffers, pieces);
+    return by_gpt2(at, text, buffers, pieces);
 }
 
 bool PreTokenizer::by_class(size_t step, Span text, Text *buffers, Pieces &pieces) const {
@@ -58,10 +56,10 @@ bool PreTokenizer::by_class(size_t step, Span text, Text *buffers, Pieces &piece
     return last == DROPPED || this->step(step + 1, {from, size_t(at - from)}, false, buffers, pieces);
 }
 
-bool PreTokenizer::by_pattern(size_t step, uint32_t pattern, Span text, Text *buffers, Pieces &pieces) const {
+bool PreTokenizer::by_gpt2(size_t step, Span text, Text *buffers, Pieces &pieces) const {
     const char *at = text.data, *end = at + text.size;
     while (at < end) {
-        const char *behind = end_of_piece(SplitPattern(pattern), classes_[step], at, end);
+        const char *behind = end_of_piece(classes_[step], at, end);
         if (!this->step(step + 1, {at, size_t(behind - at)}, false, buffers, pieces)) return false;
         at = behind;
     }

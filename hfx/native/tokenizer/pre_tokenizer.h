@@ -15,7 +15,6 @@ public:
         BY_CLASS = 1,  // section: a ByteTable of the classes below
         BYTE_LEVEL,    // flags: 1 a space is put before texts without, 2 is split by GPT-2's pattern; section: its classes
         METASPACE,     // section: a text for spaces; flags: 1 before the first piece, 2 before each, 4 is split at them
-        PATTERN,       // section: classes; flags: the pattern, of split_patterns.h
     };
     // What characters are to BY_CLASS: runs of the same class are pieces, but DROPPED between them, and ALONE each one.
     enum Class : uint8_t { TOGETHER, DROPPED, ALONE, TOO };
@@ -29,7 +28,7 @@ public:
 private:
     [[nodiscard]] bool step(size_t at, Span text, bool first, Text *buffers, Pieces &pieces) const;
     [[nodiscard]] bool by_class(size_t at, Span text, Text *buffers, Pieces &pieces) const;
-    [[nodiscard]] bool by_pattern(size_t at, uint32_t pattern, Span text, Text *buffers, Pieces &pieces) const;
+    [[nodiscard]] bool by_gpt2(size_t at, Span text, Text *buffers, Pieces &pieces) const;
     [[nodiscard]] bool metaspace(size_t at, Span text, bool first, Text *buffers, Pieces &pieces) const;
 
     View<Step> steps_;

@@ -13,7 +13,7 @@ uint32_t distance(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6);
 
 const char *Precompiled::open(const File &file, uint64_t section) {
     bool read = file.read(section, units_) && file.read(section + 1, texts_) && classes_.open(file, section + 2);
-    if (!read || !units_.count || !valid_utf8({texts_.data, texts_.count})) return "its table of characters is damaged";
+    if (!read || !units_.count || utf8_error({texts_.data, texts_.count}).reason) return "its table of characters is damaged";
     for (int code = 0; code < 128; code++) {
         char character = char(code);
         Span found;

@@ -38,26 +38,11 @@ inline size_t encode(uint32_t code, char *to) {
     return to.append(bytes, encode(code, bytes));
 }
 
-// Whether a text is UTF-8 of Unicode's scalar values (RFC 3629).
-inline bool valid_utf8(Span text) {
-    const char *at = text.data, *end = at + text.size;
-    while (at < end) {
-        uint8_t first = uint8_t(*at);
-        if (first < 0x80) {
-            at++;
-            continue;
-        }
-        size_t bytes = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-        if (first < 0xc2 || first > 0xf4 || size_t(end - at) < bytes) return false;
-        for (size_t next = 1; next < bytes; next++)
-            if ((at[next] & 0xc0) != 0x80) return false;
-        uint32_t code;
-        decode(at, end, code);
-        uint32_t least = bytes == 2 ? 0x80 : bytes == 3 ? 0x800 : 0x10000;
-        if (code < least || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-        at += bytes;
-    }
-    return true;
-}
+// Where a text stops being UTF-8, and why, in CPython's words (UnicodeDecodeError); `reason` is null where it does not.
+struct Utf8Error {
+    const char *reason = nullptr;
+    size_t at = 0;
+};
+Utf8Error utf8_error(Span text);
 
 }  // namespace hfx

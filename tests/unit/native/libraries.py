@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -67,22 +68,27 @@ def compiled() -> Path:
     """All kernels for AVX512-VNNI, compiled once for each state of the sources."""
     if "avx512-vnni" not in KERNELS:
         pytest.skip("this processor has no AVX512-VNNI")
-    command = [*compiler(), *FLAGS]
+    return shared_library("native-kernels", FLAGS, SOURCES, [*NATIVE.glob("*.h"), *HERE.glob("*.h")])
+
+
+def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:
+    """The library of `sources`, compiled once for each state of them and of `headers`."""
+    command = [*compiler(), *flags]
     digest = hashlib.sha256(repr(command).encode())
-    for source in sorted([*SOURCES, *NATIVE.glob("*.h"), *HERE.glob("*.h")]):
-        digest.update(source.read_bytes())
+    for path in sorted([*sources, *headers]):
+        digest.update(path.read_bytes())
 
     def compile_all(folder: Path) -> dict[str, Any]:
-        objects = [str(folder / f"{source.stem}.o") for source in SOURCES]
+        objects = [str(folder / f"{source.parent.name}-{source.stem}.o") for source in sources]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda source, made: run("-c", str(source), "-o", made), SOURCES, objects))
-        run("-shared", *objects, "-o", str(folder / "kernels.so"))
+            list(pool.map(lambda source, made: run("-c", str(source), "-o", made), sources, objects))
+        run("-shared", *objects, "-o", str(folder / "made.so"))
         return {"command": command}
 
     def run(*words: str) -> None:
         subprocess.run([*command, *words], check=True)
 
-    return built("native-kernels", digest.hexdigest()[:16], compile_all) / "kernels.so"
+    return built(name, digest.hexdigest()[:16], compile_all) / "made.so"
 
 
 def compiler() -> list[str]:

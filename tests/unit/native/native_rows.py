@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +14,10 @@ from numpy.typing import NDArray
 
 from hfx.native import build
 from hfx.python_backends.errors import InvalidInput
-from tests.unit.native.libraries import NATIVE, compiler
-from tests.zoo.cache import built
+from tests.unit.native.libraries import NATIVE, shared_library
 
 HERE = Path(__file__).parent
-OWN = ("answer", "encode", "json", "parameters", "pieces", "refusals", "rows", "scores", "settings", "utf8")
+OWN = ("answer", "encode", "json", "parameters", "pieces", "refusals", "rows", "scores", "settings")
 SOURCES = (
     *sorted((NATIVE / "tokenizer").glob("*.cpp")),
     *(NATIVE / "backend" / f"{name}.cpp" for name in OWN),
@@ -35,22 +31,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 def compiled() -> ctypes.CDLL:
     """The library, compiled once for each state of the sources."""
-    command = [*compiler(), *FLAGS]
-    digest = hashlib.sha256(repr(command).encode())
-    for path in sorted([*SOURCES, *NATIVE.rglob("*.h")]):
-        digest.update(path.read_bytes())
-
-    def compile_all(folder: Path) -> dict[str, Any]:
-        objects = [str(folder / f"{source.parent.name}-{source.stem}.o") for source in SOURCES]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda source, made: run("-c", str(source), "-o", made), SOURCES, objects))
-        run("-shared", *objects, "-o", str(folder / "rows.so"))
-        return {"command": command}
-
-    def run(*words: str) -> None:
-        subprocess.run([*command, *words], check=True)
-
-    return _declared(ctypes.CDLL(str(built("native-rows", digest.hexdigest()[:16], compile_all) / "rows.so")))
+    return _declared(ctypes.CDLL(str(shared_library("native-rows", FLAGS, SOURCES, NATIVE.rglob("*.h")))))
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:

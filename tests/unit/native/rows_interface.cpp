@@ -3,7 +3,7 @@
 #include "backend/encode.h"
 #include "backend/parameters.h"
 #include "backend/scores.h"
-#include "backend/utf8.h"
+#include "tokenizer/utf8.h"
 
 using namespace hfx;
 

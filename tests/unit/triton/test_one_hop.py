@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from hfx.names import COMPILED_TOKENIZER
+from hfx.native.build import LIBRARY
 from hfx.repository import parse_config
-from hfx.triton.one_hop import LIBRARY, LIBRARY_OF_BACKEND, prepare_encoders, why_not
+from hfx.triton.one_hop import LIBRARY_OF_BACKEND, prepare_encoders, why_not
 from tests.rigs.repositories import NET, POSTPROCESS, TOKENIZE, build, put
 
 CPU = {"cpu_accelerators": (("openvino", {}),)}

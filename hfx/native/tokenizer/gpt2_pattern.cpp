@@ -1,4 +1,4 @@
-#include "split_patterns.h"
+#include "gpt2_pattern.h"
 #include "utf8.h"
 
 namespace hfx {
@@ -33,7 +33,9 @@ const char *spaces(const ByteTable &classes, const char *at, const char *end) {
     return last > at ? last : behind;
 }
 
-const char *gpt2(const ByteTable &classes, const char *at, const char *end) {
+}  // namespace
+
+const char *end_of_piece(const ByteTable &classes, const char *at, const char *end) {
     const char *behind = contraction(at, end);
     if (behind > at) return behind;
     const char *first = *at == ' ' && end - at > 1 ? at + 1 : at;
@@ -41,12 +43,6 @@ const char *gpt2(const ByteTable &classes, const char *at, const char *end) {
     decode(first, end, code);
     uint8_t of = classes[code];
     return of == SPACE ? spaces(classes, at, end) : run(classes, of, first, end);
-}
-
-}  // namespace
-
-const char *end_of_piece(SplitPattern, const ByteTable &classes, const char *at, const char *end) {
-    return gpt2(classes, at, end);
 }
 
 }  // namespace hfx
