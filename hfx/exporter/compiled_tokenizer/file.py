@@ -12,6 +12,7 @@ import numpy as np
 VERSION = 1
 NONE = 0xFFFFFFFF
 CODE_POINTS = 0x110000
+LONGEST_TOKEN = 1 << 14  # bytes: a trie has a level for each
 MOST_NODES = 1 << 24
 
 
@@ -68,6 +69,9 @@ def blocks(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
 
 def trie(texts: Sequence[bytes], values: Sequence[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The edges and values of a trie (trie.h): different texts that aren't empty, and the value of each."""
+    longest = max(map(len, texts), default=0)
+    if longest > LONGEST_TOKEN:
+        raise NotCompiled(f"a token of {longest} bytes")
     nodes, parents, characters = _nodes(texts)
     count = len(parents) + 1
     if count >= MOST_NODES:

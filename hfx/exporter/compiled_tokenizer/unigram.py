@@ -9,8 +9,6 @@ import numpy as np
 
 from hfx.exporter.compiled_tokenizer.file import NONE, NotCompiled, Writer, trie
 
-LONGEST = 1 << 20  # bytes of a piece
-
 
 def add_unigram(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> tuple[int, int, int]:
     """Add the pieces and scores of a Unigram `model`: section, flags and value of its step. Raises NotCompiled.
@@ -22,10 +20,7 @@ def add_unigram(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> tuple[
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
     ids = {piece.encode(): number for number, (piece, _) in enumerate(vocabulary)}
     pieces = [piece for piece in ids if piece]
-    longest = max(map(len, pieces), default=0)
-    if longest > LONGEST:
-        raise NotCompiled(f"a piece of {longest} bytes")
     of_bytes = [ids.get(b"<0x%02X>" % byte, NONE) for byte in range(256)] if model.get("byte_fallback") else []
     tables = trie(pieces, [ids[piece] for piece in pieces])
     scores = np.array([score for _, score in vocabulary], "<f8")
-    return writer.add(*tables, scores, np.array(of_bytes, "<u4")), model["unk_id"], longest
+    return writer.add(*tables, scores, np.array(of_bytes, "<u4")), model["unk_id"], max(map(len, pieces), default=0)

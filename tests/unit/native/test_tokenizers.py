@@ -159,8 +159,9 @@ def test_special_tokens_around_a_text_and_a_pair(tmp_path: Path) -> None:
         lambda made: setattr(made, "pre_tokenizer", pre_tokenizers.UnicodeScripts()),
         lambda made: setattr(made, "normalizer", normalizers.Replace("a", "b")) or setattr(made, "model", models.BPE()),
         lambda made: setattr(made, "model", models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")),
+        lambda made: setattr(made, "model", models.WordPiece({"[UNK]": 0, "b" * 20_000: 1}, unk_token="[UNK]")),
     ],
-    ids=["another pre-tokenizer", "words of no bytes", "another model"],
+    ids=["another pre-tokenizer", "words of no bytes", "another model", "a token that would take minutes"],
 )
 def test_what_is_not_known_is_not_compiled(change: Any, tmp_path: Path) -> None:
     made = word_piece()
