@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from hfx.exporter.compiled_tokenizer.file import NONE, NotCompiled, Tag, Writer, hashed, trie
+from hfx.exporter.compiled_tokenizer.unigram import add_unigram
 
 
 class Kind(IntEnum):
     """The kinds of models.h."""
 
-    WORDPIECE = 1
-    BPE, UNIGRAM = range(2, 4)
+    WORDPIECE, BPE, UNIGRAM = range(1, 4)
 
 
 def add_model(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> None:
@@ -25,10 +25,6 @@ def add_model(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> None:
     elif kind == "BPE":
         step = _bpe(writer, tokenizer.model, model)
     elif kind == "Unigram":
-        try:
-            from hfx.exporter.compiled_tokenizer.unigram import add_unigram
-        except ImportError:
-            raise NotCompiled("a model Unigram") from None
         step = (Kind.UNIGRAM, *add_unigram(writer, tokenizer, model))
     else:
         raise NotCompiled(f"a model {kind}")

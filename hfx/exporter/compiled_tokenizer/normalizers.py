@@ -12,6 +12,7 @@ from typing import Any
 from hfx.exporter.compiled_tokenizer import characters
 from hfx.exporter.compiled_tokenizer.characters import CharMap, char_map
 from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, blocks
+from hfx.exporter.compiled_tokenizer.precompiled import add_precompiled
 
 MOST_STEPS = 32
 
@@ -147,15 +148,7 @@ def _replace_text(pattern: str, content: str) -> Part:
 
 def _precompiled(spec: dict[str, Any]) -> Part:
     table = base64.b64decode(spec["precompiled_charsmap"] or "")
-
-    def add(writer: Writer) -> tuple[int, int, int, int]:
-        try:
-            from hfx.exporter.compiled_tokenizer.precompiled import add_precompiled
-        except ImportError:
-            raise NotCompiled("a normalizer Precompiled") from None
-        return Kind.PRECOMPILED, add_precompiled(writer, table), 0, 0
-
-    return add
+    return lambda writer: (Kind.PRECOMPILED, add_precompiled(writer, table), 0, 0)
 
 
 OTHERS: dict[str, Callable[[dict[str, Any]], Part]] = {

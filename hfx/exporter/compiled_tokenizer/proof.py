@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+
+from hfx.native.tokenizers import CompiledTokenizer
 
 BATCH = 20_000
 # Characters that have something to do with tokenizers, by how often they are chosen.
@@ -48,14 +50,9 @@ SENTENCES = (
 )
 
 
-class Compiled(Protocol):
-    """A compiled tokenizer, hfx.native.tokenizers.CompiledTokenizer."""
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], ...]:
-        """The ids of all texts in one row, the word of each, and how many each text has."""
-
-
-def first_difference(compiled: Compiled, tokenizer: Any, texts: Iterator[str], words: bool = False) -> str | None:
+def first_difference(
+    compiled: CompiledTokenizer, tokenizer: Any, texts: Iterator[str], words: bool = False
+) -> str | None:
     """The first text whose ids (and words) aren't those of a tokenizer of the library, without special tokens."""
     while batch := list(islice(texts, BATCH)):
         ids, numbers, counts = compiled.encode_flat(batch)
