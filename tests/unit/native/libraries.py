@@ -73,8 +73,8 @@ def compiled() -> Path:
 
 def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:
     """The library of `sources`, compiled once for each state of them and of `headers`."""
-    command = [*compiler(), *flags]
-    digest = hashlib.sha256(repr(command).encode())
+    command, file = [*compiler(), *flags], f"{name}.so"
+    digest = hashlib.sha256(repr([*command, file]).encode())
     for path in sorted([*sources, *headers]):
         digest.update(path.read_bytes())
 
@@ -82,13 +82,13 @@ def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], hea
         objects = [str(folder / f"{source.parent.name}-{source.stem}.o") for source in sources]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda source, made: run("-c", str(source), "-o", made), sources, objects))
-        run("-shared", *objects, "-o", str(folder / "made.so"))
+        run("-shared", *objects, "-o", str(folder / file))
         return {"command": command}
 
     def run(*words: str) -> None:
         subprocess.run([*command, *words], check=True)
 
-    return built(name, digest.hexdigest()[:16], compile_all) / "made.so"
+    return built(name, digest.hexdigest()[:16], compile_all) / file
 
 
 def compiler() -> list[str]:
