@@ -199,9 +199,9 @@ void respond(Job &job) {
         triton::done(TRITONBACKEND_ResponseSend(response, triton::FINAL_RESPONSE, error));
         if (error) TRITONSERVER_ErrorDelete(error);
     }
-    // In Triton's terms: compute_input is tokenizing, and the queue ends where that much before the batch was taken.
+    // In Triton's terms: compute_input is tokenizing, and the queue ends that much before the net ran.
     bool ran = job.ended;
-    uint64_t taken = ran ? job.taken - job.tokenizing : sending;
+    uint64_t taken = ran ? job.began - job.tokenizing : sending;
     triton::done(TRITONBACKEND_ModelInstanceReportStatistics(
         job.instance, job.request, !job.failed(), taken, ran ? job.began : sending, ran ? job.ended : sending, now()));
     triton::done(TRITONBACKEND_RequestRelease(job.request, triton::RELEASE_ALL));

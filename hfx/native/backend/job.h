@@ -16,8 +16,8 @@ struct Job {
     Values made;  // by the net
     Outputs outputs;
     uint64_t timeout = 0;  // microseconds; 0: none
-    // CLOCK_MONOTONIC, nanoseconds: how long tokenizing took, and when the net's batch was taken, and ran.
-    uint64_t tokenizing = 0, taken = 0, began = 0, ended = 0;
+    // CLOCK_MONOTONIC, nanoseconds: how long tokenizing took, and when the net ran.
+    uint64_t tokenizing = 0, began = 0, ended = 0;
     TRITONSERVER_Error_Code code = 0;  // where there is no answer, with the reason
     Text reason;
 

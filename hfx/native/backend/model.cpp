@@ -110,26 +110,34 @@ void Model::lead() {
 }
 
 void Model::run(Job *batch) {
-    uint64_t taken = now(), tokenizing = 0;
-    size_t rows = 0;
-    for (Job *job = batch; job; job = job->next) {
-        job->taken = taken;
-        if (is_cancelled(*job)) job->fail(triton::CANCELLED, "The request was cancelled.");
-        else rows += job->inputs.rows, tokenizing += job->tokenizing;
-    }
-    uint64_t began = now();
-    run_net(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, batch);
-    uint64_t ended = now();
-    queue_.ran(rows, ended - began);
-    TRITONBACKEND_ModelInstance *instance = batch->instance;
+    Array<Job *> jobs;
     for (Job *job = batch, *next; job; job = next) {
         next = job->next;
-        job->began = began, job->ended = ended;
-        if (!job->failed() && !answer(*job)) job->fail(job->reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
-        respond(*job);
-        destroy(job);
+        bool cancelled = is_cancelled(*job) && !job->fail(triton::CANCELLED, "The request was cancelled.");
+        if (cancelled || (!jobs.push(job) && !job->fail(triton::UNAVAILABLE))) finish(job);
     }
-    if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, taken, began, ended, now()));
+    Runs runs(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, jobs);
+    const uint64_t first = now();
+    size_t count = 0, all = 0;
+    for (uint64_t began = first, ended = 0; Job **ran = runs.next(count); began = now()) {
+        ended = now();
+        TRITONBACKEND_ModelInstance *instance = ran[0]->instance;
+        size_t rows = 0;
+        for (size_t at = 0; at < count; at++) {
+            Job &job = *ran[at];
+            job.began = began, job.ended = ended, rows += job.inputs.rows;
+            if (!job.failed() && !answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
+            finish(&job);
+        }
+        triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
+        all += rows;
+    }
+    queue_.ran(all, now() - first);
+}
+
+void Model::finish(Job *job) const {
+    respond(*job);
+    destroy(job);
 }
 
 bool Model::answer(Job &job) const {

@@ -21,6 +21,7 @@ private:
     bool prepare(Job &job);
     void lead();
     void run(Job *batch);
+    void finish(Job *job) const;
     bool answer(Job &job) const;
 
     Tokenizer tokenizer_;

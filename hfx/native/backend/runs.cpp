@@ -3,14 +3,18 @@
 namespace hfx {
 namespace {
 
-// Rows of a run where padding is computed: each shape that a runtime meets costs it some milliseconds once.
+// Rows of a run where padding is computed: each shape that a runtime meets costs it some milliseconds once. Elements,
+// unless one row has more, are few enough for what layers hand on to stay in the caches.
 constexpr size_t RUN_ROWS[] = {64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
-constexpr size_t MOST_ELEMENTS = 64 * 512, FEW_ELEMENTS = 256, NEAR = 2;
+constexpr size_t MOST_ELEMENTS = 1024, FEW_ELEMENTS = 256, NEAR = 2;
 
 size_t per_row(const Job &job) { return job.tokens.sequences * job.tokens.width; }
 
-// Widest first, equal ones in their order.
-bool comes_before(const Job &one, const Job &other) { return one.tokens.width > other.tokens.width; }
+// Those with as many sequences one after the other, widest first, equal ones in their order.
+bool comes_before(const Job &one, const Job &other) {
+    if (one.tokens.sequences != other.tokens.sequences) return one.tokens.sequences > other.tokens.sequences;
+    return one.tokens.width > other.tokens.width;
+}
 
 void sort(Array<Job *> &jobs) {
     for (size_t at = 1; at < jobs.size(); at++) {
@@ -121,7 +125,7 @@ private:
     Text reason_;
 };
 
-// How many jobs from `from` on share a run, of those sorted by width.
+// How many jobs from `from` on share a run, of those in order.
 size_t near_widths(const Array<Job *> &jobs, size_t from, size_t &elements) {
     const Job &widest = *jobs[from];
     size_t rows = widest.tokens.rows, end = from + 1;
@@ -136,43 +140,31 @@ size_t near_widths(const Array<Job *> &jobs, size_t from, size_t &elements) {
 }
 
 size_t same_shapes(const Array<Job *> &jobs, size_t from) {
-    size_t end = from + 1;
-    while (end < jobs.size() && jobs[end]->tokens.width == jobs[from]->tokens.width && jobs[end]->tokens.sequences == jobs[from]->tokens.sequences) end++;
+    size_t end = from + 1, rows = jobs[from]->tokens.rows;
+    for (; end < jobs.size() && !comes_before(*jobs[from], *jobs[end]); end++) {
+        rows += jobs[end]->tokens.rows;
+        if (rows * per_row(*jobs[from]) > MOST_ELEMENTS) break;
+    }
     return end - from;
-}
-
-// Those with as many sequences as the first, and that have not been run, widest first.
-bool alike(Job *first, Array<Job *> &jobs, size_t sequences) {
-    jobs.clear();
-    for (Job *job = first; job; job = job->next)
-        if (!job->failed() && job->tokens.sequences == sequences && !jobs.push(job)) return false;
-    sort(jobs);
-    return true;
 }
 
 }  // namespace
 
-void run_net(const Net &net, bool skips_padding, size_t item_rank, Job *first) {
-    Array<Job *> jobs;
-    Array<size_t> done;  // numbers of sequences
-    for (Job *job = first; job; job = job->next) {
-        bool ran = job->failed();
-        for (size_t each : done) ran = ran || each == job->tokens.sequences;
-        if (ran) continue;
-        if (!done.push(job->tokens.sequences) || !alike(first, jobs, job->tokens.sequences)) {
-            job->fail(triton::UNAVAILABLE);
-            continue;
-        }
-        for (size_t from = 0, count = 0; from < jobs.size(); from += count) {
-            size_t elements = 0;
-            count = skips_padding ? near_widths(jobs, from, elements) : same_shapes(jobs, from);
-            Run run(net, item_rank);
-            if (skips_padding && elements <= MOST_ELEMENTS) run.whole(jobs.data() + from, count);
-            else run.parts(jobs.data() + from, count);
-        }
-    }
-    for (Job *job = first; job; job = job->next)
-        if (!job->failed() && job->made.shape.empty()) job->fail(triton::UNAVAILABLE);
+Runs::Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs)
+    : net_(net), skips_padding_(skips_padding), item_rank_(item_rank), jobs_(jobs) {
+    sort(jobs);
+}
+
+Job **Runs::next(size_t &count) {
+    if (at_ == jobs_.size()) return nullptr;
+    Job **jobs = jobs_.data() + at_;
+    size_t elements = 0;
+    count = skips_padding_ ? near_widths(jobs_, at_, elements) : same_shapes(jobs_, at_);
+    at_ += count;
+    Run run(net_, item_rank_);
+    if (skips_padding_ && elements <= MOST_ELEMENTS) run.whole(jobs, count);
+    else run.parts(jobs, count);
+    return jobs;
 }
 
 }  // namespace hfx

@@ -5,7 +5,20 @@
 
 namespace hfx {
 
-// Runs the net for all jobs from `first` on; those that it fails for have failed, the others have what it made.
-void run_net(const Net &net, bool skips_padding, size_t item_rank, Job *first);
+class Runs {
+public:
+    // Of `jobs`, whose order changes. Items have `item_rank` sizes: 1 of a row of tokens, 2 of several sequences.
+    Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs);
+
+    // Runs the net for the next jobs: those that it fails for have failed, the others have what it made. Null: all ran.
+    Job **next(size_t &count);
+
+private:
+    const Net &net_;
+    const bool skips_padding_;
+    const size_t item_rank_;
+    Array<Job *> &jobs_;
+    size_t at_ = 0;
+};
 
 }  // namespace hfx
