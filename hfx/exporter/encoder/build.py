@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,8 @@ ADVICE: dict[Exporter, str] = {
     "own": "torch's tracer refused it; with --exporter optimum, optimum's exporter may take it.",
     "optimum": "optimum's exporter refused it; --exporter own may take it.",
 }
-LARGEST_PROTOBUF = 1_900_000_000  # protobuf's limit is 2 GiB; names and shapes need some of it
-SMALLEST_EXTERNAL = 1024
+# Bytes of a tensor that stands in the file of weights, and that begins at a page there.
+SMALLEST_EXTERNAL, SMALLEST_ALIGNED = 1024, 1 << 16
 
 
 class _TopLevelIdentities(ir.passes.InPlacePass):
@@ -163,16 +164,40 @@ def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write `model` to `path` (and `path`.data where it is too large for one file) and check it.
+    """Write `model` to `path`, its weights beside it, and check it.
 
+    Runtimes map the weights: embeddings take the memory that texts have touched, and packed weights are no second copy.
     Raises CheckpointUnsupported where onnx.checker refuses the graph.
     """
-    weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    onnx.save_model(
-        model,
-        str(path),
-        save_as_external_data=weights > LARGEST_PROTOBUF,
-        location=path.name + ".data",
-        size_threshold=SMALLEST_EXTERNAL,
+    ir.save(
+        ir.from_proto(model),
+        path,
+        external_data=_weights(path).name,
+        size_threshold_bytes=SMALLEST_EXTERNAL,
+        alignment=mmap.PAGESIZE,
+        align_threshold=SMALLEST_ALIGNED,
     )
     check(path)
+
+
+def rename(path: Path, target: Path) -> None:
+    """Give a graph in a file, and the file of its weights, another name in the same folder."""
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = _weights(target).name
+    target.write_bytes(model.SerializeToString())
+    if _weights(path).exists():
+        _weights(path).rename(_weights(target))
+    path.unlink()
+
+
+def remove(path: Path) -> None:
+    """Remove a graph's file and that of its weights, where they exist."""
+    for each in (path, _weights(path)):
+        each.unlink(missing_ok=True)
+
+
+def _weights(path: Path) -> Path:
+    return path.with_name(path.name + ".data")

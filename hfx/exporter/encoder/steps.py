@@ -13,7 +13,7 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
-from hfx.exporter.encoder.build import build_graph, inlined, save
+from hfx.exporter.encoder.build import build_graph, inlined, remove, rename, save
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import Pooling
@@ -142,11 +142,10 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     kept = artefacts.net_folder(plan) / artefacts.files["cpu"]
     path = artefacts.candidates[choice.runtime][1]
     if path != kept:
-        path.rename(kept)
+        rename(path, kept)
     for other, file in artefacts.candidates.values():
-        if file not in (kept, path):  # the chosen file's weights stay under the name that it has for them
-            file.unlink(missing_ok=True)
-            file.with_name(file.name + ".data").unlink(missing_ok=True)
+        if file != kept:
+            remove(file)
         if other.operators and other.runtime != choice.runtime:
             (kept.parent / other.operators[OPERATORS]).unlink()
     choices = {**artefacts.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hfx.exporter import runtime
-from hfx.exporter.encoder import build
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.runtime import CpuChoice, interleave, last_line, weight_levels
@@ -63,14 +62,12 @@ def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "auto"])
-def test_a_model_too_large_for_one_file_keeps_its_weights_beside_it(
-    tmp_path: Path, runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "LARGEST_PROTOBUF", 0)
+def test_weights_are_in_a_file_beside_the_graph_that_has_its_name(tmp_path: Path, runtime: CpuRuntime) -> None:
     checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
     options = ExportOptions("m", repository=tmp_path, device="cpu", precision="int8", cpu_runtime=runtime)
     export(make_plan(checkpoint, options), lambda title: nullcontext())
-    assert len(list((tmp_path / "m_net/1").glob("*.onnx"))) == len(list((tmp_path / "m_net/1").glob("*.data"))) == 1
+    found = sorted(path.name for path in (tmp_path / "m_net/1").glob("*.onnx*"))
+    assert found == ["model.int8.onnx", "model.int8.onnx.data"]
     assert LocalModel.open(tmp_path, "m").infer({"text_input": "a cat"})
 
 
@@ -84,7 +81,8 @@ def test_the_library_lies_beside_a_model_that_native_operators_serve(tmp_path: P
     manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
     net = tmp_path / "repository" / f"{manifest.name}_net"
     library = [LIBRARY] if runtime == "native" else []
-    assert sorted(path.name for path in (net / "1").iterdir()) == sorted(["model.int8.onnx", *library])
+    files = sorted(path.name for path in (net / "1").iterdir())
+    assert files == sorted(["model.int8.onnx", "model.int8.onnx.data", *library])
     config = (net / "config.pbtxt").read_text()
     assert ('key: "operators" ' in config) == bool(library)
     opened = LocalModel.open(tmp_path / "repository", manifest.name)
