@@ -8,6 +8,7 @@ that Python steps alone can do. The tokenizer's Python process, the net's and th
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shutil
 from pathlib import Path
@@ -22,8 +23,6 @@ from hfx.triton.installation import ONNXRUNTIME
 from hfx.triton.models import KIND_CPU, read_config
 
 Steps = Literal["native", "python"]
-BACKEND = "hfx"
-LIBRARY_OF_BACKEND = f"libtriton_{BACKEND}.so"
 NET = "net"  # the version folder of NAME_net, in the one model's
 INSTANCES = 2  # one runs the net, the other takes requests meanwhile
 
@@ -89,15 +88,19 @@ def merge(repository: Path, name: str, runtime: str) -> None:
     """
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     folder, version = repository / name, repository / name / "1"
+    library = tokenize / "1" / LIBRARY
+    # Triton keeps a library by its path for as long as it runs, so that another one needs another name.
+    backend = f"hfx_{hashlib.sha256(library.read_bytes()).hexdigest()[:12]}"
     moves = {
         tokenize / "1" / COMPILED_TOKENIZER: version / COMPILED_TOKENIZER,
-        tokenize / "1" / LIBRARY: version / LIBRARY_OF_BACKEND,
+        library: version / f"libtriton_{backend}.so",
         tokenize / "1" / "settings.json": version / "settings.json",
         tokenize / "warmup": folder / "warmup",
         last / "1" / "settings.json": version / "answer.json",
         net / "1": version / NET,  # whole: it may be a link, and ONNX files have their weights beside them
     }
     config = read_config(folder / CONFIG)
+    config.backend = backend
     _change(config, read_config(config_path(net, "cpu")), read_config(tokenize / CONFIG), runtime)
     for source, target in moves.items():
         if source.exists():
@@ -111,11 +114,10 @@ def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
     """Turn the configuration of the ensemble into the one model's: the same tensors, the parameters of the steps."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
-    config.backend = BACKEND
     config.instance_group.add(count=INSTANCES, kind=KIND_CPU)
     config.model_warmup.extend(tokenize.model_warmup)
     settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
-    settings.pop(OPERATORS_SHA256, None)  # they are in LIBRARY_OF_BACKEND, whose tokenizer and operators are one file
+    settings.pop(OPERATORS_SHA256, None)  # they are in the backend's library, which has all in one file
     model = settings.get(MODEL_FILE) or net.default_model_filename or "model.onnx"
     for key, value in (settings | {MODEL_FILE: f"{NET}/{model}", ONNXRUNTIME: runtime}).items():
         config.parameters[key].string_value = value
