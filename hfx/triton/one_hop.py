@@ -32,23 +32,33 @@ def runtime_library(package: Path) -> Path | None:
     return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
 
 
-def prepare_encoders(repository: Path, backend: str | None, native: bool) -> None:
+def prepare_encoders(repository: Path, backend: str | None, native: bool) -> dict[str, str]:
     """Make of each encoder in `repository` what is served on this machine.
 
     One model, where it can be and `native` models are wanted; the nets of the others run in `backend`, hfx's
-    onnxruntime in Python, if there is one.
+    onnxruntime in Python, if there is one. Returns, by name, why encoders keep their steps though `native` ones are
+    wanted.
     """
+    kept = dict[str, str]()
     spec = importlib.util.find_spec(ONNXRUNTIME) if native else None
     runtime = runtime_library(Path(spec.origin).parent) if spec and spec.origin else None
     for folder in model_folders(repository):
-        if runtime and not why_not(repository, folder.name):
+        net = repository / (folder.name + NET_SUFFIX)
+        if not (net.is_dir() and (folder / MANIFEST_FILE).is_file()):
+            continue
+        reason = why_not(repository, folder.name) if runtime else f"the library of {ONNXRUNTIME} was not found"
+        if not reason:
             merge(repository, folder.name, str(runtime))
-        elif backend not in (None, ONNXRUNTIME) and (folder / MANIFEST_FILE).is_file():
-            _use_backend(repository / (folder.name + NET_SUFFIX), str(backend))
+            continue
+        if native:
+            kept[folder.name] = reason
+        if backend not in (None, ONNXRUNTIME):
+            _use_backend(net, str(backend))
+    return kept
 
 
 def _use_backend(net: Path, backend: str) -> None:
-    for path in (net / CONFIG, *net.glob("configs/*.pbtxt")) if net.is_dir() else ():
+    for path in (net / CONFIG, *net.glob("configs/*.pbtxt")):
         config = read_config(path)
         if config.backend == ONNXRUNTIME:
             config.backend = backend

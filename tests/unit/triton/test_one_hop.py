@@ -85,7 +85,9 @@ def test_others_stay_as_published(repository: Path, change: Callable[[Path], Non
     change(repository)
     before = content(repository)
     assert reason in why_not(repository, "m")
-    prepare_encoders(repository, "onnxruntime", native=True)
+    is_encoder = (repository / "m/hfx.json").is_file()
+    kept = prepare_encoders(repository, "onnxruntime", native=True)
+    assert list(kept) == ["m"] * is_encoder and all(reason in each for each in kept.values())
     assert content(repository) == before
 
 
