@@ -60,6 +60,18 @@ struct Product {
     // A head's few loud inputs, which are multiplied as floats: [count][outliers] and [outliers][panels * 64].
     long outliers;
     const float *outlier_inputs, *outlier_weights;
+
+    // At most `rows` rows from `row` on.
+    Product part(long row, long rows) const {
+        Product part = *this;
+        part.count = count - row < rows ? count - row : rows;
+        part.rows += row * weights->depth, part.row_scale += row * weights->blocks();
+        if (places) part.places += row;
+        else if (residual) part.residual += row * outputs;
+        if (y && !places) part.y += row * outputs;
+        if (outliers) part.outlier_inputs += row * outliers;
+        return part;
+    }
 };
 
 struct Attention;

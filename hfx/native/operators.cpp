@@ -238,11 +238,18 @@ struct Prepared {
     uint8_t *extra = nullptr;
 };
 
-void run_panel(void *data, size_t panel) {
+// Rows of a task, which pass by panel after panel: few enough for the second cache.
+constexpr long ROWS_A_TASK = 256;
+
+long panels_of(const Product &p) { return p.weights->panels / (p.gated ? 2 : 1); }
+
+void run_panel(void *data, size_t task) {
     const Prepared &prepared = *static_cast<Prepared *>(data);
     const Product &p = prepared.product;
-    chosen->panel(p, long(panel));
-    const long first = long(panel) * COLUMNS, columns = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
+    const long panel = long(task) % panels_of(p), row = long(task) / panels_of(p) * ROWS_A_TASK;
+    chosen->panel(p.part(row, ROWS_A_TASK), panel);
+    if (row) return;
+    const long first = panel * COLUMNS, columns = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
     for (long i = 0; i < prepared.padding_count; i++)
         memset(p.y + prepared.padding[i] * p.outputs + first, 0, size_t(columns) * sizeof(float));
 }
@@ -258,8 +265,8 @@ Status *run_linear(const Node &node, ort::KernelContext *context) {
         product.residual = residual.as<float>();
     }
     HFX_TRY(make_output(context, 0, prepared.x.shape, node.outputs, reinterpret_cast<void **>(&product.y)));
-    long tasks = node.weights.panels / (node.form->gated ? 2 : 1);
-    return product.count ? api->parallel(context, run_panel, size_t(tasks), &prepared) : nullptr;
+    const long tasks = (product.count + ROWS_A_TASK - 1) / ROWS_A_TASK * panels_of(product);
+    return tasks ? api->parallel(context, run_panel, size_t(tasks), &prepared) : nullptr;
 }
 
 constexpr long PANELS_A_TASK = 8;

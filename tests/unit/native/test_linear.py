@@ -95,6 +95,25 @@ def test_a_residual_is_added_last(library: Path, outputs: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [255, 256, 257, 515, 801])
+def test_rows_of_several_tasks(library: Path, count: int, threads: int) -> None:
+    linear, x, residual = random_linear(100, 130), random_rows(count, 100), random_rows(count, 130)
+    assert_same_bits(Operator(library, "Int8Linear", linear, threads)(x), linear(x))
+    assert_same_bits(Operator(library, "Int8LinearAdd", linear, threads)(x, residual=residual), linear(x) + residual)
+    gated = Operator(library, "Int8LinearGatedRelu", linear, threads)
+    assert_same_bits(gated(x), np.concatenate([gated(part) for part in np.array_split(x, 9)]))
+
+
+def test_tokens_of_several_tasks_between_padding(library: Path) -> None:
+    linear, lengths = random_linear(100, 130), np.array([300, 1, 299, 150], np.int32)
+    x, residual = random_rows(4, 300, 100), random_rows(4, 300, 130)
+    operator = Operator(library, "Int8LinearAdd", linear, 2, padded=True)
+    found, real = operator(x, residual=residual, last=lengths - 1), np.arange(300) < lengths[:, None]
+    assert_same_bits(found[real], linear(x[real]) + residual[real])
+    assert not found[~real].any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["", "Gelu", "GatedSilu", "Add"])
 def test_padding_is_zeros_and_tokens_are_what_they_are_without_it(library: Path, name: str, threads: int) -> None:
     linear, lengths = random_linear(100, 130), np.array([7, 1, 4, 2, 7], np.int32)
