@@ -212,9 +212,10 @@ void self_attend(const SelfAttention &a) {
             sums[i] = weigh(scores + i * columns, added[0], added[1], a.width, a.scale);
         }
         multiply_all({scores, a.value, out, columns, a.stride, a.out_stride, a.width}, rows, a.dim);
-        for (long i = 0; i < rows; i++)
-            for (long d = 0; d < a.dim; d += WIDTH)
-                store(out + i * a.out_stride + d, load<Floats>(out + i * a.out_stride + d) / sums[i]);
+        for (long i = 0; i < rows; i++) {
+            const float share = 1.0f / sums[i];
+            for (long d = 0; d < a.dim; d += WIDTH) store(out + i * a.out_stride + d, load<Floats>(out + i * a.out_stride + d) * share);
+        }
     }
 }
 
