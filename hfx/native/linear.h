@@ -23,7 +23,7 @@
 
 namespace hfx {
 
-enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu };
+enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu, tanh };
 
 constexpr int COLUMNS = 64, GROUP = 4, DEPTH_STEP = 64;
 constexpr float UNPACKED = 16;  // an unpacked weight of int4 is so many times its value
@@ -74,8 +74,7 @@ struct Product {
     }
 };
 
-struct Attention;
-struct SelfAttention;
+struct FloatKernels;  // floats.h
 
 struct Kernels {
     const char *name;
@@ -87,15 +86,13 @@ struct Kernels {
     void (*panel)(const Product &, long panel);
     // Panels from `first` to `last`: the best column of each row, the first among equals. y is written if it is there.
     void (*best)(const Product &, long first, long last, float *values, int32_t *columns);
-    void (*attend)(const Attention &);
-    void (*to_float16)(const float *from, long count, void *to);
-    void (*self_attend)(const SelfAttention &);
+    const FloatKernels *floats;
 };
 
 // The kernels for this processor; null where none fits. HFX_NATIVE_KERNELS names others that it can run.
 const Kernels *kernels();
 // Whether HFX_NATIVE_KERNELS is set to a name that no kernels have; "none" stands for none of them.
 bool names_no_kernels();
-extern const Kernels AVX512_VNNI, AVX_VNNI, AMX_INT8;
+extern const Kernels AVX2, AVX512_VNNI, AVX_VNNI, AMX_INT8;
 
 }  // namespace hfx

@@ -2,9 +2,8 @@
 //
 // 32 rows x 32 columns of sums stand in four tiles, two hold rows and two weights; a panel is two halves of 32 columns.
 // Few rows fill tiles badly: up to FEW_ROWS, AVX512-VNNI computes.
-#include "attention.h"
+#include "floats.h"
 #include "product.h"
-#include "self_attention.h"
 #ifdef HFX_EMULATED_TILES  // tests on processors without AMX
 #include HFX_EMULATED_TILES
 #else
@@ -112,6 +111,6 @@ void best_panels(const Product &p, long first, long last, float *values, int32_t
 
 }  // namespace
 
-const Kernels AMX_INT8 = {"amx-int8", quantize, unpack, panel, best_panels, attend_avx512, to_float16_avx512, self_attend_avx512};
+const Kernels AMX_INT8 = {"amx-int8", quantize, unpack, panel, best_panels, &FLOATS_AVX512};
 
 }  // namespace hfx

@@ -420,9 +420,10 @@ const Title TITLES[] = {
     {"Int8LinearGeluTanh", "Int8LinearGatedGeluTanh", Activation::gelu_tanh},
     {"Int8LinearQuickGelu", "Int8LinearGatedQuickGelu", Activation::quick_gelu},
     {"Int8LinearSilu", "Int8LinearGatedSilu", Activation::silu},
+    {"Int8LinearTanh", "Int8LinearGatedTanh", Activation::tanh},
 };
 
-Form forms[32];
+Form forms[40];
 size_t form_count = 0;
 
 void make_forms() {
@@ -451,8 +452,8 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
     if (api != given) return base->api(1)->fail(ort::FAIL, "hfx: another ONNX Runtime of this process has these operators");
     if (!chosen) chosen = kernels();
-    if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni and none");
-    if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8");
+    if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni, avx2 and none");
+    if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has no AVX2 with FMA and F16C");
     if (!cpu_memory) HFX_TRY(api->cpu_memory(&cpu_memory));
     if (!domain) {
         make_forms();
@@ -461,6 +462,7 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
         for (size_t i = 0; i < form_count; i++) HFX_TRY(api->add_operator(whole, &forms[i]));
         HFX_TRY(add_attention_operators(whole));
         HFX_TRY(add_self_attention(whole));
+        HFX_TRY(add_float_operators(whole));
         domain = whole;  // after a failure the next session begins anew, not with a part of the operators
     }
     return api->add_domain(options, domain);

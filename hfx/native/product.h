@@ -86,6 +86,7 @@ template <typename Sum> void finish(const Product &p, long panel, long row, int 
     case Activation::gelu_tanh: return finish<Activation::gelu_tanh>(p, panel, row, rows, sums, gated_sums);
     case Activation::quick_gelu: return finish<Activation::quick_gelu>(p, panel, row, rows, sums, gated_sums);
     case Activation::silu: return finish<Activation::silu>(p, panel, row, rows, sums, gated_sums);
+    case Activation::tanh: return finish<Activation::tanh>(p, panel, row, rows, sums, gated_sums);
     }
 }
 

@@ -98,6 +98,7 @@ template <Activation A> inline Floats activate(Floats x) {
     if constexpr (A == Activation::gelu_tanh) return times_sigmoid(x, (x * x * 0.044715f + 1.0f) * x * 1.59576912f);
     if constexpr (A == Activation::quick_gelu) return times_sigmoid(x, x * 1.702f);
     if constexpr (A == Activation::silu) return times_sigmoid(x, x);
+    if constexpr (A == Activation::tanh) return x == x ? 1.0f - 2.0f / (exponential(x * 2.0f) + 1.0f) : x;
     return x;
 }
 

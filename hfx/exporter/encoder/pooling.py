@@ -38,6 +38,7 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
     from onnx import TensorProto, helper
 
     from hfx.exporter.encoder.ragged import NodeList, assign
+    from hfx.exporter.graph.operators import DOMAIN, define
 
     nodes = NodeList("hfx.pooling.")
     const, add = nodes.const, nodes.add
@@ -50,31 +51,31 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: 
         kept = add("Where", [real, hidden, const("lowest", np.float32(LOWEST))], "kept")
         pooled = add("ReduceMax", [kept, tokens_axis], "max", keepdims=0)
     else:
-        # A product, not a ReduceSum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than
-        # those of a row in a batch, and the last bit of an embedding would depend on its batch.
+        # Not a ReduceSum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than those of a row
+        # in a batch, and the last bit of an embedding would depend on its batch.
         weights = add("Cast", [mask], "weights", to=TensorProto.FLOAT)
-        product = add("MatMul", [add("Unsqueeze", [weights, tokens_axis], "weights_row"), hidden], "total_row")
-        total = add("Squeeze", [product, tokens_axis], "total")
-        count = add("ReduceSum", [weights, width_axis], "count", keepdims=1)
+        total = add("TokenSum", [weights, hidden], "total", domain=DOMAIN)
+        tokens = add("ReduceSum", [mask, width_axis], "tokens", keepdims=1)  # of integers, which is exact
+        count = add("Cast", [tokens], "count", to=TensorProto.FLOAT)
         count = add("Max", [count, const("tiny", np.float32(TINY))], "count_floor")
         divisor = add("Sqrt", [count], "root") if pooling.mode == "mean_sqrt_len" else count
         pooled = add("Div", [total, divisor], "mean")
     if pooling.normalize:
-        norm = add("ReduceL2", [pooled, width_axis], "norm", keepdims=1)
-        norm = add("Max", [norm, const("norm_floor", np.float32(NORM_FLOOR))], "norm_safe")
-        pooled = add("Div", [pooled, norm], "normalized")
+        pooled = add("UnitNorm", [pooled], "normalized", domain=DOMAIN, epsilon=NORM_FLOOR)
     identity = helper.make_node("Identity", [pooled], [output], name=nodes.prefix + output)
     model.graph.node.extend([*nodes.nodes, identity])
     model.graph.initializer.extend(nodes.constants.values())
     assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width])])
+    define(model)
 
 
 def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
-    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as products.
+    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as one operator.
 
     For the reason given in `append_pooling`: they are then the same alone and in any batch.
     """
     from hfx.exporter.encoder.ragged import NodeList, assign
+    from hfx.exporter.graph.operators import DOMAIN, define
 
     graph = model.graph
     made = {name: node for node in graph.node for name in node.output}
@@ -90,13 +91,13 @@ def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
             continue
         (hidden,) = others
         before, out = len(added.nodes), node.output[0]
-        row = added.add("Transpose", [weights], out + ".row", perm=[0, 2, 1])
-        total = added.add("MatMul", [row, hidden], out + ".total")
-        added.add("Squeeze", [total, added.const("tokens_axis", [1])], out)
+        row = added.add("Squeeze", [weights, added.const("last_axis", [-1])], out + ".row")
+        added.add("TokenSum", [row, hidden], out, domain=DOMAIN)
         added.nodes[-1].output[0] = out
         nodes += added.nodes[before:]
     assign(graph.node, nodes)
     graph.initializer.extend(added.constants.values())
+    define(model)
 
 
 def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -> bool:

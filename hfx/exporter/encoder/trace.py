@@ -65,7 +65,8 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int) -> onnx.Mo
     """
     import torch
 
-    from hfx.exporter.encoder.disentangled import as_operators, define
+    from hfx.exporter.encoder.disentangled import as_operators
+    from hfx.exporter.graph.operators import define
 
     inputs = token_inputs(model)
     wrapped = _positional(model, inputs, tuple(outputs))
