@@ -69,8 +69,9 @@ struct Sizes {
     }
 };
 
-// -128 times each column's sum of bytes, of all inputs, or of each block of int4.
-void fill_start(const Weights &w, int32_t *start) {
+// -128 times each column's sum of bytes, of all inputs, or of each block of int4; and whether they are narrow.
+void fill_start(Weights &w, int32_t *start) {
+    int32_t beyond = w.block != 0;
     const long depth = w.depth / w.blocks();
     int8_t unpacked[MOST_BLOCK * COLUMNS];
     for (long i = 0; i < w.panels * w.blocks(); i++) {
@@ -82,9 +83,13 @@ void fill_start(const Weights &w, int32_t *start) {
         }
         for (long k = 0; k < depth; k += GROUP, values += COLUMNS * GROUP)
             for (int c = 0; c < COLUMNS; c++)
-                for (int j = 0; j < GROUP; j++) sums[c] += values[c * GROUP + j];
+                for (int j = 0; j < GROUP; j++) {
+                    const int32_t value = values[c * GROUP + j];
+                    sums[c] += value, beyond |= (value > 64) | (value < -64);
+                }
         for (int c = 0; c < COLUMNS; c++) start[i * COLUMNS + c] = -128 * sums[c];
     }
+    w.narrow = !beyond;
 }
 
 // One half of a gated product stands in panels of its own.
