@@ -21,10 +21,9 @@ import hfx
 from hfx.cli.commands import Commands
 from hfx.cli.help import GLOBAL, SETTINGS
 from hfx.cli.output import Reporter
-from hfx.errors import HfxError, UsageError
+from hfx.errors import HfxError, Interrupted, UsageError
 from hfx.extras import install_command
 
-INTERRUPTED = 130  # 128 + SIGINT
 READER_GONE = 141  # 128 + SIGPIPE
 # Modules of the extras (pyproject.toml), for those who installed less.
 EXTRAS = {
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], reporter: Reporter) -> int:
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name="hfx", standalone_mode=False, obj=reporter)
-        if code == INTERRUPTED:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
+        if code == Interrupted.exit_code:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
             raise KeyboardInterrupt
         return int(code or 0)
     except HfxError as error:
@@ -108,7 +107,7 @@ def _run(arguments: list[str], reporter: Reporter) -> int:
     except ParsingError as error:
         return _parsing_failure(error, reporter)
     except (KeyboardInterrupt, typer.Abort):
-        return reporter.failure(HfxError("Interrupted."), INTERRUPTED, kind="Interrupted")
+        return reporter.failure(Interrupted("Interrupted."), Interrupted.exit_code)
     except SystemExit as ending:
         if isinstance(ending.__context__, BrokenPipeError):  # click turns it into exit code 1
             raise ending.__context__ from None
