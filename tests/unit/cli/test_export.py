@@ -10,6 +10,7 @@ import pytest
 from hfx.cli.export import _plan_lines
 from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import Reporter
+from hfx.exporter.progress import counted, shown
 from hfx.names import Task
 from tests.rigs.manifests import manifest
 
@@ -40,6 +41,16 @@ def test_steps_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
         with step(title):
             pass
     assert capsys.readouterr().err == "[1/2] Loading\n[2/2] Publishing\n"
+
+
+def test_a_long_step_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr("hfx.cli.output.time.monotonic", lambda: next(clock))
+    with Reporter().numbered(2)("Comparing") as show, shown(show):
+        assert list(counted(range(4), "batches")) == [0, 1, 2, 3]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "[1/2] Comparing" and "[1/2] Comparing: 2 of 4 batches" in lines
+    assert list(counted("ab", "letters")) == ["a", "b"], "outside of a step nothing is shown"
 
 
 def test_the_figures_of_a_generator_are_told_in_words() -> None:
