@@ -117,7 +117,7 @@ FOLDER = Path(__file__).parent
 PAGE = "page.html"
 SCRIPTS = (
     "page.js", "form.js", "calls.js", "requests.js", "generation.js", "answers.js", "timing.js", "snippets.js",
-    "elements.js", "docs.js",
+    "elements.js", "theme.js", "docs.js",
 )  # fmt: skip
 STYLES = ("page.css",)
 MEDIA_TYPES = {".html": b"text/html", ".js": b"text/javascript", ".css": b"text/css"}
