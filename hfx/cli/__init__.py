@@ -20,7 +20,7 @@ import typer
 import hfx
 from hfx.cli.commands import Commands
 from hfx.cli.help import GLOBAL, SETTINGS
-from hfx.cli.output import Reporter
+from hfx.cli.output import Reporter, reporter
 from hfx.errors import HfxError, Interrupted, UsageError
 from hfx.extras import install_command
 
@@ -57,9 +57,16 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
+def _print_version(context: typer.Context, asked: bool) -> None:
     if asked:
-        print(f"hfx {hfx.__version__}")
+        report = reporter(context)
+        value = {"hfx": hfx.__version__}
+        if report.verbose:
+            from hfx.cli.versions import details
+
+            value = details()
+        lines = [f"{name:<16} {text}" for name, text in value.items()]
+        report.result(value, lines if report.verbose else f"hfx {hfx.__version__}")
         raise typer.Exit
 
 
@@ -74,6 +81,9 @@ def options(
         typer.Option(
             "--version", help="Print the version.", is_eager=True, callback=_print_version, rich_help_panel=GLOBAL
         ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --version: and what a bug report needs.", rich_help_panel=GLOBAL)
     ] = False,
 ) -> None:
     """Take the options of all commands; `--json` and `--debug` are read by the Reporter, wherever they stand."""
@@ -125,7 +135,7 @@ def _unexpected(error: Exception, reporter: Reporter) -> int:
         fault = UsageError("A path is longer than this system's can be.", "Give the name of a file or a folder.")
         return reporter.failure(fault, fault.exit_code, cause=error)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    fix = "" if reporter.debug else "--debug shows more. Please report it: this should not happen."
+    fix = "" if reporter.debug else "--debug shows more. Please report it, with `hfx --version --verbose`."
     return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)
 
 

@@ -25,17 +25,18 @@ SECONDS = 10.0  # between two lines of a step's progress where there is no termi
 
 @dataclass(frozen=True)
 class Reporter:
-    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks."""
+    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks; `verbose`: all there is."""
 
     json: bool = False
     debug: bool = False
+    verbose: bool = False
     _results: list[str] = field(default_factory=list, init=False, repr=False)  # that stdout has its one object
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Reporter:
         """The reporter that a command line asks for; what follows `--` is not an option."""
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        return cls(json="--json" in options, debug="--debug" in options)
+        return cls("--json" in options, "--debug" in options, "--verbose" in options)
 
     @property
     def output(self) -> IO[str]:

@@ -266,7 +266,7 @@ def other_work() -> Iterator[Callable[[], float]]:
 def _busy_seconds() -> float:
     """What all cores of the machine have worked since it was started."""
     try:
-        user, nice, system, _, _, *others = map(int, STAT.read_text().partition("\n")[0].split()[1:8])
+        user, nice, system, _, _, *others = map(int, STAT.read_text().partition("\n")[0].split()[1:9])
     except (OSError, ValueError):
         return 0.0
     return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
