@@ -167,6 +167,8 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
                 folder.discard_unplanned()
             raise
         except KeyboardInterrupt:
+            if shard is None and folder.discard_unplanned():
+                raise
             raise Interrupted("Interrupted.", f"`hfx batch resume {folder.path}` goes on with it.") from None
 
 
