@@ -196,6 +196,11 @@ def test_a_model_that_is_not_served_is_said_to_be_none(tab: chromium.Page) -> No
     assert tab.value("document.querySelector('#notice').hidden && !document.querySelector('#model').hidden")
 
 
+def test_the_pages_of_the_server_are_linked_where_they_need_no_key(tab: chromium.Page) -> None:
+    shown = "[...document.querySelectorAll('.links a')].filter(e => !e.hidden).map(e => e.textContent)"
+    assert tab.value(shown) == ["API"]
+
+
 def test_the_theme_is_changed_by_a_button_and_kept(tab: chromium.Page) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     light = tab.value(paper)

@@ -36,6 +36,7 @@ async function load() {
 
 function requestKey(isWrong) {
   needsKey = true
+  byId('metrics').hidden = true // a link sends no key
   models = []
   model = null
   key.set('')
