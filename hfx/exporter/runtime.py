@@ -39,7 +39,8 @@ ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime", "openvino")  #
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
 ROUNDS = 7  # at least, and for so many seconds; no further round begins after SECONDS_A_SHAPE
-SETTLED_SECONDS, SECONDS_A_SHAPE = 0.5, 3.0
+SETTLED_SECONDS, SECONDS_A_SHAPE = 1.5, 3.0
+PARTS = 5  # of the rounds, in each of which a runtime must be the faster one
 NEAR = 1.05  # times whose ratio is below it are a near tie
 BUSY_CORES = 0.3  # of other processes, from which on they are said
 STEPS_MILLISECONDS = 1.4  # that Python steps add to a request, the least measured (docs/benchmarks-encoder.md)
@@ -242,17 +243,20 @@ def near_tie(
     """The fastest runtime alone, or with those that are nearly as fast, in the order of ENCODER_RUNTIMES.
 
     `times` are seconds of each round by shape, to which `added` is added. The fastest one is faster than another if it
-    is so by NEAR in both halves of the rounds, by the geometric mean of the least times: what other processes do to one
-    half decides nothing, so that a model gets the same runtime at each export.
+    is so by NEAR in each part of the rounds, by the geometric mean of the least times: what other processes do to one
+    part decides nothing, so that a model gets the same runtime at each export.
     """
 
-    def mean(name: Runtime, part: slice) -> float:
-        return statistics.geometric_mean(min(each[part]) + added.get(name, 0.0) for each in times[name].values())
+    def mean(name: Runtime, part: int, parts: int) -> float:
+        least = (
+            min(each[part * len(each) // parts : (part + 1) * len(each) // parts]) for each in times[name].values()
+        )
+        return statistics.geometric_mean(seconds + added.get(name, 0.0) for seconds in least)
 
-    rounds = min(len(each) for shapes in times.values() for each in shapes.values())
-    halves = (slice(None), slice(None)) if rounds < 2 else (slice(0, rounds // 2), slice(rounds // 2, None))
-    best = min(times, key=lambda name: mean(name, slice(None)))
-    near = [name for name in times if any(mean(name, half) <= NEAR * mean(best, half) for half in halves)]
+    parts = min(PARTS, *(len(each) for shapes in times.values() for each in shapes.values()))
+    best = min(times, key=lambda name: mean(name, 0, 1))
+    bounds = [NEAR * mean(best, part, parts) for part in range(parts)]
+    near = [name for name in times if any(mean(name, part, parts) <= bound for part, bound in enumerate(bounds))]
     return tuple(name for name in ENCODER_RUNTIMES if name in near)
 
 

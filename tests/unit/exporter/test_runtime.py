@@ -48,8 +48,8 @@ def test_every_way_is_run_in_turn() -> None:
     assert min(map(min, seconds.values())) >= 0
 
 
-# Least microseconds of eighths of a second's rounds on two cores, on which two to four other processes worked: ten
-# exports of three models.
+# Least microseconds of tenths of the rounds, which took 1 s (the last model: 1.5 s), on two cores, on which two to four
+# other processes worked: ten exports of three models, and sixteen of one of them.
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "runtime_times.json").read_text())
 Trial = dict[Any, dict[str, list[float]]]
 
@@ -60,21 +60,21 @@ def fastest(trial: Trial) -> str:
 
 @pytest.mark.parametrize("model", RECORDED)
 @pytest.mark.parametrize("added", [0.0, 1400.0], ids=["steps", "one hop"])
-def test_ten_exports_on_a_busy_machine_choose_one_runtime(model: str, added: float) -> None:
+def test_many_exports_on_a_busy_machine_choose_one_runtime(model: str, added: float) -> None:
     choices = {near_tie(trial, {"openvino": added})[0] for trial in RECORDED[model]}
     assert choices == {"native" if "native" in RECORDED[model][0] else "onnxruntime"}
 
 
 def test_a_near_tie_has_one_choice_where_the_least_times_have_two() -> None:
-    trials = [{name: trial[name] for name in ("openvino", "onnxruntime")} for trial in RECORDED["topics-roberta:int8"]]
+    trials = RECORDED["sentiment-distilbert:int8 without native"]
     assert {fastest(trial) for trial in trials} == {"openvino", "onnxruntime"}
     assert {near_tie(trial)[0] for trial in trials} == {"onnxruntime"}
 
 
-def test_what_is_faster_in_both_halves_is_chosen_alone() -> None:
-    times: Trial = {"native": {"1x16": [1.06, 1.2, 1.06, 1.3]}, "openvino": {"1x16": [1.1, 1.0, 1.0, 1.4]}}
+def test_what_is_faster_in_each_part_is_chosen_alone() -> None:
+    times: Trial = {"native": {"1x16": [1.06, 1.2, 1.06, 1.3]}, "openvino": {"1x16": [1.0, 1.1, 1.0, 1.2]}}
     assert near_tie(times) == ("openvino",)
-    times["native"]["1x16"][3] = 1.04
+    times["native"]["1x16"][3] = 1.21
     assert near_tie(times) == ("native", "openvino")
     assert near_tie({"onnxruntime": {"1x16": [3.0]}, "native": {"1x16": [1.0]}}) == ("native",)
 
