@@ -27,6 +27,7 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         InputChanged                its input is not what was planned
       TooManyErrors             6   more rows of a batch job failed than its threshold allows
       JobCancelled            130   a batch job was cancelled from elsewhere
+      Interrupted             130   Ctrl-C
       RepositoryError           2   the repository can't do what was asked: a name is taken, it can't be written
         ModelMissing            3   it has no such model
         ModelCorrupt            3   a model's manifest or files are not as they were published
@@ -202,6 +203,12 @@ class TooManyErrors(HfxError):
     """More rows of a batch job failed than its error threshold allows; what was done is kept."""
 
     exit_code = 6
+
+
+class Interrupted(HfxError):
+    """Ctrl-C; `fix` says how what was begun goes on."""
+
+    exit_code = 130
 
 
 class JobCancelled(HfxError):

@@ -88,6 +88,17 @@ class Folder:
                     if _is_abandoned(leftover):
                         leftover.unlink(missing_ok=True)
 
+    def discard_unplanned(self) -> bool:
+        """Whether the job has not been written down yet: then its files go, and the folder where it is empty."""
+        if (self.path / JOB).exists():
+            return False
+        with suppress(OSError):
+            for name in (PLAN, LOCK, LOG, *(each.name for each in self.path.glob(f"{SPOOLED}*"))):
+                (self.path / name).unlink(missing_ok=True)
+            self.parts.rmdir()
+            self.path.rmdir()
+        return True
+
     def log(self, event: dict[str, Any]) -> None:
         """Append a line with the time, for people; a job does not depend on it."""
         line = json.dumps({"time": round(time.time(), 3), **event}) + "\n"

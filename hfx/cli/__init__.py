@@ -20,11 +20,10 @@ import typer
 import hfx
 from hfx.cli.commands import Commands
 from hfx.cli.help import GLOBAL, SETTINGS
-from hfx.cli.output import Reporter
-from hfx.errors import HfxError, UsageError
+from hfx.cli.output import Reporter, reporter
+from hfx.errors import HfxError, Interrupted, UsageError
 from hfx.extras import install_command
 
-INTERRUPTED = 130  # 128 + SIGINT
 READER_GONE = 141  # 128 + SIGPIPE
 # Modules of the extras (pyproject.toml), for those who installed less.
 EXTRAS = {
@@ -58,9 +57,16 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
+def _print_version(context: typer.Context, asked: bool) -> None:
     if asked:
-        print(f"hfx {hfx.__version__}")
+        report = reporter(context)
+        value = {"hfx": hfx.__version__}
+        if report.verbose:
+            from hfx.cli.versions import details
+
+            value = details()
+        lines = [f"{name:<16} {text}" for name, text in value.items()]
+        report.result(value, lines if report.verbose else f"hfx {hfx.__version__}")
         raise typer.Exit
 
 
@@ -75,6 +81,9 @@ def options(
         typer.Option(
             "--version", help="Print the version.", is_eager=True, callback=_print_version, rich_help_panel=GLOBAL
         ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --version: and what a bug report needs.", rich_help_panel=GLOBAL)
     ] = False,
 ) -> None:
     """Take the options of all commands; `--json` and `--debug` are read by the Reporter, wherever they stand."""
@@ -100,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], reporter: Reporter) -> int:
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name="hfx", standalone_mode=False, obj=reporter)
-        if code == INTERRUPTED:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
+        if code == Interrupted.exit_code:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
             raise KeyboardInterrupt
         return int(code or 0)
     except HfxError as error:
@@ -108,7 +117,7 @@ def _run(arguments: list[str], reporter: Reporter) -> int:
     except ParsingError as error:
         return _parsing_failure(error, reporter)
     except (KeyboardInterrupt, typer.Abort):
-        return reporter.failure(HfxError("Interrupted."), INTERRUPTED, kind="Interrupted")
+        return reporter.failure(Interrupted("Interrupted."), Interrupted.exit_code)
     except SystemExit as ending:
         if isinstance(ending.__context__, BrokenPipeError):  # click turns it into exit code 1
             raise ending.__context__ from None
@@ -126,7 +135,7 @@ def _unexpected(error: Exception, reporter: Reporter) -> int:
         fault = UsageError("A path is longer than this system's can be.", "Give the name of a file or a folder.")
         return reporter.failure(fault, fault.exit_code, cause=error)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    fix = "" if reporter.debug else "--debug shows more. Please report it: this should not happen."
+    fix = "" if reporter.debug else "--debug shows more. Please report it, with `hfx --version --verbose`."
     return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)
 
 

@@ -1,10 +1,10 @@
 """Which commands there are, each loaded only when it runs, and options in groups.
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
-commands, whose help is the first line of its docstring. A parameter of a frozen dataclass type stands for its fields:
-each that has typer's annotation is an option, a tuple one that may be given several times, and its name is what it sets
-(a tensor, an argument). The dataclass may name the heading of its options in `PANEL`. The docstring of a command may
-end with lines of `Examples:`.
+commands, whose help is the first line of its docstring and its examples; `MOVED` has commands that are elsewhere now.
+A parameter of a frozen dataclass type stands for its fields: each that has typer's annotation is an option, a tuple one
+that may be given several times, and its name is what it sets (a tensor, an argument). The dataclass may name the
+heading of its options in `PANEL`. The docstring of a command may end with lines of `Examples:`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Commands(PlainHelp, TyperGroup):
     """The group of the commands in `table`, each loaded from its file."""
 
     table: Mapping[str, str] = COMMANDS
+    moved: Mapping[str, str] = {}  # former names of commands -> what is typed now
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, from export to tuning."""
@@ -56,6 +57,8 @@ class Commands(PlainHelp, TyperGroup):
             return load(cmd_name, self.table)
         if ctx.resilient_parsing or cmd_name.startswith("-"):
             return None
+        if cmd_name in self.moved:
+            raise UsageError(f"{ctx.command_path} {cmd_name} has another name.", f"Type {self.moved[cmd_name]}.")
         near = get_close_matches(cmd_name, self.table)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(f"There is no command {cmd_name!r}.", f"{hint}`{ctx.command_path} --help` lists them.")
@@ -77,12 +80,13 @@ def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
 
 
 def _group(name: str, module: Any) -> Any:
-    group_class = type("Members", (Commands,), {"table": module.COMMANDS})
-    title = module.__doc__.partition("\n")[0]
+    group_class = type("Members", (Commands,), {"table": module.COMMANDS, "moved": getattr(module, "MOVED", {})})
+    title, examples = text_and_examples(module.__doc__)
     group = typer.Typer(
         name=name,
         cls=group_class,
-        help=title,
+        help=title.partition("\n")[0],
+        epilog=examples,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -36,7 +36,8 @@ def command(
     find_wheel()  # what is missing is reported before any work
     with tempfile.TemporaryDirectory(prefix="hfx-demo-") as temporary:
         folder = Path(temporary) if keep is None else _new(keep)
-        demo = Demo(folder, report.note if report.json else lambda text: report.lines([text]), report.output)
+        say = report.note if report.json else lambda text: report.lines([text])
+        demo = Demo(folder, say, report.steps, report.output)
         figures = demo.run()
     kept = [] if keep is None else [f"Kept in {keep}. Next: cd {keep} && hfx serve"]
     report.result({**figures, "folder": None if keep is None else str(keep)}, kept)

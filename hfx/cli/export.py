@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hfx.cli.commands import grouped
+from hfx.cli.commands import grouped, load
+from hfx.cli.connection import model_names
 from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
@@ -36,6 +37,14 @@ def command(
             metavar="FILE",
         ),
     ] = None,
+    again: Annotated[
+        str | None,
+        typer.Option(
+            help="Replace this published model by the same export anew; MODEL is where its checkpoint is now.",
+            metavar="NAME",
+            autocompletion=model_names,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every figure that was measured.")] = False,
 ) -> None:
@@ -45,13 +54,17 @@ def command(
       hfx export distilbert/distilbert-base-uncased-finetuned-sst-2-english --name sentiment --quantize
       hfx export ./my-checkpoint --name reviews --verify-data dev.csv
       hfx export ./my-checkpoint --dry-run
+      hfx export --again sentiment
     """
     from hfx.exporter.generation.plan import GeneratorPlan
     from hfx.exporter.pipeline import make_plan
     from hfx.exporter.source import open_checkpoint, open_config
 
     report = reporter(context)
-    model, options = _model_and_options(context, model, settings, options)
+    if again is not None and settings is None:
+        model, options = _again(context, again, model, options)
+    else:
+        model, options = _model_and_options(context, model, settings, options)
     plan = make_plan((open_config if dry_run else open_checkpoint)(model, options.revision), options)
     if isinstance(plan, GeneratorPlan):
         for warning in plan.settings.warnings:
@@ -73,8 +86,8 @@ def _model_and_options(
     context: typer.Context, model: str | None, settings: Path | None, options: ExportOptions
 ) -> tuple[str, ExportOptions]:
     """MODEL and the options with the command that generated files quote; those of --from are printed."""
-    if (model is None) == (settings is None):
-        raise UsageError("Give MODEL or --from, and not both.", "`hfx export --help` shows what it takes.")
+    if (model is None) == (settings is None) or context.params["again"]:
+        raise UsageError("Give MODEL, --from or --again.", "`hfx export --help` shows what it takes.")
     if settings is None:
         assert model is not None
         return model, replace(options, command=_made_by(model))
@@ -87,6 +100,36 @@ def _model_and_options(
     taken = {name: value for name, value in migrated.options.items() if name not in typed}
     report.note(migrated.command(taken | {name: context.params[name] for name in migrated.options if name in typed}))
     return migrated.model, replace(options, **taken, command=_made_by(migrated.model))
+
+
+def _again(context: typer.Context, name: str, model: str | None, options: ExportOptions) -> tuple[str, ExportOptions]:
+    """MODEL and the options by which the published model NAME was exported, to replace it."""
+    from hfx.repository.catalog import model as published_model
+    from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, made_by
+    from hfx.strict_json import read_text
+
+    names = [each.name for each in fields(ExportOptions) if each.name in context.params and each.name != "repository"]
+    if typed := [each for each in names if not _is_default(context, each)]:
+        option = f"--{typed[0].replace('_', '-')}"
+        raise UsageError(f"--again takes the options of the export before, not {option}.", "Leave one of them out.")
+    source = published_model(options.repository, name).source
+    command = made_by(read_text(options.repository / name / CONFIG, MAX_CONFIG_BYTES))
+    words = shlex.split(command)
+    if words[:2] != ["hfx", "export"] or "--from" in words:
+        fix = f"Type its options: hfx export MODEL --name {name} --force."
+        raise UsageError(f"{name} was not made by `hfx export MODEL`, but by {command!r}.", fix)
+    if model is None and source.revision is None and not Path(source.id).is_dir():
+        fix = f"Give it: hfx export FOLDER --again {name}."
+        raise UsageError(f"{name} was made of a folder {source.id!r}, which is not here.", fix)
+    before = load("export").make_context("hfx export", words[2:]).params
+    chosen: dict[str, Any] = {each: before[each] for each in names} | {
+        "name": name,
+        "force": True,
+        "command": command,
+        "revision": source.revision if model is None else None,
+        "verify_data": tuple(before["verify_data"] or ()),
+    }
+    return model or source.id, replace(options, **chosen)
 
 
 def _is_default(context: typer.Context, name: str) -> bool:

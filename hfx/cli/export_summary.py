@@ -31,6 +31,9 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             how = _runtime(manifest.choices.get("cpu_runtime")) + _math(manifest) if device == "cpu" else ""
             lines.append(f"  {device.upper():9} {figures['precision']}{how}")
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
+            lines += [
+                f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})
+            ]
     lines += _steps(manifest.choices.get("tokenizer"))
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
@@ -47,8 +50,30 @@ def _steps(tokenizer: Any) -> list[str]:
     return [f"  {'tokenizer':9} in Python, not compiled: {tokenizer['reason']}"]
 
 
+def _trials(choice: Any) -> list[str]:
+    """What several CPU runtimes took, and whether other work had the cores meanwhile."""
+    times = (choice or {}).get("milliseconds", {})
+    if len(times) < 2:
+        return []
+    added = choice.get("added_milliseconds", {})
+    lines = [
+        f"{_shape(shape)}: "
+        + ", ".join(
+            f"{RUNTIMES.get(name, name)} {each[shape]:.2f} ms{_added(added.get(name))}" for name, each in times.items()
+        )
+        for shape in next(iter(times.values()))
+    ]
+    if other := choice.get("other_cores"):
+        lines.append(f"other work had {other:g} cores meanwhile: the times are more exact on an idle machine")
+    return lines
+
+
+def _added(milliseconds: float | None) -> str:
+    return f" (and {milliseconds:g} ms of Python steps)" if milliseconds else ""
+
+
 def details(manifest: Manifest) -> list[str]:
-    """Every figure of the gate, and the times of the CPU runtimes, or of float32 and bfloat16 in one of them."""
+    """Every figure of the gate, and the times of float32 and bfloat16 in OpenVINO."""
     parity: dict[str, Any] = dict(manifest.parity)
     lines = ["Figures:"]
     for device in ("cpu", "gpu"):
@@ -59,9 +84,7 @@ def details(manifest: Manifest) -> list[str]:
                 lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
     if times := _times_of_math(manifest):
         return lines + [_times(f"in {MATH[name]}", each) for name, each in times.items()]
-    choice: Any = manifest.choices.get("cpu_runtime")
-    times = (choice or {}).get("milliseconds", {})
-    return lines + [_times(RUNTIMES.get(name, name), each) for name, each in times.items()]
+    return lines
 
 
 def _times(what: str, times: Mapping[str, float]) -> str:
@@ -102,8 +125,11 @@ def _runtime(choice: Any) -> str:
     )
     if refused:
         return f" on {name} ({refused.rstrip('.')})"
+    if len(near := choice.get("near", [])) > 1:
+        others = " and ".join(RUNTIMES.get(other, other) for other in near[1:])
+        return f" on {name}, in a near tie with {others} (times differ by 5 % at most)"
     if choice.get("requested") == "auto" and len(choice["milliseconds"]) > 1:
-        return f" on {name}, the faster runtime on this machine"
+        return f" on {name}, the fastest of {len(choice['milliseconds'])} runtimes on this machine"
     return f" on {name}"
 
 

@@ -20,20 +20,23 @@ import typer
 
 from hfx.errors import HfxError
 
+SECONDS = 10.0  # between two lines of a step's progress where there is no terminal
+
 
 @dataclass(frozen=True)
 class Reporter:
-    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks."""
+    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks; `verbose`: all there is."""
 
     json: bool = False
     debug: bool = False
+    verbose: bool = False
     _results: list[str] = field(default_factory=list, init=False, repr=False)  # that stdout has its one object
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Reporter:
         """The reporter that a command line asks for; what follows `--` is not an option."""
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        return cls(json="--json" in options, debug="--debug" in options)
+        return cls("--json" in options, "--debug" in options, "--verbose" in options)
 
     @property
     def output(self) -> IO[str]:
@@ -92,33 +95,47 @@ class Reporter:
         with Console(stderr=True).status(Text(title)) as status:
             yield lambda message: status.update(Text(f"{title}: {visible(message)}"))
 
-    def numbered(self, total: int) -> Callable[[str], AbstractContextManager[None]]:
-        """The function that is entered, with a title, around each of TOTAL steps.
+    def numbered(self, total: int) -> Callable[[str], AbstractContextManager[Callable[[str], None]]]:
+        """The function that is entered, with a title, around each of TOTAL steps; it yields what shows how far it is.
 
-        Each is a line on stderr that stays: `[2/9] Title`, on a terminal with the time that it takes.
+        Each is a line on stderr that stays: `[2/9] Title`, on a terminal with the time that it takes; elsewhere a long
+        step has a line every SECONDS.
         """
         numbers = itertools.count(1)
 
         @contextmanager
-        def step(title: str) -> Iterator[None]:
+        def step(title: str) -> Iterator[Callable[[str], None]]:
             label = f"[{next(numbers)}/{total}] {title}"
+            began = time.perf_counter()
             if not sys.stderr.isatty():
                 self.note(label)
-                yield
+                yield self._now_and_then(label)
                 return
-            began = time.perf_counter()
             try:
-                with _running(label):
-                    yield
+                with _running(label) as show:
+                    yield show
             finally:
                 self.note(f"{label:<50} {time.perf_counter() - began:5.1f} s")
 
         return step
 
+    def _now_and_then(self, label: str) -> Callable[[str], None]:
+        """The function that notes what it is given, where SECONDS have passed since the last time."""
+        last = time.monotonic()
+
+        def show(text: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= SECONDS:
+                last = time.monotonic()
+                self.note(f"{label}: {text}")
+
+        return show
+
     @contextmanager
     def steps(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """A bar of TOTAL steps, on a terminal only. Yields the function that counts one."""
+        """A bar of TOTAL steps on a terminal; elsewhere the title is a line. Yields the function that counts one."""
         if not sys.stderr.isatty():
+            self.note(f"{title} ({total} steps)")
             yield lambda: None
             return
         from rich.console import Console
@@ -144,15 +161,15 @@ class Reporter:
 
 
 @contextmanager
-def _running(label: str) -> Iterator[None]:
-    """LABEL with the seconds so far on a terminal, and nothing once it is left."""
+def _running(label: str) -> Iterator[Callable[[str], None]]:
+    """LABEL with the seconds so far on a terminal, and nothing once it is left; yields what shows how far it is."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}", markup=False), SpinnerColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task(label, total=None)
-        yield
+        task = progress.add_task(label, total=None)
+        yield lambda text: progress.update(task, description=f"{label}: {visible(text)}")
 
 
 def reporter(context: typer.Context) -> Reporter:

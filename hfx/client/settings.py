@@ -92,8 +92,8 @@ class GenerationSettings:
     `min_tokens`            New tokens at least (a whole number of at least 0)
     `num_beams`             Beams to search with; 1 is no search (a whole number from 1 to 64)
     `do_sample`             Draw tokens at random, or take the likeliest; drawn if a setting of sampling is set
-    `temperature`           Sampling: below 1 favours likely tokens, above 1 unlikely ones; 0: no sampling (a number
-                            from 0.001 to 100)
+    `temperature`           Sampling: below 1 favours likely tokens, above 1 unlikely ones; 0: no sampling (0 (no
+                            sampling: do_sample false), or a number from 0.001 to 100)
     `top_k`                 Sampling: from this many of the likeliest tokens; 0: from all (a whole number of at least 0)
     `top_p`                 Sampling: from the likeliest tokens with this share of the probability (a number from 0 to
                             1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ ROBERTA_ROLES = {
 END = "<|endoftext|>"
 Batch = list[Any]
 Loss = Callable[[Batch], Any]
+# A title and a number of steps -> what counts one.
+Counted = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
 def reviews(count: int, seed: int) -> list[tuple[str, str]]:
@@ -93,7 +96,7 @@ def _story(rng: random.Random) -> str:
     )
 
 
-def write_classifier(folder: Path, steps: int = 200) -> None:
+def write_classifier(folder: Path, counted: Counted, steps: int = 200) -> None:
     """Train a classifier of reviews and write it to `folder`."""
     import torch
     from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaTokenizerFast
@@ -122,11 +125,12 @@ def write_classifier(folder: Path, steps: int = 200) -> None:
             targets = torch.tensor([LABELS.index(label) for _, label in batch])
             return torch.nn.functional.cross_entropy(model(**inputs).logits, targets, label_smoothing=SMOOTHING)
 
-        _train(model, examples, loss, steps)
+        with counted(f"Training {folder.name}", steps) as count:
+            _train(model, examples, loss, steps, count)
         _save(model, tokenizer, folder)
 
 
-def write_generator(folder: Path, steps: int = 300) -> None:
+def write_generator(folder: Path, counted: Counted, steps: int = 300) -> None:
     """Train a writer of stories and write it to `folder`."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast
@@ -159,7 +163,8 @@ def write_generator(folder: Path, steps: int = 300) -> None:
             logits = model(input_ids=ids).logits[:, :-1]
             return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=SMOOTHING)
 
-        _train(model, spelled, loss, steps)
+        with counted(f"Training {folder.name}", steps) as count:
+            _train(model, spelled, loss, steps, count)
         model.generation_config.max_new_tokens = 64
         _save(model, tokenizer, folder)
 
@@ -186,7 +191,7 @@ def _byte_pairs(lines: Sequence[str], specials: Sequence[str]) -> Any:
     return tokenizer
 
 
-def _train(model: Any, examples: Sequence[Any], loss: Loss, steps: int) -> None:
+def _train(model: Any, examples: Sequence[Any], loss: Loss, steps: int, count: Callable[[], None]) -> None:
     import torch
 
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
@@ -198,6 +203,7 @@ def _train(model: Any, examples: Sequence[Any], loss: Loss, steps: int) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
+        count()
     model.eval()
 
 

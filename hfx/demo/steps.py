@@ -29,10 +29,11 @@ HFX = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(mai
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo in `folder`; `say` prints a line, and the commands print to `output`."""
+    """The demo in `folder`; `say` prints a line, `counted` a bar, and the commands print to `output`."""
 
     folder: Path
     say: Callable[[str], None]
+    counted: checkpoints.Counted
     output: IO[str]
 
     def run(self) -> dict[str, Any]:
@@ -57,8 +58,8 @@ class Demo:
 
     def _train(self) -> None:
         began = time.perf_counter()
-        checkpoints.write_classifier(self.folder / "reviews-roberta")
-        checkpoints.write_generator(self.folder / "stories-gpt2")
+        checkpoints.write_classifier(self.folder / "reviews-roberta", self.counted)
+        checkpoints.write_generator(self.folder / "stories-gpt2", self.counted)
         with (self.folder / "heldout.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("text", "label"), *checkpoints.reviews(HELDOUT, seed=1)])
         self.say(f"  reviews-roberta, stories-gpt2 and heldout.csv: {time.perf_counter() - began:.0f} s")

@@ -16,13 +16,14 @@ from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
 from hfx.exporter.generation.tasks import is_generator
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import Plan
+from hfx.exporter.progress import Show, shown
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import Artefacts, Step
 from hfx.exporter.tasks import ALIASES
 from hfx.manifest import Manifest
 from hfx.repository import Staging, check_target, recover
 
-Progress = Callable[[str], AbstractContextManager[object]]
+Progress = Callable[[str], AbstractContextManager[Show | None]]
 
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
@@ -35,14 +36,16 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
 
 
 def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | None = None) -> Manifest:
-    """Run the steps of the plan's kind; `progress(title)` is entered around each. Returns what was published."""
+    """Run the steps of the plan's kind; `progress(title)` is entered around each, and yields what shows how far
+    it is. Returns what was published.
+    """
     recover(plan.repository)
     check_target(plan.repository, plan.name, plan.force)
     begin, _ = _kind(plan)
     with Staging(plan.repository, plan.name) as staging:
         artefacts = begin(staging)
         for step in steps_of(plan) if steps is None else steps:
-            with progress(step.title):
+            with progress(step.title) as show, shown(show):
                 artefacts = step.run(plan, artefacts)
     assert artefacts.manifest is not None
     return artefacts.manifest

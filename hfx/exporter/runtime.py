@@ -7,14 +7,18 @@ OpenVINO and ONNX Runtime read the same kinds of file but differ by model, preci
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import os
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -30,22 +34,28 @@ from hfx.python_backends.onnxruntime.sessions import PRECISION
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.
 Runtime = Literal["openvino", "onnxruntime", "native"]
-ENCODER_RUNTIMES: tuple[Runtime, ...] = ("openvino", "onnxruntime", "native")
+ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime", "openvino")  # of near ties the first is chosen
 # Rows x width. What is timed: a single short text, and a batch as it forms under load.
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
-ROUNDS = 7
-SECONDS_A_SHAPE = 3.0
+ROUNDS = 7  # at least, and for so many seconds; no further round begins after SECONDS_A_SHAPE
+SETTLED_SECONDS, SECONDS_A_SHAPE = 1.5, 3.0
+PARTS = 5  # of the rounds, in each of which a runtime must be the faster one
+NEAR = 1.05  # times whose ratio is below it are a near tie
+BUSY_CORES = 0.3  # of other processes, from which on they are said
 STEPS_MILLISECONDS = 1.4  # that Python steps add to a request, the least measured (docs/benchmarks-encoder.md)
 CONTRIB = "com.microsoft"
+STAT = Path("/proc/stat")
 NO_KERNELS = "this processor has no AVX2 with FMA and F16C"
 LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take longer than it is worth
 
 
 @dataclass(frozen=True)
 class CpuChoice:
-    """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": median milliseconds}.
+    """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": least milliseconds}.
 
+    `added` are the milliseconds of Python steps that a runtime is served with; `near` are those of a near tie, the
+    chosen one first; `other_cores` is how many cores other processes had meanwhile.
     `refused` holds the reasons of runtimes that can't run the model. `operators` are parameters of NAME_net: the
     library of native operators beside the ONNX file. `math` is what OpenVINO computes an fp32 file in.
     """
@@ -55,6 +65,9 @@ class CpuChoice:
     math: CpuMath = "fp32"
     operators: Mapping[str, str] = field(default_factory=dict)
     milliseconds: Mapping[Runtime, Mapping[str, float]] = field(default_factory=dict)
+    added: Mapping[Runtime, float] = field(default_factory=dict)
+    near: tuple[Runtime, ...] = ()
+    other_cores: float = 0.0
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self, requested: CpuRuntime) -> dict[str, Any]:
@@ -64,7 +77,13 @@ class CpuChoice:
             "requested": requested,
             "milliseconds": {runtime: dict(times) for runtime, times in self.milliseconds.items()},
         }
-        return figures | ({"refused": dict(self.refused)} if self.refused else {})
+        others = {
+            "added_milliseconds": dict(self.added),
+            "near": list(self.near) if len(self.near) > 1 else [],
+            "other_cores": self.other_cores if self.other_cores > BUSY_CORES else 0.0,
+            "refused": dict(self.refused),
+        }
+        return figures | {name: value for name, value in others.items() if value}
 
     @property
     def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
@@ -139,7 +158,7 @@ def choose(
     max_length: int,
     one_hop: bool = False,
 ) -> CpuChoice:
-    """The fastest candidate by the geometric mean over TIMED_SHAPES of at most `max_length`, with all figures.
+    """The fastest candidate over TIMED_SHAPES of at most `max_length`, or the first of a near tie, with all figures.
 
     One whose answers depend on the batch here is refused where there is another. Where ONNX Runtime would be served in
     `one_hop`, what the Python steps add to a request is added to OpenVINO's times, which has them.
@@ -163,10 +182,18 @@ def choose(
             if _depends_on_batch(session, inputs, item_rank, max_length):
                 refused[runtime] = "its answers depend on the batch on this processor"
         sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
-    figures = _times(sessions, inputs, item_rank, max_length)
-    added = {"openvino": STEPS_MILLISECONDS} if one_hop else {}
-    served = {name: {shape: ms + added.get(name, 0.0) for shape, ms in each.items()} for name, each in figures.items()}
-    return replace(candidates[fastest(served)][0], milliseconds=figures, refused=refused)
+    with other_work() as other_cores:
+        seconds = _times(sessions, inputs, item_rank, max_length)
+    added: dict[Runtime, float] = {"openvino": STEPS_MILLISECONDS} if one_hop and "openvino" in sessions else {}
+    near = near_tie(seconds, {name: ms / 1e3 for name, ms in added.items()})
+    return replace(
+        candidates[near[0]][0],
+        milliseconds=_milliseconds(seconds),
+        added=added,
+        near=near,
+        other_cores=other_cores(),
+        refused=refused,
+    )
 
 
 def times_of_math(
@@ -177,20 +204,27 @@ def times_of_math(
 
     configs = {math: replace(choice, math=math).backend_config(threads) for math in get_args(CpuMath)}
     sessions = {math: open_session(config, path, "CPU", 0) for math, config in configs.items()}
-    return _times(sessions, inputs, item_rank, max_length)
+    return _milliseconds(_times(sessions, inputs, item_rank, max_length))
 
 
 def _times(
     sessions: Mapping[Name, Any], inputs: tuple[str, ...], item_rank: int, max_length: int
-) -> dict[Name, dict[str, float]]:
-    """Name -> {"ROWSxWIDTH": median milliseconds} over TIMED_SHAPES of at most `max_length`."""
-    figures: dict[Name, dict[str, float]] = {name: {} for name in sessions}
+) -> dict[Name, dict[str, list[float]]]:
+    """Name -> {"ROWSxWIDTH": seconds of each round} over TIMED_SHAPES of at most `max_length`."""
+    times: dict[Name, dict[str, list[float]]] = {name: {} for name in sessions}
     for rows, width in ((rows, min(width, max_length)) for rows, width in TIMED_SHAPES):
         feed = _feed(inputs, item_rank, rows, width)
         ways = {name: partial(s.run, feed, [o.name for o in s.outputs]) for name, s in sessions.items()}
         for name, seconds in interleave(ways).items():
-            figures[name][f"{rows}x{width}"] = round(1e3 * seconds, 3)
-    return figures
+            times[name][f"{rows}x{width}"] = seconds
+    return times
+
+
+def _milliseconds(times: Mapping[Name, Mapping[str, Sequence[float]]]) -> dict[Name, dict[str, float]]:
+    """The least of each: other processes only ever add to a time."""
+    return {
+        name: {shape: round(1e3 * min(seconds), 3) for shape, seconds in each.items()} for name, each in times.items()
+    }
 
 
 def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max_length: int) -> bool:
@@ -203,9 +237,43 @@ def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max
     return False
 
 
-def fastest(milliseconds: Mapping[Name, Mapping[str, float]]) -> Name:
-    """The runtime of the least geometric mean."""
-    return min(milliseconds, key=lambda runtime: statistics.geometric_mean(milliseconds[runtime].values()))
+def near_tie(
+    times: Mapping[Runtime, Mapping[str, Sequence[float]]], added: Mapping[Runtime, float] = MappingProxyType({})
+) -> tuple[Runtime, ...]:
+    """The fastest runtime alone, or with those that are nearly as fast, in the order of ENCODER_RUNTIMES.
+
+    `times` are seconds of each round by shape, to which `added` is added. The fastest one is faster than another if it
+    is so by NEAR in each part of the rounds, by the geometric mean of the least times: what other processes do to one
+    part decides nothing, so that a model gets the same runtime at each export.
+    """
+
+    def mean(name: Runtime, part: int, parts: int) -> float:
+        least = (
+            min(each[part * len(each) // parts : (part + 1) * len(each) // parts]) for each in times[name].values()
+        )
+        return statistics.geometric_mean(seconds + added.get(name, 0.0) for seconds in least)
+
+    parts = min(PARTS, *(len(each) for shapes in times.values() for each in shapes.values()))
+    best = min(times, key=lambda name: mean(name, 0, 1))
+    bounds = [NEAR * mean(best, part, parts) for part in range(parts)]
+    near = [name for name in times if any(mean(name, part, parts) <= bound for part, bound in enumerate(bounds))]
+    return tuple(name for name in ENCODER_RUNTIMES if name in near)
+
+
+@contextmanager
+def other_work() -> Iterator[Callable[[], float]]:
+    """Yields the function that says how many cores other processes had in the block; 0 where Linux doesn't tell."""
+    began, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
+    yield lambda: round(max(0.0, _busy_seconds() - busy - time.process_time() + own) / (time.perf_counter() - began), 1)
+
+
+def _busy_seconds() -> float:
+    """What all cores of the machine have worked since it was started."""
+    try:
+        user, nice, system, _, _, *others = map(int, STAT.read_text().partition("\n")[0].split()[1:9])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
 def last_line(error: Exception, folder: Path) -> str:
@@ -214,23 +282,24 @@ def last_line(error: Exception, folder: Path) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
-    """Median seconds of each way, run in turn so that a noisy machine disturbs all alike.
+def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, list[float]]:
+    """Seconds of each way in each round, run in turn so that a noisy machine disturbs all alike.
 
-    No further round begins after SECONDS_A_SHAPE; a first one, which is not counted, and one more are always run.
+    A first round, which is not counted, and one more are always run.
     """
     for run in ways.values():
         run()  # shapes are prepared at their first run
     times: dict[Name, list[float]] = {name: [] for name in ways}
     begin = time.perf_counter()
-    for _ in range(ROUNDS):
+    for number in itertools.count(1):
         for name, run in ways.items():
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - begin > SECONDS_A_SHAPE:
-            break
-    return {name: statistics.median(values) for name, values in times.items()}
+        passed = time.perf_counter() - begin
+        if passed > SECONDS_A_SHAPE or (number >= ROUNDS and (len(ways) < 2 or passed > SETTLED_SECONDS)):
+            return times
+    raise AssertionError
 
 
 def _feed(inputs: tuple[str, ...], item_rank: int, rows: int, width: int) -> dict[str, NDArray[np.int32]]:

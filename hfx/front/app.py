@@ -19,7 +19,7 @@ from hfx.front.dialect import parsed
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.infer_request import binary_request
-from hfx.front.refusals import RETRY, Header, Refusal, error_object, overloaded
+from hfx.front.refusals import RETRY, Header, Refusal, overloaded
 from hfx.front.response import REQUEST_ID, AccessLog, Response, Send
 from hfx.front.routes import METRICS, endpoint
 from hfx.front.settings import Limits, Settings, State
@@ -93,8 +93,8 @@ class App:
             target = self._dialects.find(scope["method"], scope["raw_path"])
             await self._answer(scope, receive, headers, response, target)
         except Refusal as refusal:
-            error = target.dialect.error if target else error_object
-            await response.refuse(refusal.headers, error(refusal))
+            error = target.dialect.error(refusal) if target else self._dialects.error(scope["raw_path"], refusal)
+            await response.refuse(refusal.headers, error)
         except (Disconnected, UpstreamLost):
             response.broken = True  # uvicorn closes the connection of an answer that has no end
         except Exception:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfx.front.inference import Inference
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped
+from hfx.front.schemas import Schema
 from hfx.front.settings import Limits
 from hfx.strict_json import no_constant
 
@@ -45,6 +47,7 @@ Handler = Callable[[DialectRequest], Awaitable["bytes | Events | Document"]]
 class Route:
     """A method and path, where `{model}` stands for a model's name, and what answers there; `summary` says it.
 
+    `body` is the JSON Schema of what is sent, of POST.
     `is_own` tells the dialect's bodies from Triton's, where the path is Triton's too. A request to an `is_public` one
     needs no API key, and has no body.
     """
@@ -53,17 +56,30 @@ class Route:
     path: str
     handler: Handler
     summary: str
+    body: Schema = field(default_factory=dict)
     is_own: Callable[[bytes], bool] | None = None
     is_public: bool = False
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """An API that clients of another server speak: its routes, and the status and JSON of its errors."""
+    """An API that clients of another server speak: its routes, and the status and JSON of its errors.
+
+    Other paths that match `paths` get its errors, too.
+    """
 
     name: str
     routes: tuple[Route, ...]
     error: Callable[[Refusal], tuple[int, Any]]
+    paths: re.Pattern[bytes] = re.compile(rb"(?!)")
+
+
+def routes(method: str, name: str, handler: Handler, summary: str, body: Schema) -> tuple[Route, Route]:
+    """The path of the model that is served alone for the task, and that below /models/NAME."""
+    return (
+        Route(method, f"/{name}", handler, summary, body),
+        Route(method, f"/models/{{model}}/{name}", handler, summary, body),
+    )
 
 
 def parsed(body: bytes) -> Any:

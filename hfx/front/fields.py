@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hfx.client.settings import GenerationSettings
@@ -14,7 +15,7 @@ from hfx.metadata import shown as shown
 from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
-from hfx.python_backends.errors import InvalidRequest
+from hfx.python_backends.errors import TOO_LONG, InvalidRequest
 
 Fields = Mapping[str, Any]
 # Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
@@ -99,6 +100,30 @@ def refuse_unknown(fields: Fields, known: Collection[str]) -> None:
         if name not in known:
             allowed = f"Send {', '.join(sorted(known))}" if known else "There are none"
             raise Refusal(400, f"There is no field {shown(name)}. {allowed}.", param=name)
+
+
+def refuse_unsupported(fields: Fields, neutral: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise Refusal (400) for a field of another server that has none of its `neutral` values, which change nothing."""
+    for name, values in neutral.items():
+        value = fields.get(name)
+        if value is not None and value not in values:
+            allowed = f"Send {' or '.join(map(json.dumps, values))}, or leave it out" if values else "Leave it out"
+            raise Refusal(400, f"{name} is {shown(value)}, which is not supported. {allowed}.", param=name)
+
+
+def check_cut(fields: Fields, results: Sequence[Any], *, default: bool) -> None:
+    """Raise Refusal (413) for a text that the model did not read to its end, unless `truncate` (`default`) allows it.
+
+    Models cut texts on the right: another `truncation_direction` is refused (400).
+    """
+    direction = fields.get("truncation_direction")
+    if direction is not None and str(direction).lower() != "right":
+        message = f"truncation_direction is {shown(direction)}. Send right, or leave it out."
+        raise Refusal(400, message, param="truncation_direction")
+    most = max(result.truncated_tokens for result in results)
+    if most and not flag(fields, "truncate", default):
+        message = f"A text has {most} tokens more than the model reads. Send truncate, or less."
+        raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
 
 
 def check_task(model: ServedModel, *tasks: Task, param: str = "model") -> None:

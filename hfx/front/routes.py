@@ -12,6 +12,7 @@ from hfx.front.refusals import Refusal
 NAME = rb"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!00|2[fF])[0-9A-Fa-f]{2})+"
 MODEL = rb"/v2/models/" + NAME + rb"(?:/versions/[0-9]{1,18})?"
 METRICS = b"/metrics"
+UNKNOWN_PATH = "unknown_url"
 READ = re.compile(
     METRICS + rb"|/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?"
 )
@@ -51,4 +52,5 @@ def endpoint(method: bytes, path: bytes) -> bytes:
     if allowed:
         text = allowed.decode()
         raise Refusal(405, f"This path takes {text} only. Send it with {text}.", [(b"allow", allowed)])
-    raise Refusal(404, "There is nothing at this path. GET /openapi.json lists those that there are.")
+    message = "There is nothing at this path. GET /openapi.json lists those that there are."
+    raise Refusal(404, message, reason=UNKNOWN_PATH)

@@ -84,6 +84,7 @@ def options(parser: Any) -> None:
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def choose(environment: Any, **_: Any) -> None:
     """Without classes named on the command line: the one for the address and --stream."""
+    gevent.get_hub().loop.update_now()  # else locust's timer of --run-time counts from before the imports
     chosen = environment.parsed_options
     if chosen is None or chosen.user_classes:
         return

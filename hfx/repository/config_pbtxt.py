@@ -19,6 +19,7 @@ from hfx.errors import RepositoryError
 
 CONFIG = "config.pbtxt"
 VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name
+MADE_BY = "Made by: "  # in the first comment
 MAX_CONFIG_BYTES = 1 << 20
 LINE_WIDTH = 140  # a message that fits is printed in one line
 # What a reader looks for first; protobuf's own order is by field number, which puts `backend` last.
@@ -145,7 +146,13 @@ def _step(step: EnsembleStep) -> Any:
 
 def render(config: ModelConfig, made_by: str) -> str:
     """The text of config.pbtxt: comments (the command `made_by`, the note), then every field of `config`."""
-    return render_message(to_protobuf(config), (f"Made by: {made_by}", *config.note))
+    return render_message(to_protobuf(config), (f"{MADE_BY}{made_by}", *config.note))
+
+
+def made_by(text: str) -> str:
+    """The command that a rendered configuration names; empty where it names none."""
+    head = text.partition("\n")[0].removeprefix("# ")
+    return head.removeprefix(MADE_BY) if head.startswith(MADE_BY) else ""
 
 
 def render_message(message: Any, comments: Sequence[str]) -> str:

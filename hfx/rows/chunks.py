@@ -33,7 +33,7 @@ def cut(source: Source, columns: Collection[str], rows: int) -> Iterator[Chunk]:
         if missing:
             reason = f"it has no column {missing[0]!r}; its columns are {', '.join(file.header) or 'none'}."
             place = Place(0, 1) if isinstance(file, LineFile) else None
-            raise RowError(source.name, reason, "Give the name of the column that is to be read.", place)
+            raise RowError(source.name, reason, "Name the column that is to be read: --column COLUMN.", place)
         from hfx.rows.planning import cut_lines  # it loads numpy, which every command would wait for
 
         yield from cut_lines(file, rows) if isinstance(file, LineFile) else _cut_parquet(file, columns, rows)

@@ -39,7 +39,7 @@ class Rig:
 
     def hfx(self, *words: str | Path) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of `hfx batch WORDS`."""
-        code = main(["batch", *map(str, words), "--workspace", str(self.workspace)])
+        code = main(["batch", "azure", *map(str, words), "--workspace", str(self.workspace)])
         return (code, *self.capsys.readouterr())
 
     def done(self, *words: str | Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from huggingface_hub.errors import BadRequestError, ValidationError
+from huggingface_hub.errors import BadRequestError, HfHubHTTPError, ValidationError
 
 from hfx.client import Client
 from tests.rigs.dialect_calls import API_KEY, PROMPT, RANKER, call
@@ -34,6 +34,13 @@ def test_text_classification_has_all_labels(dialects: ServeProcess, grpc: Client
     assert pairs(api(dialects, "sentiment-fp32").text_classification(TEXT, top_k=1)) == pairs(expected[:1])
 
 
+def test_the_function_of_scores_is_the_models(dialects: ServeProcess) -> None:
+    client = api(dialects, "sentiment-fp32")
+    assert client.text_classification(TEXT, function_to_apply="softmax") == client.text_classification(TEXT)
+    with pytest.raises(BadRequestError, match="function_to_apply is 'sigmoid'"):
+        client.text_classification(TEXT, function_to_apply="sigmoid")
+
+
 def test_token_classification(dialects: ServeProcess, grpc: Client) -> None:
     answer = api(dialects, "entities-fp32").token_classification(TEXT, aggregation_strategy="simple")  # type: ignore[arg-type]
     expected = grpc.label_tokens("entities-fp32", TEXT).entities
@@ -58,6 +65,11 @@ def test_feature_extraction_and_sentence_similarity(dialects: ServeProcess, grpc
     client = api(dialects, "similar-int8")
     vectors = grpc.embed("similar-int8", [TEXT, CONTEXT])
     assert np.array_equal(client.feature_extraction(TEXT), vectors[0])
+    assert np.array_equal(client.feature_extraction(TEXT, normalize=True, truncate=False), vectors[0])
+    long = TEXT * 100
+    assert np.array_equal(client.feature_extraction(long, truncate=True), grpc.embed("similar-int8", long))
+    with pytest.raises(HfHubHTTPError, match="more than the model reads"):
+        client.feature_extraction(long, truncate=False)
     assert client.sentence_similarity(TEXT, [CONTEXT, TEXT]) == pytest.approx([vectors[0] @ vectors[1], 1], abs=1e-5)
 
 

@@ -174,6 +174,34 @@ def test_what_cant_be_honoured_is_named(param: str, fields: dict[str, Any], dial
     assert answer["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    "fields", [{"echo": True, "max_tokens": 0}, {"prompt_logprobs": 1}, {"use_beam_search": True}, {"top_h": 0.5}]
+)
+def test_what_other_servers_have_is_not_supported(fields: dict[str, Any], dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, "/v1/completions", {"model": "stories", "prompt": PROMPT, **fields})
+    assert (status, "not supported" in answer["error"]["message"]) == (400, True), answer
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [[1, 2], [3]]])
+def test_token_ids_are_refused_with_the_setting_that_ends_it(api: openai.OpenAI, ids: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match=r"token ids.*check_embedding_ctx_length=False"):
+        api.embeddings.create(model="similar-int8", input=ids)
+    with pytest.raises(openai.BadRequestError, match=r"token ids.*tokenized_requests=False"):
+        api.completions.create(model="stories", prompt=ids)
+
+
+def test_vllms_fields_lengthen_a_text_and_take_all_tokens(api: openai.OpenAI, grpc: Client) -> None:
+    ended = grpc.generate("stories", PROMPT, max_tokens=200)
+    assert ended.finish_reason == "stop"
+    whole: Any = api.completions.create(
+        model="stories", prompt=PROMPT, max_tokens=ended.output_tokens + 9, extra_body={"ignore_eos": True, "top_k": -1}
+    )
+    assert whole.usage.completion_tokens == ended.output_tokens + 9
+    assert whole.choices[0].finish_reason == "length"
+
+
 def test_a_model_without_a_chat_template_says_so(api: openai.OpenAI) -> None:
     import openai
 

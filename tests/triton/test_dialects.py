@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jsonschema
 import pytest
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, PROMPT, call
+from tests.rigs.dialect_calls import API_KEY, PROMPT, RANKER, call
 from tests.rigs.generation_rig import RECITAL
 from tests.rigs.reciting import ENDLESS
 from tests.rigs.serve_process import SECONDS, ServeProcess
@@ -183,6 +184,49 @@ def paths(server: ServeProcess) -> dict[tuple[str, str], bool]:
     }
 
 
+BODIES = {
+    "/v1/completions": {"model": "stories", "prompt": PROMPT, "max_tokens": 2},
+    "/v1/embeddings": {"model": "similar-int8", "input": TEXT},
+    "/v1/rerank": {"model": RANKER, "query": TEXT, "documents": [TEXT]},
+    "/models/{model}": {"inputs": PROMPT, "parameters": {"max_tokens": 2}},
+    "/models/{model}/generate": {"inputs": PROMPT, "parameters": {"max_tokens": 2}},
+    "/embed": {"inputs": TEXT},
+    "/predict": {"inputs": TEXT},
+    "/rerank": {"query": TEXT, "texts": [TEXT]},
+    "/tokenize": {"inputs": TEXT},
+    "/v2/models/{model}/generate": {"text_input": PROMPT, "max_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_described_body_has_the_fields_that_are_taken(path: str, dialects: ServeProcess) -> None:
+    operation = answer_of(dialects, "/openapi.json", None)["paths"][path]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    target = "/models/similar-int8/tokenize" if path == "/tokenize" else path.replace("{model}", "stories")
+    jsonschema.validate(BODIES[path], schema)
+    assert call(dialects, target, BODIES[path])[0] == 200
+    for name in schema["properties"].keys() - {"parameters"}:
+        assert "There is no field" not in str(call(dialects, target, {**BODIES[path], name: None})[2]), name
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**BODIES[path], schema["required"][0]: 3}, schema)
+    assert call(dialects, target, {**BODIES[path], schema["required"][0]: 3})[0] in (400, 422)
+
+
+def test_every_body_is_described(dialects: ServeProcess) -> None:
+    for path, methods in answer_of(dialects, "/openapi.json", None)["paths"].items():
+        if "post" in methods:
+            schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["properties"], path
+
+
+def test_an_unknown_path_is_a_404_in_the_form_of_its_neighbours(dialects: ServeProcess) -> None:
+    status, _, answer = call(dialects, "/v1/images", {"prompt": "a garden"})
+    assert (status, answer["error"]["code"], answer["error"]["type"]) == (404, "unknown_url", "invalid_request_error")
+    status, _, answer = call(dialects, "/images", {"prompt": "a garden"})
+    assert status == 404 and "nothing at this path" in answer["error"]
+
+
 def status_of(server: ServeProcess, method: str, path: str, key: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(server.http_url.rpartition("/")[2], timeout=SECONDS)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -195,7 +239,8 @@ def test_each_described_path_is_there_and_needs_a_key_where_it_says_so(dialects:
     described = paths(dialects)
     assert {("POST", "/v1/completions"), ("POST", "/embed"), ("GET", "/openapi.json")} <= described.keys()
     public = {path for (_, path), needs_key in described.items() if not needs_key}
-    assert {path for path in public if not path.startswith("/playground/")} == {"/", "/health"}
+    public = {path for path in public if not path.startswith("/playground/")}
+    assert public == {"/", "/health", "/docs", "/openapi.json"}
     for (method, path), needs_key in described.items():
         status, body = status_of(dialects, method, path, API_KEY)
         assert status not in (404, 405), (method, path, body)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -184,3 +185,53 @@ def test_nothing_is_wider_than_the_window_and_every_control_has_a_label(width: i
             assert tab.value(f"{unlabelled}.map(e => e.id)") == [], model
     finally:
         tab.resize(1400)
+
+
+def test_a_model_that_is_not_served_is_said_to_be_none(tab: chromium.Page) -> None:
+    tab.value("location.hash = '#model=senti%20ment'")
+    tab.wait_for("document.querySelector('#model').hidden")
+    assert "no model senti ment." in tab.value("document.querySelector('#notice').textContent")
+    assert tab.value("document.querySelectorAll('#models a[aria-current]').length") == 0
+    choose(tab, "sentiment-fp32")
+    assert tab.value("document.querySelector('#notice').hidden && !document.querySelector('#model').hidden")
+
+
+def test_the_pages_of_the_server_are_linked_where_they_need_no_key(tab: chromium.Page) -> None:
+    shown = "[...document.querySelectorAll('.links a')].filter(e => !e.hidden).map(e => e.textContent)"
+    assert tab.value(shown) == ["API"]
+
+
+def test_the_theme_is_changed_by_a_button_and_kept(tab: chromium.Page) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = tab.value(paper)
+    tab.value("document.querySelector('#theme').click()")
+    assert tab.value(paper) != light
+    assert tab.value("localStorage.getItem('hfx-theme')") == "dark"
+    tab.value("document.querySelector('#theme').click()")
+    assert tab.value(paper) == light
+    tab.value("localStorage.clear()")
+
+
+def test_a_classifier_shows_all_labels_unless_a_number_is_given(tab: chromium.Page) -> None:
+    choose(tab, "sentiment-fp32")
+    assert "top_k" not in codes(tab)["curl"]
+    run(tab)
+    assert tab.value("document.querySelectorAll('#answer .label').length") == 3
+
+
+def test_a_long_text_is_wrapped_in_the_code(tab: chromium.Page) -> None:
+    choose(tab, "sentiment-fp32")
+    fill(tab, "inputs", "a lovely garden " * 60)
+    assert tab.value("document.querySelector('pre').scrollWidth <= document.querySelector('pre').clientWidth")
+
+
+def test_the_api_is_a_page_with_the_fields_of_each_body(dialects: ServeProcess, tmp_path: Path) -> None:
+    with chromium.tab(tmp_path) as page:
+        page.command("Page.navigate", url=f"{dialects.http_url}/docs")
+        page.wait_for("document.querySelectorAll('#paths details').length > 20")
+        completion = (
+            "[...document.querySelectorAll('details')].find(e => e.textContent.includes('POST /v1/completions'))"
+        )
+        text = page.value(f"{completion}.textContent")
+        assert "promptstring or list of string, required" in text and "min_tokens" in text
+        assert page.logged == []

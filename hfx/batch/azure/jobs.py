@@ -114,7 +114,7 @@ class AzureJob:
         status = self.status
         if status in ("Paused", "Cancelled"):
             kind = JobCancelled if status == "Cancelled" else JobError
-            raise kind(f"The job {self.name} is {status}.", f"`hfx batch job resume {self.name}` goes on with it.")
+            raise kind(f"The job {self.name} is {status}.", f"`hfx batch azure job resume {self.name}` goes on.")
         if status == "Failed":
             raise reported(self.ended)
 
@@ -212,7 +212,7 @@ class AzureJob:
         if output != "score":
             raise UsageError(f"The job has no output {output!r}.", "Its output is `score`.")
         if self.status == "Running":
-            raise JobError(f"The job {self.name} is Running.", f"`hfx batch job stream {self.name}` ends with it.")
+            raise JobError(f"The job {self.name} is Running.", f"`hfx batch azure job stream {self.name}` waits.")
         copies = {folder / OUTPUT: Path(self.invocation.output)}
         copies |= {folder / "artifacts" / "logs": self.folder.path / "logs"} if logs else {}
         for target, source in copies.items():
@@ -249,7 +249,7 @@ def job(workspace: Workspace, name: str) -> AzureJob:
     """One job. Raises UsageError."""
     folder = workspace.jobs.absolute() / name
     if not PLAIN_NAME.fullmatch(name) or not (folder / INVOCATION).is_file():
-        raise UsageError(f"There is no job {name!r} in {workspace.folder}.", "`hfx batch list-jobs` shows all.")
+        raise UsageError(f"There is no job {name!r} in {workspace.folder}.", "`hfx batch azure list-jobs` shows all.")
     return AzureJob(Folder(folder))
 
 

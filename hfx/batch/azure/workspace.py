@@ -85,7 +85,7 @@ class Workspace:
         """The document of an endpoint."""
         path = self._endpoints / name / "endpoint.yml"
         if not PLAIN_NAME.fullmatch(name) or not path.is_file():
-            raise UsageError(f"There is no endpoint {name!r} in {self.folder}.", "`hfx batch endpoint list` shows all.")
+            raise UsageError(f"There is no endpoint {name!r} in {self.folder}.", "See `hfx batch azure endpoint list`.")
         return read_document(path)
 
     def write_endpoint(self, endpoint: Endpoint) -> None:
@@ -124,7 +124,7 @@ class Workspace:
         if not PLAIN_NAME.fullmatch(name) or not path.is_file():
             raise UsageError(
                 f"The endpoint {endpoint} has no deployment {name!r}.",
-                f"`hfx batch deployment list --endpoint-name {endpoint}` shows all.",
+                f"`hfx batch azure deployment list --endpoint-name {endpoint}` shows all.",
             )
         return read_document(path)
 

@@ -1,4 +1,10 @@
-"""Score files in batches: files in, files out."""
+"""Score files in batches: files in, files out.
+
+Examples:
+  hfx batch run sentiment reviews.csv --column text --output scored
+  hfx batch resume scored
+  hfx batch show scored
+"""
 
 COMMANDS = {
     "run": "hfx.cli.batch.run:run",
@@ -8,9 +14,6 @@ COMMANDS = {
     "logs": "hfx.cli.batch.folders:logs",
     "cancel": "hfx.cli.batch.folders:cancel",
     "publish": "hfx.cli.batch.folders:publish",
-    "endpoint": "hfx.cli.batch.endpoint",
-    "deployment": "hfx.cli.batch.deployment",
-    "invoke": "hfx.cli.batch.jobs:invoke",
-    "list-jobs": "hfx.cli.batch.jobs:list_jobs",
-    "job": "hfx.cli.batch.jobs",
+    "azure": "hfx.cli.batch.azure",
 }
+MOVED = {name: f"hfx batch azure {name}" for name in ("endpoint", "deployment", "invoke", "list-jobs", "job")}

@@ -13,7 +13,7 @@ from typer import Option
 
 from hfx.cli.commands import given
 from hfx.cli.connection import Header, TlsCa, TokenFile
-from hfx.errors import HfxError, UsageError
+from hfx.errors import HfxError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hfx.answering import Request
@@ -163,7 +163,13 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
                 yield show
         except HfxError as error:
             folder.log({"event": "failed", "error": error.message})
+            if shard is None:
+                folder.discard_unplanned()
             raise
+        except KeyboardInterrupt:
+            if shard is None and folder.discard_unplanned():
+                raise
+            raise Interrupted("Interrupted.", f"`hfx batch resume {folder.path}` goes on with it.") from None
 
 
 class Watcher:

@@ -1,4 +1,10 @@
-"""Write published models as folders that platforms run; check folders and servers."""
+"""Write published models as folders that platforms run; check folders and servers.
+
+Examples:
+  hfx deploy docker sentiment --output image
+  hfx deploy kubernetes sentiment --output manifests --image registry.example/hfx:1
+  hfx deploy check manifests
+"""
 
 COMMANDS = {
     "bundle": "hfx.cli.deploy.bundle",

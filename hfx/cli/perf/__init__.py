@@ -1,4 +1,10 @@
-"""Measure served models: load, comparisons, reports."""
+"""Measure served models: load, comparisons, reports.
+
+Examples:
+  hfx perf run sentiment --concurrency 1:64:2x --output load.json
+  hfx perf compare sentiment --precisions fp32,int8
+  hfx perf report load.json
+"""
 
 COMMANDS = {
     "run": "hfx.cli.perf.run",

@@ -56,7 +56,7 @@ class LoadOptions:
     PANEL: ClassVar[str] = "Load"
 
     concurrency: Annotated[
-        str | None, Option(metavar="N,…", help="Callers that wait for their answers: 1,2,4 or 1:64:2x; default 1.")
+        str | None, Option(metavar="N,…", help="Callers that wait: 1,2,4 or 1:64:2x; default 1, of hfx tune 8.")
     ] = None
     rate: Annotated[str | None, Option(metavar="R,…", help="Requests a second, sent whether or not answers come.")] = (
         None

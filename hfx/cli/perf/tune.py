@@ -116,7 +116,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
         device=options.device,
         plans=plans,
         measure=MeasureSpec(requests, limits, loads.slo(slo), stream=options.stream),
-        budget=parse_seconds(options.budget, "--budget"),
+        budget=parse_seconds(options.budget, "--budget", unit=""),
         only=tuple(part.strip() for part in options.settings.split(",") if part.strip()),
         rounds=options.rounds,
         max_trials=options.trials or math.inf,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hfx import names
 from hfx.errors import CheckpointUnsupported, VerificationFailed
 from hfx.exporter.options import CpuMath, Precision
+from hfx.exporter.progress import counted
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
@@ -143,7 +144,7 @@ def _forward(
         for place in np.ndindex(mask.shape[:-1]):
             by_length[int(mask[place].sum())].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
-    for length, members in by_length.items():
+    for length, members in counted([*by_length.items()], "lengths of texts"):
         size = max(1, TOKENS_A_FORWARD // length)
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
             feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import CHUNK, Ids, LongText, spread_indices
 from hfx.exporter.generation.reference import Positions, Reference
+from hfx.exporter.progress import counted
 from hfx.python_backends.engine.engine import Engine, EngineSettings
 from hfx.python_backends.engine.partition import Outputs
 from hfx.python_backends.engine.plan import Span, part_start
@@ -240,7 +241,7 @@ def forced_logits(
     """
     # Longest first: the rows that are still wanted are always the first ones.
     order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
-    for first in range(0, len(order), ROWS):
+    for first in counted(range(0, len(order), ROWS), "batches of continuations"):
         batch = order[first : first + ROWS]
         yield from _batch(runner, batch, prompts, continuations, start)
         runner.release_memory()
@@ -283,7 +284,7 @@ def _begin(runner: Runner, prompts: Sequence[Ids], start: Ids) -> Outputs:
 def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long | None:
     """Compare every place of the reference's long texts; None where it has none."""
     tally = Tally()
-    for long in reference.long:
+    for long in counted(reference.long, "long texts"):
         indices = {place: index for index, place in enumerate(long.text.places)}
         for place, logits in long_logits(runner, spec, long.text, long.past):
             tally.count(logits, long.positions, indices[place], reference.noise)
@@ -386,7 +387,8 @@ def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int)
 
 def _completions(engine: Engine, requests: Sequence[Request]) -> list[Event]:
     """The best completion of each request; all are submitted at once."""
-    return [handle.result()[0] for handle in [engine.submit(request) for request in requests]]
+    handles = [engine.submit(request) for request in requests]
+    return [handle.result()[0] for handle in counted(handles, "texts")]
 
 
 def _parting(expected: Ids, actual: Ids) -> int | None:

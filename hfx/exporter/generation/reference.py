@@ -16,6 +16,7 @@ from hfx.exporter.generation.prompts import Effort, Ids, LongText, Prompt, open_
 from hfx.exporter.generation.tasks import DATA_SETTINGS
 from hfx.exporter.generation.torch_generator import Sources, TorchGenerator
 from hfx.exporter.labelled_data import LabelledData
+from hfx.exporter.progress import counted
 from hfx.exporter.tasks.task import Answer
 from hfx.exporter.verify import Recorded, check_drop
 from hfx.local import Device
@@ -151,7 +152,7 @@ def make_reference(
         largest=largest,
         beams=tuple(searched[0]),
         beam_scores=tuple(searched[1]),
-        long=tuple(_long(generator, text) for text in long),
+        long=tuple(_long(generator, text) for text in counted(long, "long texts")),
     )
 
 

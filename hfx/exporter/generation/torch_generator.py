@@ -16,6 +16,7 @@ from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Ids
 from hfx.exporter.generation.settings import task_fields
+from hfx.exporter.progress import counted
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.transformers_versions import cleans_up, fill_class_ids, fill_unset, use_fused_attention
 from hfx.python_backends.generation.detokenizer import StopStrings
@@ -114,7 +115,7 @@ class TorchGenerator:
         settings.output_scores = settings.num_beams > 1  # no sequences_scores without
         ids: list[Ids] = [()] * len(prompts)
         scores = [0.0] * len(prompts)
-        for chosen in self._batches(prompts, settings):
+        for chosen in counted([*self._batches(prompts, settings)], "batches of texts"):
             padded, mask = _padded([prompts[i] for i in chosen], settings.pad_token_id, left=not self.start)
             with torch.inference_mode(), quiet_libraries():
                 found = self.model.generate(
@@ -134,7 +135,8 @@ class TorchGenerator:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """(index, logits [len(continuation), vocabulary]) of each prompt: every token predicted from the right ones."""
         lengths = [len(prompt) + len(tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
-        for chosen in _runs(lengths, self._run_bytes // (4 * int(self.model.config.vocab_size))):
+        runs = [*_runs(lengths, self._run_bytes // (4 * int(self.model.config.vocab_size)))]
+        for chosen in counted(runs, "batches of logits"):
             found = self._forward([prompts[i] for i in chosen], [continuations[i] for i in chosen], sources)
             while found:  # each is let go before the next is looked at
                 yield chosen[len(chosen) - len(found)], found.pop(0)

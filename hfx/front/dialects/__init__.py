@@ -4,6 +4,13 @@ A new dialect is a file with a `DIALECT`, and its row in `DIALECTS`.
 """
 
 from hfx.front.dialect import Dialect
-from hfx.front.dialects import huggingface, mlserver, openai, tei
+from hfx.front.dialects import huggingface, jina, mlserver, openai, tei, tgi
 
-DIALECTS: tuple[Dialect, ...] = (openai.DIALECT, huggingface.DIALECT, tei.DIALECT, mlserver.DIALECT)
+DIALECTS: tuple[Dialect, ...] = (
+    openai.DIALECT,
+    jina.DIALECT,
+    huggingface.DIALECT,
+    tgi.DIALECT,
+    tei.DIALECT,
+    mlserver.DIALECT,
+)

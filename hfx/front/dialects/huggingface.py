@@ -7,9 +7,11 @@ huggingface_hub's InferenceClient is made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from hfx.client import calls
 from hfx.client.results import Generation, Token
 from hfx.client.settings import GenerationSettings
+from hfx.front import schemas
 from hfx.front.answers import (
     cosines,
     details,
@@ -35,12 +38,14 @@ from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
 from hfx.front.fields import (
     Fields,
     check_count,
+    check_cut,
     check_generator,
     check_task,
     flag,
     generation_settings,
     json_object,
     refuse_unknown,
+    refuse_unsupported,
     shown,
     text,
     texts,
@@ -48,6 +53,7 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
+from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
@@ -93,16 +99,24 @@ async def infer(request: DialectRequest) -> bytes | Events:
     fields = json_object(request.content)
     catalog = request.inference.catalog
     model = await (catalog.model(request.model) if request.model else catalog.only())
-    refuse_unknown(fields, TOP)
+    inputs = inputs_of(request, model, fields)
+    if flag(fields, "stream"):
+        check_generator(model)
+        return stream(inputs)
+    return dumped(await ANSWERS[model.task](inputs))
+
+
+def inputs_of(request: DialectRequest, model: ServedModel, fields: Fields) -> Inputs:
+    """The inputs and parameters in `fields`; those of feature-extraction stand beside the inputs, too."""
+    beside: Fields = {}
+    if model.task is Task.FEATURE_EXTRACTION:
+        beside = {name: value for name, value in fields.items() if name not in TOP}
+    refuse_unknown(fields, {*TOP, *beside})
     parameters = fields.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise Refusal(400, f"parameters is {shown(parameters)}. Send an object.", param="parameters")
-    present = {name: value for name, value in parameters.items() if value is not None}
-    inputs = Inputs(request, model, fields.get("inputs"), present)
-    if flag(fields, "stream"):
-        check_generator(model)
-        return _stream(inputs)
-    return dumped(await ANSWERS[model.task](inputs))
+    present = {name: value for name, value in {**beside, **parameters}.items() if value is not None}
+    return Inputs(request, model, fields.get("inputs"), present)
 
 
 async def sentence_similarity(request: DialectRequest) -> bytes:
@@ -119,7 +133,10 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 
 async def _classify(inputs: Inputs) -> Any:
-    inputs.check_parameters("top_k")
+    inputs.check_parameters("top_k", "function_to_apply")
+    if "function_to_apply" in inputs.parameters:
+        function = inputs.request.files.settings(inputs.model)["activation"]
+        _check_equal(inputs.parameters, "function_to_apply", function, "the model was exported with it")
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, INT32_MAX)
     call = calls.classify(inputs.model.name, top_k)
     results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
@@ -163,8 +180,7 @@ async def _embed(inputs: Inputs) -> Any:
     if isinstance(inputs.inputs, dict):
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
     inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format")
-    _check_equal(inputs.parameters, "truncation_direction", "right", "models cut there")
-    rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"))
+    rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"), inputs.parameters)
     _check_equal(inputs.parameters, "dimensions", rows.shape[1], "the model's vectors have them")
     if flag(inputs.parameters, "normalize"):
         rows = normalized(rows)
@@ -194,11 +210,12 @@ async def _rank(inputs: Inputs) -> Any:
     return ranking(ranks, sources if flag(fields, "return_documents") else None)
 
 
-async def _generate(inputs: Inputs) -> Any:
+async def generate(inputs: Inputs) -> list[dict[str, Any]]:
+    """A generated text for each input."""
     settings, has_prompt = _settings(inputs)
     prompts = texts(inputs.inputs, "inputs")
-    generate = inputs.request.inference.generate
-    results = await in_order([generate(inputs.model, prompt, settings) for prompt in prompts])
+    inference = inputs.request.inference
+    results = await in_order([inference.generate(inputs.model, prompt, settings) for prompt in prompts])
     name = text_field(inputs.model.task)
     return [
         {name: prompt + result.text if has_prompt else result.text, **_details(result, settings)}
@@ -226,11 +243,11 @@ ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
     Task.FEATURE_EXTRACTION: _embed,
     Task.ZERO_SHOT_CLASSIFICATION: _zero_shot,
     Task.TEXT_RANKING: _rank,
-    **dict.fromkeys(GENERATION_TASKS, _generate),
+    **dict.fromkeys(GENERATION_TASKS, generate),
 }
 
 
-async def _stream(inputs: Inputs) -> Events:
+async def stream(inputs: Inputs) -> Events:
     """A text's pieces as the events of text-generation-inference; the last one has the whole text."""
     settings, has_prompt = _settings(inputs)
     prompt = text(inputs.inputs, "inputs")
@@ -257,11 +274,9 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
     has_prompt = flag(parameters, "return_full_text")
     parameters.pop("return_full_text", None)
     alternatives = _alternatives(parameters)
-    for name, values in NEUTRAL.items():
-        value = parameters.pop(name, None)
-        if value is not None and value not in values:
-            raise Refusal(400, f"{name} is {shown(value)}: no model here has it. Leave it out.", param=name)
-    settings = generation_settings({RENAMED.get(name, name): value for name, value in parameters.items()})
+    refuse_unsupported(parameters, NEUTRAL)
+    named = {RENAMED.get(name, name): value for name, value in parameters.items() if name not in NEUTRAL}
+    settings = generation_settings(named)
     return replace(settings, logprobs=alternatives), has_prompt
 
 
@@ -285,9 +300,12 @@ async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any
     return cosines(await _vectors(request, model, [source, *sentences]))
 
 
-async def _vectors(request: DialectRequest, model: ServedModel, inputs: Sequence[str]) -> Any:
+async def _vectors(
+    request: DialectRequest, model: ServedModel, inputs: Sequence[str], parameters: Fields = MappingProxyType({})
+) -> Any:
     call = calls.embed(model.name)
     results = await request.inference.rows(model, [call(one) for one in inputs])
+    check_cut(parameters, results, default=True)
     return np.stack([result.vector for result in results])
 
 
@@ -303,13 +321,43 @@ def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None
         raise Refusal(400, message, param=name)
 
 
+# The parameters of all tasks; each model takes those of its own.
+PARAMETERS: Mapping[str, Schema] = {
+    "top_k": WHOLE,
+    "function_to_apply": TEXT,
+    "aggregation_strategy": TEXT,
+    "targets": TEXTS,
+    "candidate_labels": array(TEXT),
+    "multi_label": BOOLEAN,
+    "normalize": BOOLEAN,
+    "truncate": BOOLEAN,
+    "encoding_format": {"enum": ["float", "base64"]},
+}
+WRITING: Mapping[str, Schema] = {
+    **schemas.GENERATION,
+    "return_full_text": BOOLEAN,
+    "details": BOOLEAN,
+    "top_n_tokens": WHOLE,
+}
+GENERATION = body("inputs", inputs=TEXT, parameters=body("", **WRITING))
+ANY_TASK = body(
+    "inputs",
+    inputs=either(TEXT, OBJECT, array({})),
+    parameters=body("", **{**PARAMETERS, **WRITING}),
+    stream=BOOLEAN,
+    options=OBJECT,
+)
+SENTENCES = body("inputs", inputs=body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT)))
+VECTORS = body("inputs", inputs=TEXTS, normalize=BOOLEAN, truncate=BOOLEAN, parameters=OBJECT)
+BELOW = "/models/{model}"
 DIALECT = Dialect(
     "huggingface",
     (
-        Route("POST", "/", infer, "The answer of the model, where one is served alone."),
-        Route("POST", "/models/{model}", infer, "The answer of a model; a stream on request."),
-        Route("POST", "/models/{model}/pipeline/feature-extraction", infer, "The vectors of texts."),
-        Route("POST", "/models/{model}/pipeline/sentence-similarity", sentence_similarity, "Cosines of sentences."),
+        Route("POST", "/", infer, "The answer of the model, where one is served alone.", ANY_TASK),
+        Route("POST", BELOW, infer, "The answer of a model; a stream on request.", ANY_TASK),
+        Route("POST", f"{BELOW}/pipeline/feature-extraction", infer, "The vectors of texts.", VECTORS),
+        Route("POST", f"{BELOW}/pipeline/sentence-similarity", sentence_similarity, "Cosines of sentences.", SENTENCES),
     ),
     error,
+    re.compile(rb"/models/.*"),
 )

@@ -31,8 +31,9 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped, error_object
+from hfx.front.schemas import INFER
 from hfx.metadata import INT32_MAX
-from hfx.names import GENERATION_TASKS, Task
+from hfx.names import GENERATION_TASKS, TEXT_INPUT, Task
 
 FLAT_SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*-?\d+\s*\]')
 TEXT_NAMES = ("args", "text_inputs", "inputs", "sequences")
@@ -44,8 +45,11 @@ async def infer(request: DialectRequest) -> bytes:
     fields = json_object(request.content)
     refuse_unknown(fields, {"id", "inputs", "outputs", "parameters"})
     model = await request.inference.catalog.model(request.model)
-    check_task(model, *ANSWERS)
     inputs = _inputs(fields)
+    if TEXT_INPUT in inputs:
+        message = f"The input {TEXT_INPUT} has one dimension. Send the shape [n, 1]: n rows of one text."
+        raise Refusal(400, message, param=TEXT_INPUT)
+    check_task(model, *ANSWERS)
     parameters = _parameters(fields, inputs)
     answers = await ANSWERS[model.task](request, model, inputs, parameters)
     output = {
@@ -183,6 +187,6 @@ def _parameters(fields: Fields, inputs: Values) -> dict[str, Any]:
 
 DIALECT = Dialect(
     "mlserver",
-    (Route("POST", "/v2/models/{model}/infer", infer, "A pipeline's answers, for a shape of one dimension.", is_own),),
+    (Route("POST", "/v2/models/{model}/infer", infer, "A pipeline's answers, for flat shapes.", INFER, is_own),),
     error_object,
 )

@@ -6,6 +6,7 @@ honoured is a 400 that names it in `param`. Source: the OpenAPI description of a
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -35,6 +36,7 @@ from hfx.front.fields import (
     generation_settings,
     json_object,
     refuse_unknown,
+    refuse_unsupported,
     shown,
     text,
     texts,
@@ -42,7 +44,10 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import Refusal, dumped
+from hfx.front.routes import UNKNOWN_PATH
+from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.names import Task
+from hfx.python_backends.engine.generation_settings import LACKING
 
 MOST_CHOICES = 64
 DONE = b"data: [DONE]\n\n"
@@ -64,11 +69,37 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "prediction": (),
     "reasoning_effort": ("none",),
+    **LACKING,
+    # vLLM's
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+# Clients that send token ids unless they are told not to.
+TOKEN_IDS = {
+    "input": "LangChain does so with OpenAIEmbeddings(check_embedding_ctx_length=False)",
+    "prompt": "lm-eval does so with tokenized_requests=False",
 }
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 EMBEDDING = {"model", "input", "encoding_format", "dimensions"}
 OWN = {
     "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
+    "ignore_eos",
 }  # fmt: skip
 TYPES = {429: "rate_limit_error"}
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
@@ -151,7 +182,7 @@ async def completions(request: DialectRequest) -> bytes | Events:
     fields = _fields(request)
     model = await _named_model(request, fields)
     check_generator(model)
-    prompts = texts(fields.get("prompt"), "prompt")
+    prompts = _texts(fields, "prompt")
     return await _answer(request, PLAIN, _completion(request.id, PLAIN, model, fields, prompts))
 
 
@@ -170,7 +201,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     fields = _fields(request)
     model = await _named_model(request, fields)
     check_task(model, Task.FEATURE_EXTRACTION)
-    inputs = texts(fields.get("input"), "input")
+    inputs = _texts(fields, "input")
     encoding = fields.get("encoding_format") or "float"
     refuse_unknown(fields, EMBEDDING)
     call = calls.embed(model.name)
@@ -190,7 +221,8 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     """The status and JSON of an error."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
     param = "prompt" if refusal.param == "text_input" else refusal.param
-    shape = {"message": refusal.message, "type": kind, "param": param or None, "code": CODES.get(refusal.status)}
+    code = UNKNOWN_PATH if refusal.reason == UNKNOWN_PATH else CODES.get(refusal.status)
+    shape = {"message": refusal.message, "type": kind, "param": param or None, "code": code}
     return refusal.status, {"error": shape}
 
 
@@ -210,13 +242,21 @@ async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
     return await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
 
 
-def _routes(name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
+def _routes(name: str, handler: Handler, summary: str, body: Schema) -> tuple[Route, Route]:
     below = "/models/{model}/v1/"  # for clients whose base URL names the model
-    return Route("POST", f"/v1/{name}", handler, summary), Route("POST", below + name, handler, summary)
+    return Route("POST", f"/v1/{name}", handler, summary, body), Route("POST", below + name, handler, summary, body)
+
+
+def _texts(fields: Fields, name: str) -> list[str]:
+    """The texts of a field. Raises Refusal (400) for token ids, which may be of any tokenizer."""
+    value = fields.get(name)
+    if isinstance(value, list) and value and isinstance(value[0], (int, list)):
+        raise Refusal(400, f"{name} has token ids, which are not supported. Send texts: {TOKEN_IDS[name]}.", param=name)
+    return texts(value, name)
 
 
 def _completion(name: str, style: Style, model: ServedModel, fields: Fields, prompts: Sequence[str]) -> Completion:
-    _refuse_unsupported(fields)
+    refuse_unsupported(fields, NEUTRAL)
     settings = replace(_settings(fields), logprobs=style.alternatives(fields))
     count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
     check_count(count * len(prompts), "prompt and n")
@@ -232,7 +272,14 @@ def _settings(fields: Fields) -> GenerationSettings:
     named = {name: value for name, value in fields.items() if name not in OWN | NEUTRAL.keys()}
     if fields.get("max_completion_tokens") is not None:
         named["max_tokens"] = fields["max_completion_tokens"]
-    return generation_settings(named)
+    if named.get("top_k") == -1:  # vLLM's word for all tokens
+        named["top_k"] = 0
+    settings = generation_settings(named)
+    if not flag(fields, "ignore_eos"):
+        return settings
+    if settings.max_tokens is None:
+        raise Refusal(400, "ignore_eos is true without a length. Send max_tokens, too.", param="ignore_eos")
+    return replace(settings, min_tokens=settings.max_tokens)
 
 
 def _seeded(settings: GenerationSettings, count: int) -> tuple[GenerationSettings, ...]:
@@ -240,14 +287,6 @@ def _seeded(settings: GenerationSettings, count: int) -> tuple[GenerationSetting
     if settings.seed is None:
         return (settings,) * count
     return tuple(replace(settings, seed=(settings.seed + number) % 2**64) for number in range(count))
-
-
-def _refuse_unsupported(fields: Fields) -> None:
-    for name, values in NEUTRAL.items():
-        value = fields.get(name)
-        if value is not None and value not in values:
-            allowed = f"Send {' or '.join(map(repr, values))}, or leave it out" if values else "Leave it out"
-            raise Refusal(400, f"{name} is {shown(value)}: no model here has it. {allowed}.", param=name)
 
 
 async def _answer(request: DialectRequest, style: Style, completion: Completion) -> bytes | Events:
@@ -308,14 +347,40 @@ def _check_dimensions(fields: Fields, width: int) -> None:
         raise Refusal(400, message, param="dimensions")
 
 
+WRITING: Mapping[str, Schema] = {
+    **GENERATION,
+    "model": TEXT,
+    "stream": BOOLEAN,
+    "stream_options": body("", include_usage=BOOLEAN),
+    "n": WHOLE,
+    "ignore_eos": BOOLEAN,
+}
+COMPLETION = body("model prompt", prompt=TEXTS, **WRITING)
+MESSAGES = array(body("role content", role=TEXT, content=either(TEXT, array(OBJECT))))
+CHAT_COMPLETION = body(
+    "model messages",
+    messages=MESSAGES,
+    max_completion_tokens=WHOLE,
+    top_logprobs=WHOLE,
+    **{**WRITING, "logprobs": BOOLEAN},
+)
+EMBEDDINGS = body(
+    "model input", model=TEXT, input=TEXTS, encoding_format={"enum": ["float", "base64"]}, dimensions=WHOLE
+)
 DIALECT = Dialect(
     "openai",
     (
         Route("GET", "/v1/models", list_models, "The served models."),
         Route("GET", "/v1/models/{model}", get_model, "A served model."),
-        *_routes("completions", completions, "Texts that continue prompts; a stream on request."),
-        *_routes("chat/completions", chat_completions, "The next message of a conversation; a stream on request."),
-        *_routes("embeddings", embeddings, "The vectors of texts."),
+        *_routes("completions", completions, "Texts that continue prompts; a stream on request.", COMPLETION),
+        *_routes(
+            "chat/completions",
+            chat_completions,
+            "The next message of a conversation; a stream on request.",
+            CHAT_COMPLETION,
+        ),
+        *_routes("embeddings", embeddings, "The vectors of texts.", EMBEDDINGS),
     ),
     error,
+    re.compile(rb"/v1(?:/.*)?|/models/[^/]+/v1/.*"),
 )

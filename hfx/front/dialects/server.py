@@ -19,6 +19,7 @@ from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object, refused
 from hfx.front.response import Response
 from hfx.front.routes import NAME, TRITON_PATHS
+from hfx.front.schemas import TRITON_BODIES, Schema
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream
 
@@ -66,6 +67,11 @@ class DialectServer:
             )
         return None
 
+    def error(self, path: bytes, refusal: Refusal) -> tuple[int, Any]:
+        """The status and JSON of a refusal at a path that is no route: of the dialect with such `paths`."""
+        like = next((dialect for _, _, dialect in self._rows if dialect.paths.fullmatch(path)), None)
+        return (like.error if like else error_object)(refusal)
+
     async def claim(self, path: bytes, body: bytes) -> Target | None:
         """What a POST to a path of Triton's is for, where `body` is a dialect's and the model one of hfx's."""
         for regex, route, dialect in self._rows:
@@ -104,7 +110,8 @@ def _about(dialects: Sequence[Dialect]) -> Dialect:
     async def describe(request: DialectRequest) -> bytes:
         return description((*dialects, about))
 
-    about = Dialect("hfx", (Route("GET", "/openapi.json", describe, "This description."),), error_object)
+    route = Route("GET", "/openapi.json", describe, "This description.", is_public=True)
+    about = Dialect("hfx", (route,), error_object)
     return about
 
 
@@ -137,7 +144,7 @@ def description(dialects: Sequence[Dialect]) -> bytes:
     """The OpenAPI 3.1 description of Triton's paths and those of `dialects`."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, summary in TRITON_PATHS:
-        _describe(paths, method, path, summary, "Triton")
+        _describe(paths, method, path, summary, "Triton", TRITON_BODIES.get(path.rpartition("/")[2], {}))
     for dialect in dialects:
         for route in dialect.routes:
             _describe_route(paths, route, dialect.name)
@@ -153,7 +160,7 @@ def description(dialects: Sequence[Dialect]) -> bytes:
 
 def _describe_route(paths: dict[str, dict[str, Any]], route: Route, tag: str) -> None:
     if route.is_own is None:
-        _describe(paths, route.method, route.path, route.summary, tag)
+        _describe(paths, route.method, route.path, route.summary, tag, route.body)
         if route.is_public:
             paths[route.path][route.method.lower()]["security"] = []
     else:  # the path is Triton's too
@@ -162,7 +169,7 @@ def _describe_route(paths: dict[str, dict[str, Any]], route: Route, tag: str) ->
         operation["summary"] += f" {tag}: {route.summary}"
 
 
-def _describe(paths: dict[str, dict[str, Any]], method: str, path: str, summary: str, tag: str) -> None:
+def _describe(paths: dict[str, dict[str, Any]], method: str, path: str, summary: str, tag: str, body: Schema) -> None:
     operation: dict[str, Any] = {
         "summary": summary,
         "tags": [tag],
@@ -174,7 +181,7 @@ def _describe(paths: dict[str, dict[str, Any]], method: str, path: str, summary:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if method == "POST":
-        operation["requestBody"] = {"content": {"application/json": {"schema": {}}}}
+        operation["requestBody"] = {"content": {"application/json": {"schema": body}}, "required": True}
     if path == "/health":
         operation["security"] = []
     paths.setdefault(path, {})[method.lower()] = operation

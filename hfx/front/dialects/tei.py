@@ -6,7 +6,8 @@ A server of that kind has one model. Here the paths are those of the model that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from hfx.client import calls
-from hfx.client.results import Classification, Embedding, Rank
+from hfx.client.results import Rank, best_first
 from hfx.errors import RequestRefused
 from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
-from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
-from hfx.front.fields import Fields, check_count, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.dialect import Dialect, DialectRequest, routes
+from hfx.front.fields import Fields, check_count, check_cut, flag, json_object, refuse_unknown, shown, text, texts
 from hfx.front.refusals import Refusal, dumped
+from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
@@ -73,7 +75,7 @@ async def predict(request: DialectRequest) -> bytes:
     call = calls.classify(model.name, INT32_MAX)
     rows = [_single(row) for row in _bounded(inputs)] if isinstance(inputs, list) else [text(inputs, "inputs")]
     results = await request.inference.rows(model, [call(row) for row in rows])
-    _check_cut(fields, results)
+    check_cut(fields, results, default=False)
     answers = [[{"score": each.score, "label": each.label} for each in result.predictions] for result in results]
     return dumped(answers if is_batch else answers[0])
 
@@ -90,14 +92,21 @@ async def rerank(request: DialectRequest) -> bytes:
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
     sources = texts(_bounded(sources, "texts"), "texts")
     model = await _model(request, Task.TEXT_RANKING)
+    ranks = await ranked(request, model, query, sources, raw_scores=flag(fields, "raw_scores"))
+    check_cut(fields, ranks, default=False)
+    return dumped(ranking(ranks, sources if flag(fields, "return_text") else None))
+
+
+async def ranked(
+    request: DialectRequest, model: ServedModel, query: str, sources: Sequence[str], *, raw_scores: bool = False
+) -> list[Rank]:
+    """The texts with their logits, or the sigmoids of these, best first."""
     call = calls.rank(model.name, query, raw_scores=True)
-    ranks = await request.inference.rows(model, [call(item) for item in enumerate(sources)])
-    _check_cut(fields, ranks)
-    rows = ranking(ranks, sources if flag(fields, "return_text") else None)
-    if not flag(fields, "raw_scores"):
-        scores = sigmoid(np.array([row["score"] for row in rows], np.float32)).tolist()
-        rows = [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
-    return dumped(rows)
+    ranks = best_first(await request.inference.rows(model, [call(item) for item in enumerate(sources)]))
+    if raw_scores:
+        return ranks
+    scores = sigmoid(np.array([rank.score for rank in ranks], np.float32)).tolist()
+    return [replace(rank, score=score) for rank, score in zip(ranks, scores, strict=True)]
 
 
 async def tokenize(request: DialectRequest) -> bytes:
@@ -164,7 +173,7 @@ async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, 
     _refuse_prompt(fields)
     call = calls.embed(model.name)
     results = await request.inference.rows(model, [call(one) for one in inputs])
-    _check_cut(fields, results)
+    check_cut(fields, results, default=False)
     return np.stack([result.vector for result in results])
 
 
@@ -185,17 +194,6 @@ def _single(row: Any) -> str:
         message = f"{shown(row)} is no list of one text. Send a text, or lists of one text each; pairs go to /rerank."
         raise Refusal(400, message, param="inputs")
     return text(row[0], "inputs")
-
-
-def _check_cut(fields: Fields, results: Sequence[Classification | Embedding | Rank]) -> None:
-    """Raise Refusal (413) for a text that the model did not read to its end, unless the request allows it."""
-    direction = fields.get("truncation_direction")
-    if direction is not None and str(direction).lower() != "right":
-        raise Refusal(400, f"truncation_direction is {shown(direction)}. Send Right, or leave it out.")
-    longest = max(results, key=lambda result: result.truncated_tokens)
-    if longest.truncated_tokens and not flag(fields, "truncate"):
-        message = f"A text has {longest.truncated_tokens} tokens more than the model reads. Send truncate, or less."
-        raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
 
 
 def _refuse_prompt(fields: Fields) -> None:
@@ -231,19 +229,22 @@ def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
     return {"reranker" if model.task is Task.TEXT_RANKING else "classifier": names}
 
 
-def _routes(method: str, name: str, handler: Handler, summary: str) -> tuple[Route, Route]:
-    return Route(method, f"/{name}", handler, summary), Route(method, f"/models/{{model}}/{name}", handler, summary)
-
-
+CUTTING: Mapping[str, Schema] = {"truncate": BOOLEAN, "truncation_direction": TEXT}
+EMBED = body("inputs", inputs=TEXTS, normalize=BOOLEAN, parameters=OBJECT, **CUTTING)
+SENTENCES = body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT))
+SIMILARITY = body("inputs", inputs=SENTENCES, parameters=body("", **CUTTING))
+PREDICT = body("inputs", inputs=either(TEXT, array(array(TEXT))), raw_scores=BOOLEAN, **CUTTING)
+RERANK = body("query texts", query=TEXT, texts=array(TEXT), raw_scores=BOOLEAN, return_text=BOOLEAN, **CUTTING)
+TOKENIZE = body("inputs", inputs=TEXTS, add_special_tokens=BOOLEAN)
 DIALECT = Dialect(
     "text-embeddings-inference",
     (
-        *_routes("POST", "embed", embed, "Vectors of texts."),
-        *_routes("POST", "similarity", similarity, "Cosines of sentences."),
-        *_routes("POST", "predict", predict, "Scores of all labels."),
-        *_routes("POST", "rerank", rerank, "Texts ranked for a query."),
-        *_routes("POST", "tokenize", tokenize, "Tokens of texts."),
-        *_routes("GET", "info", info, "The model and the bounds of requests."),
+        *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
+        *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
+        *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
+        *routes("POST", "rerank", rerank, "Texts ranked for a query.", RERANK),
+        *routes("POST", "tokenize", tokenize, "Tokens of texts.", TOKENIZE),
+        *routes("GET", "info", info, "The model and the bounds of requests.", {}),
     ),
     error,
 )

@@ -117,7 +117,7 @@ FOLDER = Path(__file__).parent
 PAGE = "page.html"
 SCRIPTS = (
     "page.js", "form.js", "calls.js", "requests.js", "generation.js", "answers.js", "timing.js", "snippets.js",
-    "elements.js",
+    "elements.js", "theme.js", "docs.js",
 )  # fmt: skip
 STYLES = ("page.css",)
 MEDIA_TYPES = {".html": b"text/html", ".js": b"text/javascript", ".css": b"text/css"}
@@ -151,6 +151,7 @@ DIALECT = Dialect(
     "hfx",
     (
         document_route("/", PAGE, "The playground, a page without a key."),
+        document_route("/docs", "docs.html", "All paths as a page, with the fields of their bodies."),
         *(document_route(f"/playground/{file}", file, "A file of the playground.") for file in (*SCRIPTS, *STYLES)),
         Route("GET", "/models", list_models, "The served models, and the fields of a request to each."),
     ),

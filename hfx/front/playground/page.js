@@ -36,6 +36,7 @@ async function load() {
 
 function requestKey(isWrong) {
   needsKey = true
+  byId('metrics').hidden = true // a link sends no key
   models = []
   model = null
   key.set('')
@@ -62,6 +63,14 @@ function listModels() {
   }))
 }
 
+function nameOf(hash) {
+  try {
+    return decodeURIComponent(hash.slice(CHOSEN.length))
+  } catch { // a stray %
+    return hash.slice(CHOSEN.length)
+  }
+}
+
 const addressOf = ({ name }) => CHOSEN + encodeURIComponent(name)
 
 function precisionOf({ precision }) {
@@ -73,9 +82,18 @@ function precisionOf({ precision }) {
 /** Show the model of the address, or the first one. */
 function choose() {
   if (model && location.hash && !location.hash.startsWith(CHOSEN)) return // a link within the page
-  const chosen = models.find(row => addressOf(row) === location.hash) ?? models[0]
+  const named = models.find(row => addressOf(row) === location.hash)
+  const isWrong = models.length && !named && location.hash.startsWith(CHOSEN)
+  if (models.length) notice(isWrong ? `There is no model ${nameOf(location.hash)}. Choose one of those that are served.` : '')
+  const chosen = named ?? models[0]
   if (!chosen) return
   running?.abort()
+  if (isWrong) {
+    model = null
+    byId('model').hidden = true
+    for (const link of document.querySelectorAll('#models a')) link.removeAttribute('aria-current')
+    return
+  }
   model = chosen
   for (const link of document.querySelectorAll('#models a')) {
     const isChosen = link.getAttribute('href') === addressOf(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ SHARE_OF_MEMORY = 0.8  # of what is free now
 
 def compare(
     candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, notes: list[str], session: Session
-) -> Iterator[Run]:
+) -> Generator[Run]:
     """The runs of all candidates under all loads as they come; `notes` gets a line for each that was not measured.
 
     All candidates are open at once where the memory allows it, idle until their turn; else one after the other.

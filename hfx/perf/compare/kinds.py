@@ -206,7 +206,7 @@ def _export(
         **_kept(spec, manifest, precision),
     )
 
-    def step(title: str) -> AbstractContextManager[object]:
+    def step(title: str) -> AbstractContextManager[None]:
         session.say(f"{precision}: {title}")
         return nullcontext()
 

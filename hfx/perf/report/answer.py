@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hfx.perf.compare.cost import KEPT, best, by_work
 from hfx.perf.report.figures import FIGURES, Figure, error_share, main, milliseconds, number, percent, ratio
-from hfx.perf.report.tables import by_load, name_of, proof, ratio_of
+from hfx.perf.report.tables import by_load, is_busy, name_of, proof, ratio_of
 from hfx.perf.results import PHASES, Result, Run, Step
 from hfx.perf.rounds import Group, groups, steps
 from hfx.perf.tuning.space import words
@@ -123,21 +123,32 @@ def _next_card(result: Result, runs: Sequence[Run], top: Group) -> Card:
 
 
 def _next(result: Result, runs: Sequence[Run], top: Group) -> str:
-    """The first of these rules that holds: failures, the client, more load, computing, waiting."""
-    run, model = top.runs[-1], top.subject.model
-    if any((error_share(each) or 0.0) > 1 - KEPT for each in runs):
-        return "Look at the failed requests first: they are named below."
-    if run.client and run.client.saturated:
-        return "Measure with --tool perf_analyzer: the load generator itself was the limit."
+    """The first of these rules that holds: failures, other work, the client, more load, computing, waiting."""
+    model, (slowest, server) = top.subject.model, (_slowest(top), top.runs[-1].server)
     loads = [group for group in groups(runs) if group.subject.label == top.subject.label]
-    if len(loads) > 1 and top == max(loads, key=lambda group: group.load.rate or group.load.concurrency or 0):
-        return "Try more load: throughput still rose at the heaviest one."
-    slowest, cores = _slowest(top), run.server.cores if run.server else None
-    if cores and cores > FULL * result.machine.cores and top.subject.device != "gpu":
-        return f"The cores are busy: a smaller precision (hfx perf compare {model} --precisions), or more machines."
-    if slowest and slowest.queue > slowest.infer:
-        return f"Requests wait for {slowest.model}: let hfx tune {model} look for instances and threads."
-    return f"Let hfx tune {model} look for faster settings."
+    heaviest = max(loads, key=lambda group: group.load.rate or group.load.concurrency or 0)
+    cores = 0.0 if server is None or top.subject.device == "gpu" else server.cores or 0.0
+    rules = (
+        (
+            any((error_share(each) or 0.0) > 1 - KEPT for each in runs),
+            "Look at the failed requests first: they are named below.",
+        ),
+        (is_busy(result.machine), "Measure again on an idle machine: other work had part of the cores."),
+        (
+            any(each.client and each.client.saturated for each in runs),
+            "Measure with --tool perf_analyzer: the load generator itself was the limit.",
+        ),
+        (len(loads) > 1 and top == heaviest, "Try more load: throughput still rose at the heaviest one."),
+        (
+            cores > FULL * result.machine.cores,
+            f"The cores are busy: a smaller precision (hfx perf compare {model} --precisions), or more machines.",
+        ),
+        (
+            slowest is not None and slowest.queue > slowest.infer,
+            f"Requests wait for {slowest and slowest.model}: let hfx tune {model} look for instances and threads.",
+        ),
+    )
+    return next((advice for holds, advice in rules if holds), f"Let hfx tune {model} look for faster settings.")
 
 
 def _median(group: Group, name: str) -> float | None:

@@ -163,9 +163,14 @@ def warnings(result: Result) -> tuple[str, ...]:
     """What a reader must know before any figure: failures, then saturation and notes, then other work going on."""
     found = [(f"{name_of(group)}, {group.load.label}", group) for group in groups(result.runs)]
     failures = [f"{name}: {failed}" for name, group in found if (failed := _failures(group.runs))]
-    busy = result.machine.load > result.machine.cores * BUSY
-    work = [f"The machine had other work at the start (load average {number(result.machine.load)})."] if busy else []
+    load = number(result.machine.load)
+    work = [f"The machine had other work at the start (load average {load})."] if is_busy(result.machine) else []
     return (*failures, *_cautions([group for _, group in found]), *result.notes, *work)
+
+
+def is_busy(machine: Machine) -> bool:
+    """Whether other work was going on when a measurement began."""
+    return machine.load > machine.cores * BUSY
 
 
 # What the tables and the charts are made of

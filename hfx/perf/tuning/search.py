@@ -15,7 +15,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -74,8 +74,8 @@ class Budget:
         return self.loads * (self.rungs[rung] + self.margin)
 
     def allows(self, rung: int, until: float, overhead: float = 0.0) -> bool:
-        """Whether a measurement, after `overhead`, ends before `until` (time.monotonic)."""
-        return time.monotonic() + overhead + self.measurement(rung) <= until
+        """Whether a measurement, after `overhead`, and then the proof end before `until` (time.monotonic)."""
+        return time.monotonic() + overhead + self.measurement(rung) + self.proof <= until
 
 
 def budget(runs: Sequence[Run], overhead: float, margin: float, total: float, rounds: int) -> Budget:
@@ -102,19 +102,19 @@ def first(study: Study, budget: Budget, measure: Measure) -> Trial:
 def search(
     study: Study, budget: Budget, until: float, open_trial: Open, max_trials: float = math.inf
 ) -> Iterator[Trial]:
-    """Measure one proposal after the other, until the time, the choices or `max_trials` in all are used up.
+    """Measure one proposal after the other, until only the proof's time, no choices or `max_trials` are left.
 
     Each trial is in the study when it is yielded. An HfxError while it is measured is its failure; an interrupt leaves
     it to be measured again.
     """
-    overhead = budget.overhead
-    while len(study.trials) < min(max_trials, study.space.size) and budget.allows(0, until, overhead):
+    while len(study.trials) < min(max_trials, study.space.size) and budget.allows(0, until, budget.overhead):
         proposal = study.ask()
         if proposal is None:
             return
         began = time.monotonic()
         trial = _measured(study, proposal, budget, until, open_trial)
-        overhead = max(overhead, time.monotonic() - began - sum(map(budget.measurement, range(RUNGS))))
+        overhead = time.monotonic() - began - sum(map(budget.measurement, range(RUNGS)))
+        budget = replace(budget, overhead=max(budget.overhead, overhead))
         yield trial
 
 
@@ -176,13 +176,22 @@ class Proof:
         return f"{proven}: {figures}; from round to round a candidate differs by {100 * self.noise:.1f} %."
 
 
-def prove(candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, session: Session) -> Proof:
+def prove(
+    candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, session: Session, until: float = math.inf
+) -> Proof:
     """Measure two candidates, the published settings first, for `rounds` rounds of each case.
 
-    Raises KeyboardInterrupt where the session was stopped.
+    What has not begun by `until` (time.monotonic) is left out. Raises KeyboardInterrupt where the session was stopped.
     """
     notes: list[str] = []
-    runs = uninterrupted(tuple(compare(candidates, cases, rounds, notes, session)))
+    with closing(compare(candidates, cases, rounds, notes, session)) as measured:
+        runs: list[Run] = []
+        for run in measured:
+            runs.append(run)
+            if time.monotonic() >= until and len(runs) < len(candidates) * rounds * len(cases):
+                notes.append(f"the budget ended the proof after {len(runs)} measurements.")
+                break
+    uninterrupted(tuple(runs))
     if session.stop.is_set():
         raise KeyboardInterrupt
     return judge([replace(run, round=run.round + 1) for run in runs], candidates[1].label, notes)

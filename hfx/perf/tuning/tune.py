@@ -99,13 +99,13 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
         if study.trials:
             session.say(f"Going on with {len(study.trials)} trials of an earlier search")
         planned = _planned(spec, study, copies.opened)
-        until = begin + spec.budget - planned.proof
+        until = begin + spec.budget
         findings.trials = study.trials
         session.say(line(findings.trials[0]))
         for trial in search(study, planned, until, copies.opened, spec.max_trials):
             findings.trials.append(trial)
             session.say(line(trial))
-        _judge(spec, findings, copies, planned)
+        _judge(spec, findings, copies, planned, until)
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
     return planned
 
 
-def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget) -> None:
+def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget, until: float) -> None:
     """The best trial, its proof, and what follows from it."""
     old, findings.best = findings.trials[0], best(findings.trials)
     if findings.best == old:
@@ -259,7 +259,8 @@ def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget) 
     plans = [plan for plan in spec.plans if plan.load("", "").label in best_loads]
     cases = [copies.case(plan, planned.seconds, FINAL) for plan in plans]
     both = [copies.candidate(trial.label, trial.settings) for trial in pair]
-    findings.proof = prove(both, cases, spec.rounds, copies.session)
+    last = until - planned.seconds - planned.margin - STOP_SECONDS
+    findings.proof = prove(both, cases, spec.rounds, copies.session, last)
     findings.verdict = findings.proof.verdict
     if findings.proof.proven and spec.apply:
         findings.applied = _apply(spec, findings.best, findings.proof, copies)

@@ -75,9 +75,9 @@ class Setting:
 
 
 def _temperature(name: str, value: Any) -> float:
-    if isinstance(value, (int, float)) and value == 0:
-        raise InvalidRequest(name, value, "a number from 0.001 to 100; for the likeliest token, set do_sample to false")
-    return float(number(0.001, 100)(name, value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0.001 <= value <= 100:
+        return float(value)
+    raise InvalidRequest(name, value, "0 (no sampling: do_sample false), or a number from 0.001 to 100")
 
 
 def _early_stopping(name: str, value: Any) -> Any:

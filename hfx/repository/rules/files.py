@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import hfx
 from hfx.errors import RepositoryError
 from hfx.names import MANIFEST_FILE
 from hfx.releases import MINIMUM_SECURE, security_warning
@@ -231,6 +232,21 @@ def changed(subject: Subject) -> Iterator[Problem]:
 def unlisted(subject: Subject) -> Iterator[Problem]:
     """A file that was not published."""
     yield from _of_kind(subject, "unlisted")
+
+
+@rule("HFX205", "warning")
+def older(subject: Subject) -> Iterator[Problem]:
+    """A model that an older version of hfx made."""
+    for entry in subject.entries:
+        made = entry.manifest.versions.get("hfx") if entry.manifest else None
+        if made and _numbers(made) < _numbers(hfx.__version__):
+            message = f"was made by hfx {made}; this is {hfx.__version__}."
+            fix = f"Export it again: hfx export --again {entry.name}."
+            yield Problem(f"{entry.name}/{MANIFEST_FILE}", message, fix=fix)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
 def _of_kind(subject: Subject, *kinds: str) -> Iterator[Problem]:

@@ -50,6 +50,13 @@ def refused(batch: CommandLine, folder: Path, reason: str, *words: str, code: in
     return text
 
 
+def test_a_run_that_is_refused_leaves_nothing(batch: CommandLine, tmp_path: Path) -> None:
+    words = batch.new(CLASSIFIER, tmp_path / "job", texts(tmp_path / "a.csv", 2))
+    code, text = batch(*words, "--column", "body")
+    assert (code, "--column" in text) == (2, True), text
+    assert not (tmp_path / "job").exists()
+
+
 def test_what_has_changed_since_the_plan_is_refused(
     unfinished: Path, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
@@ -180,6 +187,7 @@ def test_a_cancelled_job_goes_on_later(batch: CommandLine, classifier: Opened, t
         wait_until(lambda: [*folder.glob("parts/0*")], "a part")
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
+        assert running.stdout and f"`hfx batch resume {folder}` goes on" in running.stdout.read()
     assert batch.value("show", folder)["state"] != "Running"
     with batch.start("resume", folder, "--max-concurrency", "2") as running:
         wait_until(lambda: batch.value("show", folder)["state"] == "Running", "the resume")

@@ -10,6 +10,7 @@ import pytest
 from hfx.cli.export import _plan_lines
 from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import Reporter
+from hfx.exporter.progress import counted, shown
 from hfx.names import Task
 from tests.rigs.manifests import manifest
 
@@ -42,14 +43,30 @@ def test_steps_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "[1/2] Loading\n[2/2] Publishing\n"
 
 
+def test_a_long_step_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr("hfx.cli.output.time.monotonic", lambda: next(clock))
+    with Reporter().numbered(2)("Comparing") as show, shown(show):
+        assert list(counted(range(4), "batches")) == [0, 1, 2, 3]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "[1/2] Comparing" and "[1/2] Comparing: 2 of 4 batches" in lines
+    assert list(counted("ab", "letters")) == ["a", "b"], "outside of a step nothing is shown"
+
+
 def test_the_figures_of_a_generator_are_told_in_words() -> None:
     choice = {"runtime": "openvino", "requested": "auto", "milliseconds": TIMES}
     published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": GENERATOR}, choices={"cpu_runtime": choice})
-    _, precision, tokens, texts = summary(published, Path("model_repository"))
-    assert precision.endswith(" int8 on OpenVINO, the faster runtime on this machine")
+    _, precision, tokens, texts, times = summary(published, Path("model_repository"))
+    assert precision.endswith(" int8 on OpenVINO, the fastest of 2 runtimes on this machine")
     assert tokens.strip() == "99.10 % of 200 next tokens are the checkpoint's"
     assert texts.strip().startswith("75.0 % of 4 (greedy) and 100.0 % of 4 (4 beams) whole texts are equal: after one")
-    assert "  OpenVINO: 1 text of 16 tokens and 16 new ones 1.50 ms" in details(published)
+    assert times.strip() == "1 text of 16 tokens and 16 new ones: OpenVINO 1.50 ms, ONNX Runtime 2.00 ms"
+    near = {**choice, "near": ["openvino", "onnxruntime"], "other_cores": 1.2, "added_milliseconds": {"openvino": 1.4}}
+    published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": GENERATOR}, choices={"cpu_runtime": near})
+    _, precision, _, _, times, busy = summary(published, Path("model_repository"))
+    assert precision.endswith(" int8 on OpenVINO, in a near tie with ONNX Runtime (times differ by 5 % at most)")
+    assert "OpenVINO 1.50 ms (and 1.4 ms of Python steps), " in times
+    assert busy.strip().startswith("other work had 1.2 cores meanwhile")
 
 
 def test_the_longest_prompt_that_was_compared_is_told() -> None:

@@ -56,7 +56,25 @@ def test_options_show_what_they_take_and_no_python(name: str, capsys: pytest.Cap
     assert "{" not in text.splitlines()[0]
 
 
-@pytest.mark.parametrize("words", [[], ["perf"], ["batch"], ["batch", "job"], ["deploy"]])
+GROUPS = [[], ["perf"], ["batch"], ["batch", "azure"], ["deploy"]]
+
+
+@pytest.mark.parametrize("words", GROUPS)
+def test_the_examples_of_a_group_parse(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = help_of(" ".join(words), capsys).partition(EXAMPLES)[2].splitlines()
+    assert len(lines) >= 3
+    for line in lines:
+        typed = shlex.split(line)[1:]
+        name = max((each for each in ALL if typed[: len(each.split())] == each.split()), key=len)
+        ALL[name].make_context(name, typed[len(name.split()) :])
+
+
+def test_a_command_that_moved_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["batch", "invoke", "reviews", "--input", "a.csv"]) == 2
+    assert capsys.readouterr().err.endswith("Type hfx batch azure invoke.\n")
+
+
+@pytest.mark.parametrize("words", [*GROUPS, ["batch", "azure", "job"]])
 def test_a_group_alone_prints_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     alone = capsys.readouterr()
@@ -69,7 +87,7 @@ def test_help_is_as_wide_as_the_terminal_and_cuts_no_summary(
 ) -> None:
     for width in (60, 170):
         monkeypatch.setenv("COLUMNS", str(width))
-        text = help_of("batch", capsys)
+        text = help_of("batch", capsys).partition(EXAMPLES)[0]
         assert width - 60 < max(map(len, text.splitlines())) <= width
         assert "..." not in text.partition("Commands:")[2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -194,6 +195,15 @@ def test_an_output_that_is_closed_ends_the_command_quietly(line: str) -> None:
     done = subprocess.run(["bash", "-c", line, "-", *RUN], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 141)  # 0: everything was written before the reader left
     assert done.stderr == ""
+
+
+def test_verbose_versions_are_what_a_bug_report_needs(hfx: Run) -> None:
+    value = json.loads(hfx("--version", "--verbose", "--json").stdout)
+    assert {"hfx", "python", "system", "processor", "native kernels", "torch", "onnxruntime"} <= value.keys()
+    assert value["numpy"] == importlib.metadata.version("numpy") and value["onnxruntime-gpu"] == "not installed"
+    lines = hfx("--version", "--verbose").stdout.splitlines()
+    assert len(lines) == len(value) and lines[0].startswith("hfx ")
+    assert len(hfx("--version").stdout.splitlines()) == 1
 
 
 def test_ctrl_c_is_130() -> None:

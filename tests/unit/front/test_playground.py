@@ -49,7 +49,7 @@ def test_a_file_without_a_key_has_no_body(front: Front) -> None:
 
 
 def test_every_file_that_the_page_needs_is_served_as_what_it_is(front: Front) -> None:
-    _, _, page = get(front, "/")
+    page = get(front, "/")[2] + get(front, "/docs")[2]
     needed = set(re.findall(r'(?:href|src)="(playground/[^"]+)"', page))
     for path in list(needed):
         _, headers, text = get(front, f"/{path}")

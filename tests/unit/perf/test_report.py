@@ -175,6 +175,8 @@ def test_the_most_load_within_the_slo_is_answered_first() -> None:
     assert found["Bottleneck step"] == "sentiment_net"
     assert "Try more load" in found["Next"]
     assert "failed requests" in cards(concurrencies())["Next"], "before any other advice"
+    busy = replace(result, machine=replace(result.machine, load=99.0))
+    assert "idle machine" in cards(busy)["Next"], "as the warning says"
 
 
 def test_where_no_load_keeps_the_slo_the_nearest_is_said() -> None:

@@ -247,3 +247,20 @@ def test_the_process_does_not_outlive_a_starter_that_is_killed(tmp_path: Path) -
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(output.read_text())).wait(10)
     assert not psutil.pid_exists(int(output.read_text()))
+
+
+LATE = """
+import time, types
+import gevent
+from hfx.perf import locustfile
+loop, end = gevent.get_hub().loop, time.perf_counter() + 0.5
+while time.perf_counter() < end: pass
+before = time.time() - loop.now()
+locustfile.choose(types.SimpleNamespace(parsed_options=None))
+print(before > 0.4, time.time() - loop.now() < 0.2)
+"""
+
+
+def test_locusts_timer_of_its_run_time_does_not_count_the_imports() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -186,7 +186,7 @@ def test_the_slo_comes_before_the_throughput() -> None:
     assert judge(rounds((100, 95), (101, 96), (99, 94), goodput=(0.7, 1.0)), "new").proven
 
 
-def proved(new: Callable[[Session, int], float], session: Session) -> Proof:
+def proved(new: Callable[[Session, int], float], session: Session, until: float = FOREVER) -> Proof:
     """Three rounds of candidates with 100 and `new` requests a second; the latter gets the round's number."""
 
     def candidate(label: str, throughput: Callable[[Session, int], float]) -> Candidate:
@@ -197,7 +197,7 @@ def proved(new: Callable[[Session, int], float], session: Session) -> Proof:
         return Candidate(label, opened_candidate)
 
     case = Case(Closed(4), MeasureSpec(RequestSet((), ""), LoadLimits(seconds=1.0)))
-    return prove([candidate(PUBLISHED, lambda *_: 100.0), candidate("new", new)], [case], 3, session)
+    return prove([candidate(PUBLISHED, lambda *_: 100.0), candidate("new", new)], [case], 3, session, until)
 
 
 def test_both_are_measured_in_turn_in_new_rounds() -> None:
@@ -216,6 +216,12 @@ def test_one_that_fails_in_between_proves_nothing() -> None:
     proof = proved(failing, Session())
     assert not proof.proven
     assert "the server died" in proof.verdict
+
+
+def test_a_proof_ends_with_the_budget() -> None:
+    proof = proved(lambda *_: 130.0, Session(), until=time.monotonic())
+    assert (len(proof.runs), proof.proven) == (1, False)
+    assert "the budget ended the proof after 1 measurements" in proof.verdict
 
 
 def test_a_stopped_session_has_no_verdict() -> None:
@@ -295,7 +301,7 @@ def test_trials_end_with_the_time(tmp_path: Path) -> None:
     server = Server()
     with study_in(tmp_path / "s.db", again=False) as study:
         begin(study, server)
-        shortest = BUDGET.overhead + BUDGET.measurement(0)
+        shortest = BUDGET.overhead + BUDGET.measurement(0) + BUDGET.proof
         assert list(search(study, BUDGET, time.monotonic() + shortest - 0.2, server.opened)) == []
         one = list(islice(search(study, BUDGET, time.monotonic() + shortest + 2, server.opened), 1))
     assert [each.state for each in one] == ["pruned"], "there was no time for its longer measurements"

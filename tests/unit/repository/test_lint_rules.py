@@ -120,6 +120,12 @@ def link_outside(repository: Path) -> None:
     (repository / "foreign/1/model.py").symlink_to("/etc/hostname")
 
 
+def made_before(repository: Path) -> None:
+    file = repository / "m/hfx.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "versions": {"hfx": "0.0.9"}}))
+
+
 def external_data(repository: Path) -> None:
     import onnx
 
@@ -210,6 +216,7 @@ MISTAKES = (
     Mistake("HFX202", remove(SETTINGS), SETTINGS, sealed=False),
     Mistake("HFX203", write(SETTINGS, "{}"), SETTINGS, sealed=False),
     Mistake("HFX204", write("m_tokenize/1/more.json", "{}"), "m_tokenize/1/more.json", sealed=False),
+    Mistake("HFX205", made_before, "m/hfx.json", sealed=False),
     Mistake("HFX301", changed(TOKENIZE, inputs=(TEXT, TEXT)), TOKENIZE_FILE, "^input.*text_input"),
     Mistake("HFX301", changed(POSTPROCESS, outputs=(SCORES, SCORES)), POSTPROCESS_FILE, "^output"),
     Mistake("HFX302", changed(TOKENIZE, inputs=(TEXT, replace(EXTRA, dims=()))), TOKENIZE_FILE, "extra"),

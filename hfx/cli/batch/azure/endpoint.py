@@ -96,8 +96,8 @@ def create(ctx: typer.Context, name: Named, place: InWorkspace, file: File = Non
     """Create an endpoint, or write it anew: from a file, or with a name.
 
     Examples:
-      hfx batch endpoint create reviews
-      hfx batch endpoint create --file endpoint.yml
+      hfx batch azure endpoint create reviews
+      hfx batch azure endpoint create --file endpoint.yml
     """
     if file is None and name.optional is None and not set_:
         raise UsageError("There is no endpoint to create.", "Give NAME, or --file endpoint.yml.")
@@ -109,8 +109,8 @@ def update(ctx: typer.Context, name: Named, place: InWorkspace, set_: Set = None
     """Change an endpoint: --set defaults.deployment_name=D makes D its default.
 
     Examples:
-      hfx batch endpoint update reviews --set defaults.deployment_name=blue
-      hfx batch endpoint update reviews --set description=Reviews
+      hfx batch azure endpoint update reviews --set defaults.deployment_name=blue
+      hfx batch azure endpoint update reviews --set description=Reviews
     """
     from hfx.batch.azure.documents import with_settings
 
@@ -124,8 +124,8 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
     """Show an endpoint as YAML.
 
     Examples:
-      hfx batch endpoint show reviews
-      hfx batch endpoint show reviews --json
+      hfx batch azure endpoint show reviews
+      hfx batch azure endpoint show reviews --json
     """
     from hfx.batch.azure.documents import dump
 
@@ -138,8 +138,8 @@ def list_(ctx: typer.Context, place: InWorkspace) -> None:
     """List the endpoints.
 
     Examples:
-      hfx batch endpoint list
-      hfx batch endpoint list --workspace /data/hfx
+      hfx batch azure endpoint list
+      hfx batch azure endpoint list --workspace /data/hfx
     """
     endpoints = place.opened().endpoints()
     value = {"endpoints": [each.document() for each in endpoints]}
@@ -152,8 +152,8 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False
     """Delete an endpoint and its deployments; its jobs stay.
 
     Examples:
-      hfx batch endpoint delete reviews
-      hfx batch endpoint delete reviews --yes
+      hfx batch azure endpoint delete reviews
+      hfx batch azure endpoint delete reviews --yes
     """
     confirm(f"the endpoint {name.given} and its deployments", yes)
     place.opened().delete_endpoint(name.given)

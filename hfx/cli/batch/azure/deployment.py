@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from hfx.cli.batch.endpoint import File, InWorkspace, Named, Set, Yes, confirm, document
+from hfx.cli.batch.azure.endpoint import File, InWorkspace, Named, Set, Yes, confirm, document
 from hfx.cli.commands import grouped
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
@@ -37,8 +37,8 @@ def create(
     """Create a deployment, or write it anew, with a copy of its code as it is now.
 
     Examples:
-      hfx batch deployment create --file deployment.yml
-      hfx batch deployment create blue --endpoint-name reviews --file deployment.yml --set-default
+      hfx batch azure deployment create --file deployment.yml
+      hfx batch azure deployment create blue --endpoint-name reviews --file deployment.yml --set-default
     """
     from hfx.batch.azure.deployment import parse_deployment
 
@@ -54,8 +54,8 @@ def update(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: E
     """Change keys of a deployment: --set settings.mini_batch_size=4. Jobs that run keep what they have.
 
     Examples:
-      hfx batch deployment update blue --endpoint-name reviews --set settings.mini_batch_size=4
-      hfx batch deployment update blue -e reviews --set settings.error_threshold=10
+      hfx batch azure deployment update blue --endpoint-name reviews --set settings.mini_batch_size=4
+      hfx batch azure deployment update blue -e reviews --set settings.error_threshold=10
     """
     names = [f"name={name.given}", f"endpoint_name={endpoint_name}"]
     workspace = place.opened()
@@ -68,8 +68,8 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: End
     """Show a deployment as YAML.
 
     Examples:
-      hfx batch deployment show blue --endpoint-name reviews
-      hfx batch deployment show blue -e reviews --json
+      hfx batch azure deployment show blue --endpoint-name reviews
+      hfx batch azure deployment show blue -e reviews --json
     """
     from hfx.batch.azure.documents import dump
 
@@ -82,8 +82,8 @@ def list_(ctx: typer.Context, place: InWorkspace, endpoint_name: Endpoint) -> No
     """List the deployments of an endpoint.
 
     Examples:
-      hfx batch deployment list --endpoint-name reviews
-      hfx batch deployment list -e reviews --json
+      hfx batch azure deployment list --endpoint-name reviews
+      hfx batch azure deployment list -e reviews --json
     """
     workspace = place.opened()
     default, deployments = workspace.endpoint(endpoint_name).default, workspace.deployments(endpoint_name)
@@ -98,8 +98,8 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: E
     """Delete a deployment; its jobs stay.
 
     Examples:
-      hfx batch deployment delete blue --endpoint-name reviews
-      hfx batch deployment delete blue -e reviews --yes
+      hfx batch azure deployment delete blue --endpoint-name reviews
+      hfx batch azure deployment delete blue -e reviews --yes
     """
     confirm(f"the deployment {name.given} of {endpoint_name}", yes)
     place.opened().delete_deployment(endpoint_name, name.given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 from typer import Option
 
-from hfx.cli.batch.endpoint import InWorkspace, Named, Set
+from hfx.cli.batch.azure.endpoint import InWorkspace, Named, Set
 from hfx.cli.commands import given, grouped
 from hfx.cli.output import Reporter, reporter
 from hfx.errors import UsageError
@@ -55,8 +55,8 @@ def invoke(
     --set output_file_name=F changes a setting of the deployment for this job.
 
     Examples:
-      hfx batch invoke reviews --input reviews.csv
-      hfx batch invoke reviews --input data/ --set output_file_name=scores.csv --wait
+      hfx batch azure invoke reviews --input reviews.csv
+      hfx batch azure invoke reviews --input data/ --set output_file_name=scores.csv --wait
     """
     from hfx.batch.azure.jobs import create_job
 
@@ -90,8 +90,8 @@ def list_jobs(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
     """List the jobs of an endpoint, or all; also those of endpoints that are deleted.
 
     Examples:
-      hfx batch list-jobs
-      hfx batch list-jobs reviews
+      hfx batch azure list-jobs
+      hfx batch azure list-jobs reviews
     """
     from hfx.batch.azure.jobs import jobs
 
@@ -105,8 +105,8 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
     """Show a job: its state, how much is done, where its output is.
 
     Examples:
-      hfx batch job show JOB
-      hfx batch job show JOB --json
+      hfx batch azure job show JOB
+      hfx batch azure job show JOB --json
     """
     value = _job(name, place).progress()
     reporter(ctx).result(value, (f"{key}: {item}" for key, item in value.items() if item is not None))
@@ -117,8 +117,8 @@ def stream(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
     """Print the log of a job until it ends; the exit code is the job's.
 
     Examples:
-      hfx batch job stream JOB
-      hfx batch job stream JOB --workspace /data/hfx
+      hfx batch azure job stream JOB
+      hfx batch azure job stream JOB --workspace /data/hfx
     """
     follow(_job(name, place), reporter(ctx))
 
@@ -135,8 +135,8 @@ def download(
     """Copy the output of a job to DIR/named-outputs/score.
 
     Examples:
-      hfx batch job download JOB
-      hfx batch job download JOB --download-path results --all
+      hfx batch azure job download JOB
+      hfx batch azure job download JOB --download-path results --all
     """
     copied = _job(name, place).download(download_path, output_name, logs=all_)
     reporter(ctx).result({"downloaded": str(copied)}, f"Downloaded to {copied}.")
@@ -147,8 +147,8 @@ def cancel(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
     """End a job; what was done stays, and can be resumed.
 
     Examples:
-      hfx batch job cancel JOB
-      hfx batch job cancel JOB --json
+      hfx batch azure job cancel JOB
+      hfx batch azure job cancel JOB --json
     """
     job = _job(name, place)
     job.cancel()
@@ -165,8 +165,8 @@ def resume(
     """Go on with a job that was killed, cancelled or has failed; what was done is not done again.
 
     Examples:
-      hfx batch job resume JOB
-      hfx batch job resume JOB --error-threshold 100
+      hfx batch azure job resume JOB
+      hfx batch azure job resume JOB --error-threshold 100
     """
     job = _job(name, place)
     job.start(error_threshold)

@@ -1,0 +1,56 @@
+"""text-generation-inference's API: generate and generate_stream.
+
+A server of that kind has one model. Here the paths are those of the generator that is served alone, or below
+/models/NAME, which is then the client's base URL. Source: text-generation-inference's own docs/openapi.json, 3.3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hfx.front.answers import text_field
+from hfx.front.dialect import Dialect, DialectRequest, Events, routes
+from hfx.front.dialects import huggingface
+from hfx.front.fields import check_generator, json_object, refuse_unknown, text
+from hfx.front.refusals import Refusal, dumped
+from hfx.names import GENERATION_TASKS
+
+VALIDATION = 422  # where others say 400
+
+
+async def generate(request: DialectRequest) -> bytes:
+    """POST /generate: a text."""
+    inputs = await _inputs(request)
+    [answer] = await huggingface.generate(inputs)
+    return dumped({"generated_text": answer.pop(text_field(inputs.model.task)), **answer})
+
+
+async def generate_stream(request: DialectRequest) -> Events:
+    """POST /generate_stream: its tokens as server-sent events."""
+    return huggingface.stream(await _inputs(request))
+
+
+def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
+    """The status and JSON of an error."""
+    status, content = huggingface.error(refusal)
+    return VALIDATION if status == 400 else status, content
+
+
+async def _inputs(request: DialectRequest) -> huggingface.Inputs:
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", "parameters"})
+    text(fields.get("inputs"), "inputs")
+    catalog = request.inference.catalog
+    model = await (catalog.model(request.model) if request.model else catalog.only(*GENERATION_TASKS))
+    check_generator(model)
+    return huggingface.inputs_of(request, model, fields)
+
+
+DIALECT = Dialect(
+    "text-generation-inference",
+    (
+        *routes("POST", "generate", generate, "A text.", huggingface.GENERATION),
+        *routes("POST", "generate_stream", generate_stream, "A text as events.", huggingface.GENERATION),
+    ),
+    error,
+)

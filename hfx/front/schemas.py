@@ -1,0 +1,45 @@
+"""JSON Schemas of requests' bodies, for /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hfx.python_backends.engine.generation_settings import BY_ALL_NAMES, LISTS
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+WHOLE: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+BOOLEAN: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+TYPES = {"INT32": WHOLE, "UINT64": WHOLE, "FP32": NUMBER, "BOOL": BOOLEAN}
+
+
+def array(items: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": items}
+
+
+def either(*schemas: Schema) -> Schema:
+    """One of them."""
+    return {"anyOf": list(schemas)}
+
+
+def body(required: str, /, **properties: Schema) -> dict[str, Any]:
+    """An object with `properties`, of which the `required` ones are named in one text."""
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
+TEXTS = either(TEXT, array(TEXT))
+# The settings of generators, by all their names.
+GENERATION: Mapping[str, Schema] = {
+    name: {**(TEXTS if name in LISTS else TYPES.get(row.dtype, {})), "description": f"{row.text}: {row.allowed}"}
+    for name, row in BY_ALL_NAMES.items()
+    if row.dtype
+}
+TENSOR = body("name shape datatype", name=TEXT, shape=array(WHOLE), datatype=TEXT, data={"type": "array"})
+INFER = body("inputs", id=TEXT, inputs=array(TENSOR), outputs=array(body("name", name=TEXT)), parameters=OBJECT)
+GENERATE = body("text_input", text_input=TEXT, id=TEXT, **GENERATION)
+TRITON_BODIES = {"infer": INFER, "generate": GENERATE, "generate_stream": GENERATE, "index": body("", ready=BOOLEAN)}

@@ -1,0 +1,51 @@
+"""text-generation-inference's own paths on `hfx serve`."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from hfx.client import Client
+from tests.rigs.dialect_calls import API_KEY, PROMPT, call
+from tests.rigs.serve_process import SECONDS, ServeProcess
+
+pytestmark = pytest.mark.triton
+
+
+def test_a_text_has_its_details(dialects: ServeProcess, grpc: Client) -> None:
+    expected = grpc.generate("stories", PROMPT, max_tokens=8, logprobs=0)
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8, "details": True}}
+    status, _, answer = call(dialects, "/models/stories/generate", body)
+    assert (status, answer["generated_text"]) == (200, expected.text)
+    assert [each["id"] for each in answer["details"]["tokens"]] == [token.id for token in expected.tokens]
+    plain = call(dialects, "/models/stories/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}})[2]
+    assert plain == {"generated_text": expected.text}
+
+
+def test_a_summary_is_a_generated_text(dialects: ServeProcess, grpc: Client) -> None:
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}
+    expected = grpc.generate("summaries", PROMPT, max_tokens=8).text
+    assert call(dialects, "/models/summaries/generate", body)[2] == {"generated_text": expected}
+
+
+def test_a_stream_ends_with_the_whole_text(dialects: ServeProcess, grpc: Client) -> None:
+    body = json.dumps({"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}).encode()
+    headers = {"Authorization": f"Bearer {API_KEY}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{dialects.http_url}/models/stories/generate_stream", body, headers)
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        events = [json.loads(line[5:]) for line in answer if line.startswith(b"data:")]
+    assert events[-1]["generated_text"] == grpc.generate("stories", PROMPT, max_tokens=8).text
+    assert "".join(each["token"]["text"] for each in events) == events[-1]["generated_text"]
+
+
+def test_a_mistake_is_a_422_with_its_kind(dialects: ServeProcess) -> None:
+    for path, body in (
+        ("/models/stories/generate", {"inputs": [PROMPT]}),
+        ("/models/stories/generate", {"inputs": PROMPT, "parameters": {"watermark": True}}),
+        ("/models/sentiment-fp32/generate", {"inputs": PROMPT}),
+        ("/generate", {"inputs": PROMPT}),  # there are several generators
+    ):
+        status, _, answer = call(dialects, path, body)
+        assert (status, answer["error_type"]) == (422, "validation"), answer
