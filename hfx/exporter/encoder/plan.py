@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import read_activation, read_max_length, read_pooling
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
+from hfx.exporter.tasks.feature_extraction import embedding, width
 from hfx.exporter.tasks.task import labels_of
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import Task
@@ -50,6 +52,7 @@ class EncoderPlan(Plan):
     widths: tuple[int, ...]
     aggregation: str | None
     activation: str | None
+    pooling: Pooling | None = None
 
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
@@ -73,8 +76,10 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
-    if task.headless:
-        read_pooling(checkpoint.folder)
+    pooling = read_pooling(checkpoint.folder) if task.headless else None
+    if pooling is not None:
+        task = replace(task, net_outputs=lambda config: embedding(pooling.width(width(config))))
+        task.net_outputs(checkpoint.config)  # refuses layers that don't fit
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
@@ -89,6 +94,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         widths=widths_up_to(max_length),
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
+        pooling=pooling,
         notes=_notes(checkpoint, options, task),
     )
 
@@ -171,11 +177,9 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
         behind = checkpoint.model_type in POSITIONS_AFTER_PADDING
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
-    if (stated := tokenizer_limit(checkpoint.folder)) is not None:
+    trained = read_max_length(checkpoint.folder) if task.by_library else None  # it replaces the tokenizer's own
+    if (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)
-    by_library = task.task in (Task.FEATURE_EXTRACTION, Task.TEXT_RANKING)
-    if by_library and (trained := read_max_length(checkpoint.folder)):
-        limits.append(trained)
     if task.longest:
         limits.append(task.longest)
     return min(limits, default=FALLBACK_MAX_LENGTH)

@@ -65,6 +65,7 @@ class EncoderTask:
     prepare: Callable[[Any, Any], None] = lambda model, tokenizer: None
     most_rows: Callable[[Config], int] | None = None
     headless: bool = False
+    by_library: bool = False
     longest: int | None = None
     shortest: int = 16
 

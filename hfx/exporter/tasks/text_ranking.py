@@ -80,4 +80,5 @@ TASK = EncoderTask(
     compare=compare,
     metric=spearman,
     metric_name="spearman",
+    by_library=True,
 )

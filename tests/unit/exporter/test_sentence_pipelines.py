@@ -1,0 +1,120 @@
+"""Checkpoints written by sentence-transformers, exported wholly, answer as its encode does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.errors import CheckpointCorrupt
+from hfx.exporter.encoder.sentence_transformers import ACTIVATIONS, POOLING_FIELDS
+from hfx.local.encoder import LocalModel
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import (
+    HIDDEN,
+    TEXTS,
+    Recipe,
+    dense,
+    dropout,
+    furthest,
+    layer_norm,
+    normalize,
+    pooling,
+    write_embedder,
+)
+
+MODES = tuple(POOLING_FIELDS.values())
+WIDE = HIDDEN * len(MODES)
+RECIPES = {
+    **{mode: Recipe((pooling(mode),)) for mode in MODES},
+    **{f"{mode}-normalized": Recipe((pooling(mode), normalize)) for mode in ("mean", "lasttoken")},
+    "all": Recipe((pooling(*MODES), normalize)),
+    "max-mean-dense": Recipe((pooling("max", "mean"), dense(2 * HIDDEN, 48), normalize)),
+    "weighted-and-last": Recipe((pooling("lasttoken", "weightedmean"),)),
+    "two-dense": Recipe((pooling("mean"), dense(HIDDEN, 64), dense(64, 24, "Identity", bias=False), normalize)),
+    "dense-before-norm": Recipe((pooling("cls"), dense(HIDDEN, 40, "GELU"), layer_norm(40))),
+    "normalized-twice": Recipe((pooling("mean"), normalize, dense(HIDDEN, HIDDEN, "Identity"), normalize)),
+    "layer-norm": Recipe((pooling(*MODES), layer_norm(WIDE), normalize)),
+    "dropout": Recipe((pooling("mean"), dropout, normalize)),
+    "residual": Recipe((pooling("mean"), dense(HIDDEN, HIDDEN, "ReLU", use_residual=True))),
+    "residual-projected": Recipe((pooling("mean"), dense(HIDDEN, 48, "Mish", use_residual=True), normalize)),
+    "lower-case": Recipe((pooling("mean"),), transformer={"do_lower_case": True}, cased=True),
+    "lower-case-twice": Recipe((pooling("mean"),), transformer={"do_lower_case": True}),
+    "cased": Recipe((pooling("mean"),), cased=True),
+    "short": Recipe((pooling("weightedmean"),), transformer={"max_seq_length": 20}),
+    "longer-than-the-tokenizer": Recipe(
+        (pooling("mean"),), transformer={"max_seq_length": 90}, config={"max_position_embeddings": 96}
+    ),
+    "longer-than-the-positions": Recipe((pooling("mean"),), transformer={"max_seq_length": 200}),
+    "truncated-vectors": Recipe((pooling("mean"), normalize), {"truncate_dim": 24}),
+}
+
+
+def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> list[Any]:
+    return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    model = LocalModel.open(tmp_path / "repository", "model")
+    reference.max_seq_length = min(reference.max_seq_length, reference[0].config.max_position_embeddings)
+    expected = [reference.encode([text])[0] for text in TEXTS]
+    assert len({vector.tobytes() for vector in expected}) >= 9
+    found = answers(model)
+    assert furthest(found, expected) <= 1e-5
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert [answers(model, (text,))[0] for text in TEXTS] == found
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_is_that_of_torch(tmp_path: Path, activation: str) -> None:
+    from hfx.exporter.encoder.pooling import append_pooling, make_pooler
+    from hfx.exporter.encoder.sentence_transformers import read_pooling
+    from hfx.exporter.source import open_checkpoint
+    from tests.rigs import onnx_toys
+
+    reference = write_embedder(tmp_path, Recipe((pooling("mean"), dense(HIDDEN, 40, activation))))
+    pooler = make_pooler(read_pooling(tmp_path / "model"), open_checkpoint(str(tmp_path / "model")))
+    graph = onnx_toys.graph(
+        [onnx_toys.helper.make_node("Identity", ["states"], ["hidden"])],
+        [onnx_toys.floats("states", "rows", "tokens", HIDDEN), onnx_toys.integers("mask", "rows", "tokens")],
+        [onnx_toys.floats("hidden", "rows", "tokens", HIDDEN)],
+    )
+    append_pooling(graph, pooler, "hidden", "mask", "embedding")
+    states = np.random.default_rng(0).normal(scale=3, size=(5, 1, HIDDEN)).astype(np.float32)
+    (found,) = onnx_toys.run(graph, states=states, mask=np.ones((5, 1), int))
+    import torch
+
+    with torch.no_grad():
+        expected = reference.eval()[2]({"sentence_embedding": torch.from_numpy(states[:, 0])})[
+            "sentence_embedding"
+        ].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["all", "two-dense", "residual-projected", "layer-norm"])
+def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(
+        tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime="native", max_drop=0.5
+    )
+    model = LocalModel.open(tmp_path / "repository", "model")
+    found = answers(model)
+    assert [answers(model, (text,))[0] for text in TEXTS] == found
+    assert furthest(found, reference.encode(list(TEXTS))) < 0.05
+
+
+@pytest.mark.parametrize("damage", ["missing", "misshapen"])
+def test_damaged_weights_of_a_module_are_corrupt(tmp_path: Path, damage: str) -> None:
+    write_embedder(tmp_path, RECIPES["two-dense"])
+    file = tmp_path / "model" / "2_Dense" / "model.safetensors"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes((tmp_path / "model" / "3_Dense" / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointCorrupt, match="2_Dense"):
+        export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
