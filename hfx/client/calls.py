@@ -47,6 +47,7 @@ Texts = str | Many
 Seconds = float | None
 Count = int | None
 Flag = bool | None
+Word = str | None
 Preset = GenerationSettings | None
 
 GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.OUTPUT_TOKENS)
@@ -94,9 +95,10 @@ def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:
     return call
 
 
-def embed(name: str) -> Callable[[str], Call[Embedding]]:
+def embed(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[Embedding]]:
     """Feature extraction."""
-    return lambda text: Call(name, _text(text), decode_embedding, (names.EMBEDDING,))
+    options = _prompts(prompt_name, prompt)
+    return lambda text: Call(name, _text(text) | options, decode_embedding, (names.EMBEDDING,))
 
 
 def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:
@@ -111,9 +113,11 @@ def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Calla
     return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
-def rank(name: str, query: str, raw_scores: Flag) -> Callable[[tuple[int, str]], Call[Rank]]:
+def rank(
+    name: str, query: str, raw_scores: Flag, prompt_name: Word = None, prompt: Word = None
+) -> Callable[[tuple[int, str]], Call[Rank]]:
     """Text ranking, of an index and a text."""
-    options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")]}
+    options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")], **_prompts(prompt_name, prompt)}
     if raw_scores is not None:
         options[names.RAW_SCORES] = [bool(raw_scores)]
 
@@ -179,6 +183,11 @@ def check_iterable(items: Any) -> None:
 
 def _text(text: str) -> dict[str, list[Any]]:
     return {names.TEXT_INPUT: [check_text(text, "text")]}
+
+
+def _prompts(prompt_name: Word, prompt: Word) -> dict[str, list[Any]]:
+    given = {names.PROMPT_NAME: prompt_name, names.PROMPT: prompt}
+    return {name: [check_text(value, name)] for name, value in given.items() if value is not None}
 
 
 def _top_k(top_k: Count) -> dict[str, list[Any]]:

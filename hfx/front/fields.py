@@ -15,6 +15,7 @@ from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.python_backends.errors import InvalidRequest
+from hfx.python_backends.tasks import PROMPTS
 
 Fields = Mapping[str, Any]
 # Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
@@ -57,6 +58,11 @@ def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
 def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -> int:
     """A whole number of `fields` from `low` to `high`. Raises Refusal (400)."""
     return int(_checked(fields, name, integer(low, high), default))
+
+
+def prompt_of(fields: Fields) -> dict[str, str]:
+    """What a request says of prompts: as keywords of `calls.embed`."""
+    return {name: text(fields[name], name) for name in PROMPTS if fields.get(name) is not None}
 
 
 def flag(fields: Fields, name: str, default: bool = False) -> bool:

@@ -21,6 +21,7 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
 from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
+from hfx.python_backends.tasks import PROMPTS
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
@@ -50,7 +51,7 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     task = plan.task
     read = {spec.name: spec.name for spec in task.inputs}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
-    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional}
+    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in PROMPTS}
     answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
     steps = [
         EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
@@ -96,10 +97,16 @@ def write_tokenizer(
         "vocab_size": vocab_limit(plan.checkpoint, tokenizer),
         **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
     }
+    if plan.prompts is not None:
+        settings |= {
+            "prompts": dict(plan.prompts.texts),
+            "default_prompt": plan.prompts.default,
+            "pools_prompt": plan.pooling is None or plan.pooling.pools_prompt,
+        }
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     optional = tuple(spec for spec in plan.task.inputs if spec.optional)
-    given = tuple(replace(spec, optional=False) for spec in optional)
+    given = tuple(replace(spec, optional=False) for spec in optional if spec.name not in PROMPTS)
     outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED, *given)
     bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
     _write_python_config(plan, folder, (*read, *optional), outputs, (_text_warmup(plan, folder, read),), bound)

@@ -20,6 +20,7 @@ from hfx.exporter.options import CpuMath, Precision
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
+from hfx.python_backends.settings import Settings
 
 if TYPE_CHECKING:
     import torch
@@ -139,7 +140,7 @@ def _forward(
     for index, request in enumerate(requests):
         mask = request[names.ATTENTION_MASK]
         for place in np.ndindex(mask.shape[:-1]):
-            by_length[int(mask[place].sum())].append((index, place))
+            by_length[int(np.count_nonzero(mask[place]))].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
     for length, members in by_length.items():
         size = max(1, TOKENS_A_FORWARD // length)
@@ -158,6 +159,8 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
     import torch
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
+    mask = feed[names.ATTENTION_MASK]
+    feed[names.ATTENTION_MASK] = mask.clamp(max=1)  # 2: read, not pooled
     rows, length = feed[names.INPUT_IDS].shape
     with torch.inference_mode():
         try:
@@ -176,23 +179,31 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
             ) from error
         if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
-        return {names.EMBEDDING: pooler(result.last_hidden_state.float(), feed[names.ATTENTION_MASK]).numpy()}
+        return {names.EMBEDDING: pooler(result.last_hidden_state.float(), mask).numpy()}
 
 
 def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:
     """Compare each request's token ids with transformers' own; raise VerificationFailed where one differs."""
     length = model.encoder.settings.max_length
     for request, encoded in zip(reference.requests, reference.encoded, strict=True):
-        expected = task.expected_ids(tokenizer, dict(request), length)
+        expected = task.expected_ids(tokenizer, prompted(request, model.encoder.settings), length)
         mask = encoded[names.ATTENTION_MASK].reshape(-1, encoded[names.ATTENTION_MASK].shape[-1])
         ids = encoded[names.INPUT_IDS].reshape(mask.shape)
-        ours = [row[: int(m.sum())].tolist() for row, m in zip(ids, mask, strict=True)]
+        ours = [row[: np.count_nonzero(m)].tolist() for row, m in zip(ids, mask, strict=True)]
         if ours != expected:
             raise VerificationFailed(
                 f"The served tokenizer and the checkpoint's differ on {_short(request)}.",
                 "Please report this checkpoint's tokenizer; nothing was published.",
             )
     return len(reference.requests)
+
+
+def prompted(request: Request, settings: Settings) -> dict[str, Any]:
+    """`request` with its prompt in the text that this stands before, the query of a pair."""
+    text = names.QUERY if names.QUERY in request else names.TEXT_INPUT
+    named = request.get(names.PROMPT_NAME)
+    prompt = settings.default_prompt if named is None else (settings.prompts or {})[named]
+    return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 
 def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figures:

@@ -55,8 +55,8 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
-    if task not in TASKS:
-        return f"{task} has Python steps"
+    if task not in TASKS or plan.prompts is not None:
+        return f"{task}{' with prompts' if plan.prompts else ''} has Python steps"
     try:
         native.library()
     except NativeMissing as missing:

@@ -9,7 +9,13 @@ from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.pooling import Pooling
-from hfx.exporter.encoder.sentence_transformers import read_activation, read_max_length, read_pooling
+from hfx.exporter.encoder.sentence_transformers import (
+    Prompts,
+    read_activation,
+    read_max_length,
+    read_pooling,
+    read_prompts,
+)
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
@@ -20,6 +26,7 @@ from hfx.exporter.tasks.task import labels_of
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
+from hfx.python_backends.tasks import PROMPTS
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
 # LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
@@ -53,6 +60,7 @@ class EncoderPlan(Plan):
     aggregation: str | None
     activation: str | None
     pooling: Pooling | None = None
+    prompts: Prompts | None = None
 
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
@@ -80,6 +88,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     if pooling is not None:
         task = replace(task, net_outputs=lambda config: embedding(pooling.width(width(config))))
         task.net_outputs(checkpoint.config)  # refuses layers that don't fit
+    prompts = read_prompts(checkpoint.folder, pooling) if task.by_library else None
+    task = replace(task, omitted=frozenset() if prompts else frozenset(PROMPTS))
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
@@ -95,6 +105,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
         pooling=pooling,
+        prompts=prompts,
         notes=_notes(checkpoint, options, task),
     )
 

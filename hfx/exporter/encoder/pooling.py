@@ -52,10 +52,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How token embeddings become one vector: by `modes`, whose results are joined, and then `layers`."""
+    """How token embeddings become one vector: by `modes`, whose results are joined, and then `layers`.
+
+    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out.
+    """
 
     modes: tuple[Mode, ...] = ("mean",)
     layers: tuple[Layer, ...] = ()
+    pools_prompt: bool = True
 
     def width(self, hidden: int) -> int:
         """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
@@ -79,30 +83,30 @@ def make_pooler(pooling: Pooling, checkpoint: Checkpoint | None = None) -> torch
     class Pooler(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.pools_prompt = pooling.pools_prompt
             self.layers = torch.nn.Sequential(*(_layer(each, checkpoint) for each in pooling.layers))
 
         def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            weights = mask.to(hidden.dtype)
+            weights = mask.eq(1).to(hidden.dtype)
             pooled: torch.Tensor = self.layers(
-                torch.cat([_pooled(mode, hidden, weights) for mode in pooling.modes], -1)
+                torch.cat([_pooled(mode, hidden, weights, pooling.pools_prompt) for mode in pooling.modes], -1)
             )
             return pooled
 
     return Pooler().eval()
 
 
-def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Vectors `[rows, hidden]` of the tokens whose weight is 1, not 0."""
+def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: bool) -> torch.Tensor:
+    """Vectors `[rows, hidden]` of tokens whose weight is 1, not 0; `starts`: the first of each row is one of them."""
     import torch
 
     if mode == "cls":
-        return hidden[:, 0]
+        return hidden[:, 0] if starts else _token(hidden, weights.argmax(dim=1))
     if mode == "max":
         return hidden.masked_fill(weights.unsqueeze(-1) == 0, LOWEST).max(dim=1).values
     places = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)
     if mode == "lasttoken":
-        last = (weights * places).argmax(dim=1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
-        return hidden.gather(1, last).squeeze(1)
+        return _token(hidden, (weights * places).argmax(dim=1)) * weights.amax(dim=1, keepdim=True)
     if mode == "weightedmean":
         weights = weights * places
     # A product, not a sum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than those of a
@@ -110,6 +114,10 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Te
     total = torch.matmul(weights.unsqueeze(1), hidden).squeeze(1)
     count = weights.sum(dim=1, keepdim=True).clamp(min=TINY)
     return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+
+
+def _token(hidden: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return hidden.gather(1, at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])).squeeze(1)
 
 
 def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
@@ -172,7 +180,7 @@ def _fill(module: torch.nn.Module, tensors: Any, prefix: str) -> None:
 def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str) -> None:
     """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, hidden]`.
 
-    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64.
+    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2.
     """
     import onnx
     import torch
@@ -198,6 +206,11 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
             dynamo=False,
         )
         traced = onnx.compose.add_prefix(onnx.load(file), PREFIX)
+    if not pooler.pools_prompt:
+        shown, most = PREFIX + "shown", PREFIX + "most"
+        rename(model.graph.node, mask, shown)
+        model.graph.node.insert(0, helper.make_node("Min", [mask, most], [shown], name=shown))
+        model.graph.initializer.append(helper.make_tensor(most, TensorProto.INT64, [], [1]))
     for name, outer in names.items():
         rename(traced.graph.node, PREFIX + name, outer)
     model.graph.node.extend(traced.graph.node)

@@ -7,6 +7,7 @@ hfx doesn't know is refused: leaving it out would give other answers than the ch
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ POOLING_FIELDS: dict[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+EMBEDDERS_PROMPTS = ("query", "document")  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
 # Classes of torch.nn without arguments, that keep a vector's length.
 ACTIVATIONS = (
@@ -53,7 +55,7 @@ KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
 def read_pooling(folder: Path) -> Pooling:
     """What is done with the token embeddings of the checkpoint in `folder`.
 
-    Raises CheckpointUnsupported for modules, poolings and texts prepared (prompts) as hfx doesn't.
+    Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
     """
     if not (folder / MODULES).is_file():
         return Pooling()
@@ -70,7 +72,37 @@ def read_pooling(folder: Path) -> Pooling:
     cut = read_optional_json(folder / LIBRARY_CONFIG).get("truncate_dim")
     if cut is not None:
         layers.append(Layer("Truncate", outputs=_size(folder / LIBRARY_CONFIG, {"truncate_dim": cut}, "truncate_dim")))
-    return Pooling(_modes(folder / modules[1][1] / "config.json"), tuple(layers))
+    file = folder / modules[1][1] / "config.json"
+    return Pooling(_modes(file), tuple(layers), read_json(file).get("include_prompt") is not False)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts by name that are put before a text, or a pair's query; `default` is put there unless a request has one."""
+
+    texts: Mapping[str, str]
+    default: str
+
+
+def read_prompts(folder: Path, pooling: Pooling | None) -> Prompts | None:
+    """The prompts of a checkpoint, an embedder's where it has a `pooling`; None where no text could have any.
+
+    Raises CheckpointCorrupt.
+    """
+    file = folder / LIBRARY_CONFIG
+    config = read_optional_json(file) if (folder / MODULES).is_file() else {}
+    stated, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(stated, dict) or not all(isinstance(text, str | None) for text in stated.values()):
+        raise CheckpointCorrupt(f"prompts in {file} are no texts by name.", AGAIN)
+    texts = dict.fromkeys(() if pooling is None else EMBEDDERS_PROMPTS, "")
+    texts |= {name: text or "" for name, text in stated.items()}
+    if default is not None and str(default) not in texts:
+        raise CheckpointCorrupt(
+            f"default_prompt_name in {file} is {str(default)[:50]!r}, and prompts has none of this name.", AGAIN
+        )
+    if not any(texts.values()) and (pooling is None or pooling.pools_prompt):
+        return None
+    return Prompts(texts, texts[str(default)] if default is not None else "")
 
 
 def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
@@ -152,12 +184,6 @@ def _refuse_prepared_texts(folder: Path, method: tuple[str, str]) -> None:
                 f"The texts for {folder} have tokenizer settings of their own ({field}): {str(config[field])[:80]}.",
                 f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export.",
             )
-    file = folder / LIBRARY_CONFIG
-    if read_optional_json(file).get("default_prompt_name") is not None:
-        raise CheckpointUnsupported(
-            f"{file} puts a prompt before each text (default_prompt_name).",
-            "Set it to null, export, and put the prompt before your texts yourself.",
-        )
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

@@ -40,6 +40,7 @@ from hfx.front.fields import (
     flag,
     generation_settings,
     json_object,
+    prompt_of,
     refuse_unknown,
     shown,
     text,
@@ -51,6 +52,7 @@ from hfx.front.refusals import Refusal, dumped
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
+from hfx.python_backends.tasks import PROMPTS
 
 TOP = {"inputs", "parameters", "options", "stream"}
 # Parameters of generators that no model here has: the values that change nothing.
@@ -162,9 +164,10 @@ async def _answer_questions(inputs: Inputs) -> Any:
 async def _embed(inputs: Inputs) -> Any:
     if isinstance(inputs.inputs, dict):
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
-    inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format")
+    inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format", *PROMPTS)
     _check_equal(inputs.parameters, "truncation_direction", "right", "models cut there")
-    rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"))
+    sources, prompt = texts(inputs.inputs, "inputs"), prompt_of(inputs.parameters)
+    rows = await _vectors(inputs.request, inputs.model, sources, **prompt)
     _check_equal(inputs.parameters, "dimensions", rows.shape[1], "the model's vectors have them")
     if flag(inputs.parameters, "normalize"):
         rows = normalized(rows)
@@ -183,12 +186,12 @@ async def _zero_shot(inputs: Inputs) -> Any:
 
 
 async def _rank(inputs: Inputs) -> Any:
-    inputs.check_parameters()
+    inputs.check_parameters(*PROMPTS)
     fields = inputs.inputs
     if not isinstance(fields, dict):
         raise Refusal(400, f"inputs is {shown(fields)}. Send a query and texts.", param="inputs")
     refuse_unknown(fields, {"query", "texts", "return_documents"})
-    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None)
+    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None, **prompt_of(inputs.parameters))
     sources = texts(fields.get("texts"), "texts")
     ranks = await inputs.request.inference.rows(inputs.model, [call(item) for item in enumerate(sources)])
     return ranking(ranks, sources if flag(fields, "return_documents") else None)
@@ -285,8 +288,8 @@ async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any
     return cosines(await _vectors(request, model, [source, *sentences]))
 
 
-async def _vectors(request: DialectRequest, model: ServedModel, inputs: Sequence[str]) -> Any:
-    call = calls.embed(model.name)
+async def _vectors(request: DialectRequest, model: ServedModel, inputs: Sequence[str], **prompt: str) -> Any:
+    call = calls.embed(model.name, **prompt)
     results = await request.inference.rows(model, [call(one) for one in inputs])
     return np.stack([result.vector for result in results])
 

@@ -34,6 +34,7 @@ from hfx.front.fields import (
     flag,
     generation_settings,
     json_object,
+    prompt_of,
     refuse_unknown,
     shown,
     text,
@@ -43,6 +44,7 @@ from hfx.front.fields import (
 from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import Refusal, dumped
 from hfx.names import Task
+from hfx.python_backends.tasks import PROMPTS
 
 MOST_CHOICES = 64
 DONE = b"data: [DONE]\n\n"
@@ -66,7 +68,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": ("none",),
 }
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
-EMBEDDING = {"model", "input", "encoding_format", "dimensions"}
+EMBEDDING = {"model", "input", "encoding_format", "dimensions", *PROMPTS}
 OWN = {
     "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
 }  # fmt: skip
@@ -173,11 +175,13 @@ async def embeddings(request: DialectRequest) -> bytes:
     inputs = texts(fields.get("input"), "input")
     encoding = fields.get("encoding_format") or "float"
     refuse_unknown(fields, EMBEDDING)
-    call = calls.embed(model.name)
+    prompt = prompt_of(fields)
+    call = calls.embed(model.name, **prompt)
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
     _check_dimensions(fields, len(vectors[0]))
-    tokens = await request.files.count(model, inputs, request.inference.has_left)
+    read = request.files.prompted(model, inputs, **prompt)
+    tokens = await request.files.count(model, read, request.inference.has_left)
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)

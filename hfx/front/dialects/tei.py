@@ -19,10 +19,10 @@ from hfx.errors import RequestRefused
 from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
-from hfx.front.fields import Fields, check_count, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.fields import Fields, check_count, flag, json_object, prompt_of, refuse_unknown, shown, text, texts
 from hfx.front.refusals import Refusal, dumped
 from hfx.metadata import INT32_MAX
-from hfx.names import TOKENIZE_SUFFIX, Task
+from hfx.names import PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.python_backends.tasks.text_classification import sigmoid
 
@@ -44,7 +44,7 @@ async def embed(request: DialectRequest) -> bytes:
     fields = dict(json_object(request.content))
     parameters = fields.pop("parameters", None) or {}  # where huggingface_hub's client has them
     fields |= json_object(parameters)
-    refuse_unknown(fields, {"inputs", "normalize", "prompt_name", *CUT})
+    refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, *CUT})
     vectors = await _vectors(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
 
@@ -103,13 +103,14 @@ async def rerank(request: DialectRequest) -> bytes:
 async def tokenize(request: DialectRequest) -> bytes:
     """POST /tokenize: the tokens of each input."""
     fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", "add_special_tokens", "prompt_name"})
-    _refuse_prompt(fields)
+    refuse_unknown(fields, {"inputs", "add_special_tokens", PROMPT_NAME})
     model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
     if sum(len(one.encode()) for one in inputs) > TOKENIZED_BYTES:
         raise Refusal(413, f"The inputs have more than {TOKENIZED_BYTES} bytes. Send fewer, or shorter ones.")
     special = flag(fields, "add_special_tokens", True)
+    if named := prompt_of(fields):
+        inputs = request.files.prompted(model, inputs, **named)
     rows = await request.files.tokenized(model, inputs, _tokens, special, request.inference.has_left)
     return b"[%b]" % b",".join(rows)
 
@@ -161,8 +162,7 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
 
 
 async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
-    _refuse_prompt(fields)
-    call = calls.embed(model.name)
+    call = calls.embed(model.name, **prompt_of(fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     _check_cut(fields, results)
     return np.stack([result.vector for result in results])
@@ -196,11 +196,6 @@ def _check_cut(fields: Fields, results: Sequence[Classification | Embedding | Ra
     if longest.truncated_tokens and not flag(fields, "truncate"):
         message = f"A text has {longest.truncated_tokens} tokens more than the model reads. Send truncate, or less."
         raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
-
-
-def _refuse_prompt(fields: Fields) -> None:
-    if fields.get("prompt_name") is not None:
-        raise Refusal(400, "prompt_name is not known: models have no prompts here. Leave it out.", param="prompt_name")
 
 
 def _tokens(source: str, encoding: Any) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hfx.errors import CheckpointCorrupt
+from hfx.errors import CheckpointCorrupt, RequestRefused
 from hfx.exporter.encoder.sentence_transformers import ACTIVATIONS, POOLING_FIELDS
 from hfx.local.encoder import LocalModel
 from tests.rigs.published import export_checkpoint
@@ -27,6 +28,7 @@ from tests.rigs.sentence_models import (
 
 MODES = tuple(POOLING_FIELDS.values())
 WIDE = HIDDEN * len(MODES)
+PROMPTS = {"prompts": {"query": "the dog: ", "passage": "A CAT? ", "odd": "the [SEP] fil", "": "b", "long": "a " * 70}}
 RECIPES = {
     **{mode: Recipe((pooling(mode),)) for mode in MODES},
     **{f"{mode}-normalized": Recipe((pooling(mode), normalize)) for mode in ("mean", "lasttoken")},
@@ -48,6 +50,16 @@ RECIPES = {
         (pooling("mean"),), transformer={"max_seq_length": 90}, config={"max_position_embeddings": 96}
     ),
     "longer-than-the-positions": Recipe((pooling("mean"),), transformer={"max_seq_length": 200}),
+    **{
+        f"prompts-{mode}": Recipe((pooling(mode, include_prompt=False),), PROMPTS | {"default_prompt_name": "query"})
+        for mode in MODES
+    },
+    "prompts": Recipe((pooling("mean"), normalize), PROMPTS),
+    "prompts-short": Recipe((pooling("lasttoken", "max"),), PROMPTS, transformer={"max_seq_length": 20}),
+    "prompts-cased": Recipe(
+        (pooling("mean"),), PROMPTS, transformer={"do_lower_case": True, "max_seq_length": 17}, cased=True
+    ),
+    "prompts-not-pooled": Recipe((pooling("mean", include_prompt=False), dense(HIDDEN, 24)), {"prompts": {}}),
     "truncated-vectors": Recipe((pooling("mean"), normalize), {"truncate_dim": 24}),
 }
 
@@ -68,6 +80,33 @@ def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
     assert furthest(found, expected) <= 1e-5
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert [answers(model, (text,))[0] for text in TEXTS] == found
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("prompts")])
+def test_prompts_are_those_of_encode(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    model = LocalModel.open(tmp_path / "repository", "model")
+    for encode, chosen in [
+        (reference.encode_query, {"prompt_name": "query"}),
+        (reference.encode_document, {"prompt_name": "document"}),
+        *((partial(reference.encode, prompt_name=each), {"prompt_name": each}) for each in reference.prompts),
+        *((partial(reference.encode, prompt=each), {"prompt": each}) for each in ("", "a film in PARIS. ", "cat")),
+    ]:
+        found = answers(model, **chosen)
+        assert furthest(found, [encode([text])[0] for text in TEXTS]) <= 1e-5
+        assert [answers(model, (text,), **chosen)[0] for text in TEXTS] == found
+    with pytest.raises(RequestRefused, match="prompt_name is 'no'; the model's prompts are 'query', 'document'"):
+        model.infer({"text_input": "a", "prompt_name": "no"})
+    with pytest.raises(RequestRefused, match="send one of them"):
+        model.infer({"text_input": "a", "prompt_name": "query", "prompt": "b"})
+
+
+def test_a_model_without_prompts_takes_none(tmp_path: Path) -> None:
+    write_embedder(tmp_path, RECIPES["mean"])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    with pytest.raises(RequestRefused, match="has no prompts"):
+        LocalModel.open(tmp_path / "repository", "model").infer({"text_input": "a", "prompt_name": "query"})
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -96,7 +135,9 @@ def test_every_activation_is_that_of_torch(tmp_path: Path, activation: str) -> N
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["all", "two-dense", "residual-projected", "layer-norm"])
+@pytest.mark.parametrize(
+    "name", ["all", "two-dense", "residual-projected", "layer-norm", "prompts-mean", "prompts-weightedmean"]
+)
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(

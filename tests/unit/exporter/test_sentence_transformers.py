@@ -12,12 +12,15 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupporte
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     POOLING_FIELDS,
+    Prompts,
     is_cross_encoder,
     read_activation,
     read_max_length,
     read_pooling,
+    read_prompts,
 )
 
+NEW, OLD, LIBRARY = "sentence_transformers", "sbert_ce_default_activation_function", "config_sentence_transformers.json"
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
 
@@ -100,7 +103,6 @@ UNSUPPORTED: list[dict[str, Any]] = [
     {POOLING: {"pooling_mode_of_tomorrow": True}},
     {BERT_CONFIG: {"modality_config": {"text": {"method": "get_text_features"}}}},
     {BERT_CONFIG: {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}}},
-    {"config_sentence_transformers.json": {"prompts": {"query": "query: "}, "default_prompt_name": "query"}},
 ]
 
 
@@ -216,9 +218,39 @@ def test_the_trained_length_is_read(tmp_path: Path, kind: str, content: str, len
     assert read_max_length(tmp_path) == length
 
 
+@pytest.mark.parametrize(
+    ("config", "pooling", "prompts"),
+    [
+        ({}, Pooling(), None),
+        ({"prompts": {"query": "", "document": None}}, Pooling(), None),
+        ({}, Pooling(pools_prompt=False), Prompts({"query": "", "document": ""}, "")),
+        ({"prompts": {"a": "b"}}, Pooling(), Prompts({"query": "", "document": "", "a": "b"}, "")),
+        ({"prompts": {"a": "b"}, "default_prompt_name": "a"}, None, Prompts({"a": "b"}, "b")),
+        ({"prompts": None, "default_prompt_name": None}, None, None),
+    ],
+)
+def test_prompts_are_read(
+    tmp_path: Path, config: dict[str, Any], pooling: Pooling | None, prompts: Prompts | None
+) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / LIBRARY).write_text(json.dumps(config))
+    assert read_prompts(folder, pooling) == prompts
+    (folder / "modules.json").unlink()  # the library then reads no prompts
+    assert read_prompts(folder, Pooling()) is None
+
+
+@pytest.mark.parametrize(
+    "config", [{"prompts": ["a"]}, {"prompts": {"a": 1}}, {"default_prompt_name": "a"}, {"default_prompt_name": ["a"]}]
+)
+def test_prompts_that_are_no_texts_by_name_are_corrupt(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling")
+    (folder / LIBRARY).write_text(json.dumps(config))
+    with pytest.raises(CheckpointCorrupt, match="prompts"):
+        read_prompts(folder, Pooling())
+
+
 # Cross-encoders
 
-NEW, OLD, LIBRARY = "sentence_transformers", "sbert_ce_default_activation_function", "config_sentence_transformers.json"
 IDENTITY, SIGMOID, TANH = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid", "torch.nn.modules.activation.Tanh"
 
 
@@ -251,7 +283,6 @@ def test_the_activation_is_that_which_cross_encoders_apply(
         ("Transformer", {NEW: {"activation_fn": "mine.Squash"}}, {}),
         ("Transformer LogitScore", {}, {}),
         ("Transformer Pooling Dense", {}, {}),
-        ("Transformer", {}, {LIBRARY: {"default_prompt_name": "query"}}),
         ("Transformer", {}, {BERT_CONFIG: {"processing_kwargs": {"text": {"max_length": 9}}}}),
         ("Transformer", {}, {BERT_CONFIG: {"modality_config": {"text": {"method": "forward"}}}}),
     ],
