@@ -111,13 +111,15 @@ class AsyncClient(AsyncBase):
         *,
         prompt_name: Word = None,
         prompt: Word = None,
+        dimensions: Count = None,
         timeout: Seconds = None,
     ) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
 
-        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before each text.
+        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before each text. `dimensions`
+        are those of a shorter vector, of models that have these: its first numbers, scaled to length 1.
         """
-        embeddings = await self._call(calls.embed(name, prompt_name, prompt), texts, timeout)
+        embeddings = await self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, await self.metadata(name))
 
     @overload

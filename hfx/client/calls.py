@@ -65,7 +65,7 @@ class Call(Generic[Result]):
 
 def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Text classification."""
-    options = _top_k(top_k)
+    options = _count(names.TOP_K, top_k)
     return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
@@ -76,7 +76,7 @@ def label_tokens(name: str) -> Callable[[str], Call[Entities]]:
 
 def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[Fills]]:
     """Fill-mask, of any tokens or of `targets` only."""
-    options = _top_k(top_k)
+    options = _count(names.TOP_K, top_k)
     if targets is not None:
         chosen = [targets] if isinstance(targets, str) else list(targets)
         if not chosen:
@@ -95,9 +95,11 @@ def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:
     return call
 
 
-def embed(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[Embedding]]:
+def embed(
+    name: str, prompt_name: Word = None, prompt: Word = None, dimensions: Count = None
+) -> Callable[[str], Call[Embedding]]:
     """Feature extraction."""
-    options = _prompts(prompt_name, prompt)
+    options = {**_prompts(prompt_name, prompt), **_count(names.DIMENSIONS, dimensions)}
     return lambda text: Call(name, _text(text) | options, decode_embedding, (names.EMBEDDING,))
 
 
@@ -105,7 +107,7 @@ def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Calla
     """Zero-shot classification by candidate `labels`."""
     if isinstance(labels, str):
         raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
-    options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_top_k(top_k)}
+    options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_count(names.TOP_K, top_k)}
     if not options[names.CANDIDATE_LABELS]:
         raise UsageError("There are no candidate labels.", "Give at least one.")
     if multi_label is not None:
@@ -190,9 +192,9 @@ def _prompts(prompt_name: Word, prompt: Word) -> dict[str, list[Any]]:
     return {name: [check_text(value, name)] for name, value in given.items() if value is not None}
 
 
-def _top_k(top_k: Count) -> dict[str, list[Any]]:
-    if top_k is None:
+def _count(name: str, count: Count) -> dict[str, list[Any]]:
+    if count is None:
         return {}
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= INT32_MAX:
-        raise UsageError(f"top_k is {top_k!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
-    return {names.TOP_K: [top_k]}
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= INT32_MAX:
+        raise UsageError(f"{name} is {count!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
+    return {name: [count]}

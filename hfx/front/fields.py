@@ -9,9 +9,9 @@ from hfx.client.settings import GenerationSettings
 from hfx.errors import HfxError, UsageError
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal, refused, refused_setting
-from hfx.metadata import check_text
+from hfx.metadata import INT32_MAX, check_text
 from hfx.metadata import shown as shown
-from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
+from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.python_backends.errors import InvalidRequest
@@ -60,7 +60,23 @@ def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -
     return int(_checked(fields, name, integer(low, high), default))
 
 
-def prompt_of(fields: Fields) -> dict[str, str]:
+def dimensions_of(model: ServedModel, fields: Fields) -> dict[str, Any]:
+    """The dimensions that a request has, as a keyword of `calls.embed`, where the model has shorter vectors.
+
+    Raises Refusal for less than one. Of another model they must be the vectors' own: see `check_dimensions`.
+    """
+    count = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0)
+    return {DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {}
+
+
+def check_dimensions(fields: Fields, width: int) -> None:
+    """Raise Refusal for other dimensions than the answer's vectors have."""
+    if fields.get(DIMENSIONS) not in (None, width):
+        message = f"dimensions is {shown(fields[DIMENSIONS])}; the model's vectors have {width}. Leave it out."
+        raise Refusal(400, message, param=DIMENSIONS)
+
+
+def prompt_of(fields: Fields) -> dict[str, Any]:
     """What a request says of prompts: as keywords of `calls.embed`."""
     return {name: text(fields[name], name) for name in PROMPTS if fields.get(name) is not None}
 

@@ -44,7 +44,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     for name, (_, checkpoint) in references.items():
-        export_checkpoint(checkpoint, folder, name=name)
+        export_checkpoint(checkpoint, folder, name=name, dimensions=name == PROMPTED)
     return folder
 
 
@@ -63,7 +63,7 @@ def client(server: ServeProcess) -> Iterator[Client]:
 def test_only_models_without_prompts_have_one_hop(repository: Path) -> None:
     made = {name: json.loads((repository / name / "hfx.json").read_text())["choices"]["tokenizer"] for name in RECIPES}
     assert made[PLAIN]["compiled"]
-    assert made[PROMPTED] == {"compiled": False, "reason": "feature-extraction with prompts has Python steps"}
+    assert made[PROMPTED] == {"compiled": False, "reason": "Python steps are needed by prompts and shorter vectors"}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,50 @@ def test_every_way_gives_the_vectors_of_encode(
         Opened(model, repository).run(tmp_path / "job", [source], settings=chosen, file_name="out.jsonl")
     rows = output_rows(tmp_path / "job" / "out.jsonl")
     assert np.array_equal(np.float32([row["embedding"] for row in rows]), vectors[:5])
+
+
+@pytest.mark.parametrize("count", [1, 7, 23, 24])
+def test_shorter_vectors_are_those_of_encode(
+    count: int,
+    client: Client,
+    server: ServeProcess,
+    references: dict[str, Any],
+    repository: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = {"prompt_name": "query"}
+    expected = np.stack(
+        [
+            references[PROMPTED][0].encode([text], truncate_dim=count, normalize_embeddings=True, **options)[0]
+            for text in SHORT
+        ]
+    )
+    vectors = client.embed(PROMPTED, SHORT, prompt_name="query", dimensions=count)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    alone = [client.embed(PROMPTED, text, prompt_name="query", dimensions=count) for text in SHORT]
+    assert np.array_equal(alone, vectors)
+    body = {**options, "dimensions": count}
+    _, _, answer = call(server, "/v1/embeddings", {"model": PROMPTED, "input": SHORT, **body})
+    assert np.array_equal(np.float32([row["embedding"] for row in answer["data"]]), vectors)
+    _, _, answer = call(server, f"/models/{PROMPTED}", {"inputs": SHORT, "parameters": body})
+    assert np.array_equal(np.float32(answer), vectors)
+    _, _, answer = call(server, f"/models/{PROMPTED}/embed", {"inputs": SHORT, "normalize": False, **body})
+    assert np.array_equal(np.float32(answer), vectors)
+    typed = ["--prompt-name", "query", "--dimensions", str(count), "--local", "--repository", str(repository)]
+    assert main(["--json", "infer", PROMPTED, *SHORT[2:], *typed]) == 0
+    printed = json.loads(capsys.readouterr().out)["results"]
+    assert np.array_equal(np.float32([each["embedding"] for each in printed]), vectors[2:])
+
+
+def test_more_numbers_than_there_are_are_refused(client: Client, server: ServeProcess) -> None:
+    with pytest.raises(RequestRefused, match="dimensions is 25; the model's vectors have 24"):
+        client.embed(PROMPTED, "a", dimensions=25)
+    with pytest.raises(UsageError, match="has no input dimensions"):
+        client.embed(PLAIN, "a", dimensions=7)
+    for name, count, status in [(PROMPTED, 25, 400), (PROMPTED, 0, 400), (PLAIN, 7, 400), (PLAIN, 24, 200)]:
+        answered, _, answer = call(server, "/v1/embeddings", {"model": name, "input": "a", "dimensions": count})
+        assert answered == status and (status == 200 or "dimensions" in answer["error"]["message"])
+    assert call(server, f"/models/{PROMPTED}/embed", {"inputs": "a", "dimensions": 25})[0] == 422
 
 
 def test_rows_of_one_request_have_prompts_of_their_own(client: Client, references: dict[str, Any]) -> None:

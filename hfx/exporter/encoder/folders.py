@@ -27,6 +27,7 @@ from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, W
 
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
 SETTING = "_setting"  # ends the name, in the ensemble, of an optional input that the tokenizing step has filled in
+WHOLE = "_whole"  # and that of an output of the net that the last step gives in another form
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 
@@ -52,15 +53,16 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     read = {spec.name: spec.name for spec in task.inputs}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
     settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in PROMPTS}
+    last = () if task.postprocess_settings is None else tuple(spec.name for spec in task.outputs)
     answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
+    made_by_net = {name: name + WHOLE if name in last else name for name in answered}
     steps = [
         EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
-        EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, {n: n for n in answered}),
+        EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, made_by_net),
     ]
     if task.postprocess_settings is not None:
-        outputs = {spec.name: spec.name for spec in task.outputs}
-        reads = {name: settings.get(name, name) for name in (*answered, *task.postprocess_reads)}
-        steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, outputs))
+        reads = made_by_net | {name: settings.get(name, name) for name in task.postprocess_reads}
+        steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, {name: name for name in last}))
     config = ModelConfig(
         name=plan.name,
         max_batch_size=plan.max_batch_size,
@@ -181,7 +183,7 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
     if task.postprocess_settings is None:
         return
     folder = staging.folder(plan.name + names.POSTPROCESS_SUFFIX)
-    version = copy_files(folder, deploy.postprocess_files(str(task.task)))
+    version = copy_files(folder, deploy.postprocess_files())
     settings: Settings = {"task": str(task.task), **task.postprocess_settings(plan.checkpoint.config)}
     if plan.aggregation:
         settings["aggregation"] = plan.aggregation

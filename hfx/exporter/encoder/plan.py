@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
@@ -24,11 +25,13 @@ from hfx.exporter.tasks import EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.feature_extraction import embedding, width
 from hfx.exporter.tasks.task import labels_of
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
-from hfx.names import Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.python_backends.tasks import PROMPTS
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
+# Fields of config.json by which a checkpoint says that the first numbers of its vectors are vectors themselves.
+MATRYOSHKA = ("matryoshka_dimensions", "is_matryoshka")
 # LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
 OPSET = 18
 DEFAULT_MAX_BATCH_SIZE = 64
@@ -62,6 +65,16 @@ class EncoderPlan(Plan):
     pooling: Pooling | None = None
     prompts: Prompts | None = None
 
+    def options_of(self, sample: int) -> dict[str, Any]:
+        """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
+        prompts = (None, *self.prompts.texts) if self.prompts else (None,)
+        prompt, is_cut = prompts[sample % len(prompts)], sample // len(prompts) % 2 == 1
+        options: dict[str, Any] = {} if prompt is None else {PROMPT_NAME: prompt}
+        if is_cut and DIMENSIONS in self.task.postprocess_reads:
+            (embedding,) = self.task.net_outputs(self.checkpoint.config)
+            options[DIMENSIONS] = (embedding.dims[0] + 1) // 2
+        return options
+
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
         return {
@@ -89,7 +102,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         task = replace(task, net_outputs=lambda config: embedding(pooling.width(width(config))))
         task.net_outputs(checkpoint.config)  # refuses layers that don't fit
     prompts = read_prompts(checkpoint.folder, pooling) if task.by_library else None
-    task = replace(task, omitted=frozenset() if prompts else frozenset(PROMPTS))
+    task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
@@ -108,6 +121,17 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         prompts=prompts,
         notes=_notes(checkpoint, options, task),
     )
+
+
+def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask, has_prompts: bool) -> EncoderTask:
+    """`task` without the options that this model does not have."""
+    if options.dimensions and not task.headless:
+        raise UsageError(f"--dimensions is for feature-extraction, not {task.task}.", "Leave it out.")
+    is_cut = task.headless and (options.dimensions or any(map(checkpoint.config.get, MATRYOSHKA)))
+    if is_cut:
+        task = replace(task, postprocess_settings=lambda config: {}, postprocess_reads=(DIMENSIONS,))
+    omitted = (() if has_prompts else tuple(PROMPTS)) + (() if is_cut else (DIMENSIONS,))
+    return replace(task, omitted=frozenset(omitted))
 
 
 def _check_exporter(exporter: Exporter) -> None:

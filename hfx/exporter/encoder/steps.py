@@ -173,9 +173,7 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
     samples = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
-    if plan.prompts is not None:
-        chosen = [{}, *({names.PROMPT_NAME: name} for name in plan.prompts.texts)]
-        samples = [sample | chosen[i % len(chosen)] for i, sample in enumerate(samples)]
+    samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
     try:
         model, reference = _reference(plan, artefacts, [each for each in samples if _has_tokens(plan, artefacts, each)])
     except RequestRefused as refusal:

@@ -35,8 +35,10 @@ from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
 from hfx.front.fields import (
     Fields,
     check_count,
+    check_dimensions,
     check_generator,
     check_task,
+    dimensions_of,
     flag,
     generation_settings,
     json_object,
@@ -166,9 +168,9 @@ async def _embed(inputs: Inputs) -> Any:
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
     inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format", *PROMPTS)
     _check_equal(inputs.parameters, "truncation_direction", "right", "models cut there")
-    sources, prompt = texts(inputs.inputs, "inputs"), prompt_of(inputs.parameters)
-    rows = await _vectors(inputs.request, inputs.model, sources, **prompt)
-    _check_equal(inputs.parameters, "dimensions", rows.shape[1], "the model's vectors have them")
+    options = {**prompt_of(inputs.parameters), **dimensions_of(inputs.model, inputs.parameters)}
+    rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"), **options)
+    check_dimensions(inputs.parameters, rows.shape[1])
     if flag(inputs.parameters, "normalize"):
         rows = normalized(rows)
     encoding = inputs.parameters.get("encoding_format", "float")
@@ -288,8 +290,8 @@ async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any
     return cosines(await _vectors(request, model, [source, *sentences]))
 
 
-async def _vectors(request: DialectRequest, model: ServedModel, inputs: Sequence[str], **prompt: str) -> Any:
-    call = calls.embed(model.name, **prompt)
+async def _vectors(request: DialectRequest, model: ServedModel, inputs: Sequence[str], **options: Any) -> Any:
+    call = calls.embed(model.name, **options)
     results = await request.inference.rows(model, [call(one) for one in inputs])
     return np.stack([result.vector for result in results])
 

@@ -29,8 +29,10 @@ from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, e
 from hfx.front.fields import (
     Fields,
     check_count,
+    check_dimensions,
     check_generator,
     check_task,
+    dimensions_of,
     flag,
     generation_settings,
     json_object,
@@ -176,10 +178,10 @@ async def embeddings(request: DialectRequest) -> bytes:
     encoding = fields.get("encoding_format") or "float"
     refuse_unknown(fields, EMBEDDING)
     prompt = prompt_of(fields)
-    call = calls.embed(model.name, **prompt)
+    call = calls.embed(model.name, **prompt, **dimensions_of(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
-    _check_dimensions(fields, len(vectors[0]))
+    check_dimensions(fields, len(vectors[0]))
     read = request.files.prompted(model, inputs, **prompt)
     tokens = await request.files.count(model, read, request.inference.has_left)
     data = [
@@ -304,12 +306,6 @@ def _usage(completion: Completion, results: Sequence[Generation]) -> dict[str, i
     prompt = sum(result.input_tokens for result in results[:: len(completion.choices)])
     written = sum(result.output_tokens for result in results)
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-
-
-def _check_dimensions(fields: Fields, width: int) -> None:
-    if fields.get("dimensions") not in (None, width):
-        message = f"dimensions is {shown(fields['dimensions'])}; the model's vectors have {width}. Leave it out."
-        raise Refusal(400, message, param="dimensions")
 
 
 DIALECT = Dialect(

@@ -19,10 +19,22 @@ from hfx.errors import RequestRefused
 from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Handler, Route
-from hfx.front.fields import Fields, check_count, flag, json_object, prompt_of, refuse_unknown, shown, text, texts
+from hfx.front.fields import (
+    Fields,
+    check_count,
+    check_dimensions,
+    dimensions_of,
+    flag,
+    json_object,
+    prompt_of,
+    refuse_unknown,
+    shown,
+    text,
+    texts,
+)
 from hfx.front.refusals import Refusal, dumped
 from hfx.metadata import INT32_MAX
-from hfx.names import PROMPT_NAME, TOKENIZE_SUFFIX, Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.python_backends.tasks.text_classification import sigmoid
 
@@ -44,7 +56,7 @@ async def embed(request: DialectRequest) -> bytes:
     fields = dict(json_object(request.content))
     parameters = fields.pop("parameters", None) or {}  # where huggingface_hub's client has them
     fields |= json_object(parameters)
-    refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, *CUT})
+    refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, DIMENSIONS, *CUT})
     vectors = await _vectors(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
 
@@ -162,10 +174,12 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
 
 
 async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
-    call = calls.embed(model.name, **prompt_of(fields))
+    call = calls.embed(model.name, **prompt_of(fields), **dimensions_of(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     _check_cut(fields, results)
-    return np.stack([result.vector for result in results])
+    vectors = np.stack([result.vector for result in results])
+    check_dimensions(fields, vectors.shape[1])
+    return vectors
 
 
 def _inputs(fields: Fields) -> list[str]:

@@ -32,7 +32,6 @@ class Task:
     inputs: tuple[str, ...] = ("text_input",)
     required: tuple[str, ...] = ()
     options: Mapping[str, type] = field(default_factory=dict)
-    ends_with_net: bool = False
     nested: bool = False
     of_masks: bool = False
     places: Places | None = None
@@ -54,7 +53,7 @@ TASKS: Mapping[str, Task] = {
     "text-classification": Task("label", options={"top_k": int}),
     "token-classification": Task("entities", places=Places("offsets", -1, 2)),
     "question-answering": Task("answer", ("question", "context"), nested=True, places=Places("spans", -2, 4)),
-    "feature-extraction": Task("embedding", options=PROMPTS, ends_with_net=True),
+    "feature-extraction": Task("embedding", options={"dimensions": int, **PROMPTS}),
     "zero-shot-classification": Task(
         "label", required=("candidate_labels",), options={"top_k": int, "multi_label": bool}, nested=True
     ),
