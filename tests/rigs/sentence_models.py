@@ -71,6 +71,23 @@ def write_embedder(folder: Path, recipe: Recipe) -> Any:
     return SentenceTransformer(str(folder / "model"), device="cpu")
 
 
+def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
+    """Save the recipe's CrossEncoder in `folder`; the model as the library reads it back."""
+    import torch
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    torch.manual_seed(1)
+    if recipe.modules:
+        source = base(folder / "base", recipe)
+        modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
+        CrossEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+    else:
+        source = base(folder / "base", recipe, "ForSequenceClassification", num_labels=labels)
+        CrossEncoder(str(source), device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+    return CrossEncoder(str(folder / "model"), device="cpu")
+
+
 def pooling(*modes: str, **settings: Any) -> Any:
     """A pooling module in the making."""
     from sentence_transformers.sentence_transformer.modules import Pooling

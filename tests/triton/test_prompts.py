@@ -1,4 +1,4 @@
-"""Embedders with prompts through a real Triton, its other APIs and in this process, against sentence-transformers."""
+"""Embedders and cross-encoders through a real Triton, its other APIs and in this process, as sentence-transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ from hfx.errors import RequestRefused, UsageError
 from tests.rigs.batch_jobs import Opened, output_rows, table
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, furthest, normalize, pooling, write_embedder
+from tests.rigs.sentence_models import (
+    HIDDEN,
+    TEXTS,
+    Recipe,
+    dense,
+    furthest,
+    normalize,
+    pooling,
+    write_cross_encoder,
+    write_embedder,
+)
 from tests.rigs.serve_process import ServeProcess, serving
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
@@ -30,14 +40,21 @@ RECIPES = {
     PROMPTED: Recipe((pooling("mean", "max", include_prompt=False), dense(2 * HIDDEN, 24), normalize), SETTINGS),
     PLAIN: Recipe((pooling("weightedmean", "lasttoken"), dense(2 * HIDDEN, 24, "GELU"), normalize)),
 }
+SCORER = {"module_output_name": "scores"}
+RANKERS = {
+    "pooled-ranker": Recipe((pooling("max", "cls"), dense(2 * HIDDEN, 1, "Identity", **SCORER))),
+    "prompted-ranker": Recipe((), {"prompts": {"query": "the dog: "}, "max_length": 30}),
+}
 SHORT = list(TEXTS[:5])
 
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The library's models, and where they are saved."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in RECIPES}
-    return {name: (write_embedder(folders[name], recipe), folders[name] / "model") for name, recipe in RECIPES.items()}
+    folders = {name: tmp_path_factory.mktemp(name) for name in (*RECIPES, *RANKERS)}
+    made = {name: write_embedder(folders[name], recipe) for name, recipe in RECIPES.items()}
+    made |= {name: write_cross_encoder(folders[name], recipe) for name, recipe in RANKERS.items()}
+    return {name: (model, folders[name] / "model") for name, model in made.items()}
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +78,9 @@ def client(server: ServeProcess) -> Iterator[Client]:
 
 
 def test_only_models_without_prompts_have_one_hop(repository: Path) -> None:
-    made = {name: json.loads((repository / name / "hfx.json").read_text())["choices"]["tokenizer"] for name in RECIPES}
-    assert made[PLAIN]["compiled"]
+    files = {name: repository / name / "hfx.json" for name in (*RECIPES, *RANKERS)}
+    made = {name: json.loads(file.read_text())["choices"]["tokenizer"] for name, file in files.items()}
+    assert made[PLAIN]["compiled"] and made["pooled-ranker"]["compiled"] and not made["prompted-ranker"]["compiled"]
     assert made[PROMPTED] == {"compiled": False, "reason": "Python steps are needed by prompts and shorter vectors"}
 
 
@@ -171,6 +189,42 @@ def test_rows_of_one_request_have_prompts_of_their_own(client: Client, reference
     encode = references[PROMPTED][0].encode
     expected = [encode(["a good film"], prompt_name=each.decode())[0] for each in named]
     assert furthest(found, expected) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pooled-ranker", {}),
+        *(("prompted-ranker", options) for options in ({}, {"prompt_name": "query"}, {"prompt": "a "})),
+    ],
+)
+def test_scores_are_those_of_predict(
+    name: str,
+    options: dict[str, str],
+    client: Client,
+    server: ServeProcess,
+    references: dict[str, Any],
+    repository: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected = [references[name][0].predict([(SHORT[0], text)], **options)[0] for text in TEXTS]
+    ranks = client.rank(name, SHORT[0], TEXTS, **options)  # type: ignore[arg-type]
+    assert [each.score for each in sorted(ranks, key=lambda each: each.index)] == pytest.approx(expected, abs=1e-5)
+    few = client.rank(name, SHORT[0], SHORT, **options)  # type: ignore[arg-type]
+    body = {"inputs": {"query": SHORT[0], "texts": SHORT}, "parameters": options}
+    _, _, answer = call(server, f"/models/{name}", body)
+    assert [(row["index"], row["score"]) for row in answer] == [(each.index, each.score) for each in few]
+    scores = [each.score for each in sorted(few, key=lambda each: each.index)]
+    typed = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", value)]
+    place = ["--query", SHORT[0], "--local", "--repository", str(repository)]
+    assert main(["--json", "infer", name, *SHORT[2:], *typed, *place]) == 0
+    assert [each["score"] for each in json.loads(capsys.readouterr().out)["results"]] == scores[2:]
+    source = table(tmp_path / "a.jsonl", [{"text": text} for text in SHORT])
+    with open_model(name, Repository(repository, threads=1)) as model:
+        chosen = {key: [value] for key, value in {"query": SHORT[0], **options}.items()}
+        Opened(model, repository).run(tmp_path / "job", [source], settings=chosen, file_name="out.jsonl")
+    assert np.array_equal(np.float32([row["score"] for row in output_rows(tmp_path / "job" / "out.jsonl")]), scores)
 
 
 def test_what_is_no_prompt_of_the_model_is_refused(client: Client, server: ServeProcess) -> None:

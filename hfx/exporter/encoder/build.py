@@ -102,8 +102,8 @@ def build_graph(
 ) -> onnx.ModelProto:
     """The flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
-    `pooler` (pooling.py) is given for embeddings only. Without `types`, which its tokenizer may not give, all token
-    types are 0.
+    `pooler` (pooling.py) is given where the output is made of hidden states. Without `types`, which its tokenizer may
+    not give, all token types are 0.
     Raises CheckpointUnsupported when the architecture can't be exported or takes other inputs than token ids, mask and
     types, StorageFull where TMPDIR can't be written.
     """
@@ -120,7 +120,7 @@ def build_graph(
             "hfx exports models that read token ids, an attention mask and token types.",
         )
     if pooler is not None:
-        append_pooling(graph, pooler, HIDDEN_STATE, names.ATTENTION_MASK, names.EMBEDDING)
+        append_pooling(graph, pooler, HIDDEN_STATE, names.ATTENTION_MASK, outputs[0].name)
     _keep_outputs(graph, [spec.name for spec in outputs])
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})

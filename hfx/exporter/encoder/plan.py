@@ -11,11 +11,13 @@ from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
+    EMBEDDERS_PROMPTS,
     Prompts,
     read_activation,
     read_max_length,
     read_pooling,
     read_prompts,
+    read_scoring,
 )
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
@@ -23,7 +25,8 @@ from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.feature_extraction import embedding, width
-from hfx.exporter.tasks.task import labels_of
+from hfx.exporter.tasks.task import default_labels, labels_of
+from hfx.exporter.tasks.text_ranking import logits, one_label
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import DIMENSIONS, PROMPT_NAME, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
@@ -94,14 +97,13 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     refuse_options(options, GENERATOR_OPTIONS, task.task)
     check_encoder(checkpoint, task.task)
     _check_exporter(options.exporter)
+    pooling = _pooling(checkpoint, task)
+    if pooling is not None:
+        task = _pooled(task, pooling.width(width(checkpoint.config)))
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
-    pooling = read_pooling(checkpoint.folder) if task.headless else None
-    if pooling is not None:
-        task = replace(task, net_outputs=lambda config: embedding(pooling.width(width(config))))
-        task.net_outputs(checkpoint.config)  # refuses layers that don't fit
-    prompts = read_prompts(checkpoint.folder, pooling) if task.by_library else None
+    prompts = _prompts(checkpoint, task, pooling)
     task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
@@ -123,11 +125,40 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     )
 
 
+def _pooling(checkpoint: Checkpoint, task: EncoderTask) -> Pooling | None:
+    """What is done with token embeddings behind the transformer, of tasks and cross-encoders that have them."""
+    if task.task is Task.TEXT_RANKING:
+        return read_scoring(checkpoint.folder)
+    return read_pooling(checkpoint.folder) if task.headless else None
+
+
+def _pooled(task: EncoderTask, numbers: int) -> EncoderTask:
+    """`task` of a transformer without a head, behind which so many numbers are made of a text."""
+    if task.task is Task.FEATURE_EXTRACTION:
+        return replace(task, net_outputs=lambda config: embedding(numbers))
+    headless = find_task(Task.FEATURE_EXTRACTION)
+    return replace(
+        task,
+        auto_class=headless.auto_class,
+        headless=True,
+        net_outputs=lambda config: logits(numbers),
+        postprocess_settings=lambda config: one_label(default_labels(numbers)),
+    )
+
+
+def _prompts(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> Prompts | None:
+    if not task.by_library:
+        return None
+    own = EMBEDDERS_PROMPTS if task.task is Task.FEATURE_EXTRACTION else ()
+    return read_prompts(checkpoint.folder, own, pooling is None or pooling.pools_prompt)
+
+
 def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask, has_prompts: bool) -> EncoderTask:
     """`task` without the options that this model does not have."""
-    if options.dimensions and not task.headless:
+    embeds = task.task is Task.FEATURE_EXTRACTION
+    if options.dimensions and not embeds:
         raise UsageError(f"--dimensions is for feature-extraction, not {task.task}.", "Leave it out.")
-    is_cut = task.headless and (options.dimensions or any(map(checkpoint.config.get, MATRYOSHKA)))
+    is_cut = embeds and (options.dimensions or any(map(checkpoint.config.get, MATRYOSHKA)))
     if is_cut:
         task = replace(task, postprocess_settings=lambda config: {}, postprocess_reads=(DIMENSIONS,))
     omitted = (() if has_prompts else tuple(PROMPTS)) + (() if is_cut else (DIMENSIONS,))

@@ -42,7 +42,7 @@ ACTIVATIONS = (
 )  # fmt: skip
 # Settings of the transformer module by which a text is prepared or read in another way.
 OTHER_TEXTS = ("processing_kwargs", "query_length", "document_length", "query_expansion")
-EMBEDDING = "sentence_embedding"
+EMBEDDING, SCORES = "sentence_embedding", "scores"
 MOST_VALUES = 1_000_000  # of a vector
 TEXT_METHOD = ("forward", "last_hidden_state")
 SCORE_METHOD = ("forward", "logits")
@@ -57,8 +57,25 @@ def read_pooling(folder: Path) -> Pooling:
 
     Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
     """
-    if not (folder / MODULES).is_file():
-        return Pooling()
+    return _pipeline(folder, EMBEDDING) if (folder / MODULES).is_file() else Pooling()
+
+
+def read_scoring(folder: Path) -> Pooling | None:
+    """`read_pooling` of a cross-encoder, whose last layer gives scores; None where its transformer does so."""
+    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else ["Transformer"]
+    if kinds == ["Transformer"]:
+        _refuse_prepared_texts(folder, SCORE_METHOD)
+        return None
+    pooling = _pipeline(folder, SCORES)
+    if not pooling.pools_prompt:
+        raise CheckpointUnsupported(
+            f"The pooling of {folder} leaves prompts out (include_prompt), which hfx can't export of a cross-encoder.",
+            "Of embedders, hfx exports it.",
+        )
+    return pooling
+
+
+def _pipeline(folder: Path, output: str) -> Pooling:
     modules = _modules(folder)
     kinds = [kind for kind, _ in modules]
     behind = [(kind, path) for kind, path in modules[2:] if kind != "Dropout"]  # it does nothing here
@@ -68,7 +85,10 @@ def read_pooling(folder: Path) -> Pooling:
             f"Supported: Transformer, Pooling, and then any of {', '.join(LAYERS)}.",
         )
     _refuse_prepared_texts(folder, TEXT_METHOD)
-    layers = [_layer(folder, kind, path) for kind, path in behind]
+    outputs = [EMBEDDING] * (len(behind) - 1) + [output]
+    layers = [_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
+    if output == SCORES and not behind:
+        raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
     cut = read_optional_json(folder / LIBRARY_CONFIG).get("truncate_dim")
     if cut is not None:
         layers.append(Layer("Truncate", outputs=_size(folder / LIBRARY_CONFIG, {"truncate_dim": cut}, "truncate_dim")))
@@ -84,8 +104,8 @@ class Prompts:
     default: str
 
 
-def read_prompts(folder: Path, pooling: Pooling | None) -> Prompts | None:
-    """The prompts of a checkpoint, an embedder's where it has a `pooling`; None where no text could have any.
+def read_prompts(folder: Path, names: Iterable[str], pools_prompt: bool = True) -> Prompts | None:
+    """The prompts of a checkpoint, and empty ones of other `names`; None where all are empty and `pools_prompt`.
 
     Raises CheckpointCorrupt.
     """
@@ -94,13 +114,13 @@ def read_prompts(folder: Path, pooling: Pooling | None) -> Prompts | None:
     stated, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(stated, dict) or not all(isinstance(text, str | None) for text in stated.values()):
         raise CheckpointCorrupt(f"prompts in {file} are no texts by name.", AGAIN)
-    texts = dict.fromkeys(() if pooling is None else EMBEDDERS_PROMPTS, "")
+    texts = dict.fromkeys(names, "")
     texts |= {name: text or "" for name, text in stated.items()}
     if default is not None and str(default) not in texts:
         raise CheckpointCorrupt(
             f"default_prompt_name in {file} is {str(default)[:50]!r}, and prompts has none of this name.", AGAIN
         )
-    if not any(texts.values()) and (pooling is None or pooling.pools_prompt):
+    if not any(texts.values()) and pools_prompt:
         return None
     return Prompts(texts, texts[str(default)] if default is not None else "")
 
@@ -134,15 +154,8 @@ def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
 def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
     """The activation (sigmoid, none) that CrossEncoder.predict (5.7) applies to the logit of a pair.
 
-    Raises CheckpointUnsupported for another one, and for modules and texts prepared as hfx doesn't.
+    Raises CheckpointUnsupported for another one.
     """
-    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else ["Transformer"]
-    if kinds != ["Transformer"]:
-        raise CheckpointUnsupported(
-            f"{folder / MODULES} lists the modules {', '.join(kinds) or '(none)'}, which hfx can't export.",
-            "A cross-encoder has the module Transformer alone.",
-        )
-    _refuse_prepared_texts(folder, SCORE_METHOD)
     path = _activation_path(folder, config) or "Sigmoid"
     if path.rsplit(".", 1)[-1] not in KNOWN_ACTIVATIONS:
         raise CheckpointUnsupported(
@@ -225,14 +238,21 @@ def _in_order(fields: Iterable[str]) -> list[str]:
     return sorted(fields, key=lambda name: known.index(name) if name in known else len(known))
 
 
-def _layer(folder: Path, kind: str, path: str) -> Layer:
+def _layer(folder: Path, kind: str, path: str, output: str) -> Layer:
     file = folder / path / "config.json"
     config = read_json(file) if kind != "Normalize" else read_optional_json(file)
-    for field in ("module_input_name", "module_output_name"):
-        if config.get(field) not in (None, EMBEDDING):
+    read = config.get("module_input_name") or EMBEDDING
+    names = {
+        "module_input_name": (read, EMBEDDING),
+        "module_output_name": (config.get("module_output_name") or read, output),
+    }
+    if kind == "LayerNorm":
+        names["module_output_name"] = (EMBEDDING, output)
+    for field, (stated, expected) in names.items():
+        if stated != expected:
             raise CheckpointUnsupported(
-                f"{field} in {file} is {str(config[field])[:80]!r}, which hfx can't export.",
-                f"Modules behind the pooling are supported where they read and give {EMBEDDING}.",
+                f"{field} in {file} is {str(stated)[:80]!r}, which hfx can't export.",
+                f"Supported here: {expected}.",
             )
     if kind == "Normalize":
         return Layer("Normalize")

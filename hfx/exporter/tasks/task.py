@@ -106,4 +106,9 @@ def labels_of(config: Config) -> list[str]:
     names = config.get("id2label")
     if isinstance(names, dict) and names:
         return [str(names[key]) for key in sorted(names, key=int)]
-    return [f"LABEL_{i}" for i in range(int(config.get("num_labels", 2)))]
+    return default_labels(int(config.get("num_labels", 2)))
+
+
+def default_labels(count: int) -> list[str]:
+    """Those of transformers."""
+    return [f"LABEL_{i}" for i in range(count)]

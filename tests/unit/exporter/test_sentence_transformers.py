@@ -11,6 +11,7 @@ import pytest
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling
 from hfx.exporter.encoder.sentence_transformers import (
+    EMBEDDERS_PROMPTS,
     POOLING_FIELDS,
     Prompts,
     is_cross_encoder,
@@ -18,6 +19,7 @@ from hfx.exporter.encoder.sentence_transformers import (
     read_max_length,
     read_pooling,
     read_prompts,
+    read_scoring,
 )
 
 NEW, OLD, LIBRARY = "sentence_transformers", "sbert_ce_default_activation_function", "config_sentence_transformers.json"
@@ -141,6 +143,10 @@ def test_modules_of_another_library_are_unsupported(tmp_path: Path) -> None:
 GOOD = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": "torch.nn.modules.activation.GELU"}
 
 
+DENSE = "2_Dense/config.json"
+SCORING = GOOD | {"out_features": 1, "module_output_name": "scores"}
+
+
 @pytest.mark.parametrize("path", ["models", "base.modules.dense", "sentence_transformer.modules.dense"])
 def test_dense_layers_are_read_by_any_versions_path(tmp_path: Path, path: str) -> None:
     folder = write(tmp_path, "Transformer", "Pooling", "Dense")
@@ -234,9 +240,10 @@ def test_prompts_are_read(
 ) -> None:
     folder = write(tmp_path, "Transformer", "Pooling")
     (folder / LIBRARY).write_text(json.dumps(config))
-    assert read_prompts(folder, pooling) == prompts
+    names = () if pooling is None else EMBEDDERS_PROMPTS
+    assert read_prompts(folder, names, pooling is None or pooling.pools_prompt) == prompts
     (folder / "modules.json").unlink()  # the library then reads no prompts
-    assert read_prompts(folder, Pooling()) is None
+    assert read_prompts(folder, EMBEDDERS_PROMPTS) is None
 
 
 @pytest.mark.parametrize(
@@ -246,10 +253,21 @@ def test_prompts_that_are_no_texts_by_name_are_corrupt(tmp_path: Path, config: d
     folder = write(tmp_path, "Transformer", "Pooling")
     (folder / LIBRARY).write_text(json.dumps(config))
     with pytest.raises(CheckpointCorrupt, match="prompts"):
-        read_prompts(folder, Pooling())
+        read_prompts(folder, EMBEDDERS_PROMPTS)
 
 
 # Cross-encoders
+
+
+def test_modular_cross_encoders_end_with_scores(tmp_path: Path) -> None:
+    folder = write(tmp_path, "Transformer", "Pooling", "Dense")
+    (folder / "2_Dense").mkdir()
+    (folder / DENSE).write_text(json.dumps(SCORING))
+    layer = Layer("Dense", "2_Dense", 32, 1, bias=False, activation="GELU")
+    assert read_scoring(folder) == Pooling(layers=(layer,))
+    (folder / "modules.json").unlink()
+    assert read_scoring(folder) is None
+
 
 IDENTITY, SIGMOID, TANH = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid", "torch.nn.modules.activation.Tanh"
 
@@ -282,7 +300,11 @@ def test_the_activation_is_that_which_cross_encoders_apply(
         ("Transformer", {OLD: TANH}, {}),
         ("Transformer", {NEW: {"activation_fn": "mine.Squash"}}, {}),
         ("Transformer LogitScore", {}, {}),
-        ("Transformer Pooling Dense", {}, {}),
+        ("Transformer Pooling", {}, {}),
+        ("Transformer Pooling Dense", {}, {DENSE: GOOD}),
+        ("Transformer Pooling Dense Normalize", {}, {DENSE: GOOD | {"module_output_name": "scores"}}),
+        ("Transformer Pooling LayerNorm", {}, {"2_LayerNorm/config.json": {"dimension": 1}}),
+        ("Transformer Pooling Dense", {}, {DENSE: SCORING, POOLING: {"include_prompt": False}}),
         ("Transformer", {}, {BERT_CONFIG: {"processing_kwargs": {"text": {"max_length": 9}}}}),
         ("Transformer", {}, {BERT_CONFIG: {"modality_config": {"text": {"method": "forward"}}}}),
     ],
@@ -292,7 +314,13 @@ def test_scores_that_the_graph_has_not_are_unsupported(
 ) -> None:
     write(tmp_path, *kinds.split())
     for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(content))
-    with pytest.raises(CheckpointUnsupported) as caught:
+
+    def read() -> None:
+        read_scoring(tmp_path)
         read_activation(tmp_path, config)
+
+    with pytest.raises(CheckpointUnsupported) as caught:
+        read()
     assert str(tmp_path) in caught.value.message and caught.value.fix
