@@ -88,6 +88,8 @@ class EncoderPlan(Plan):
             "widths": list(self.widths),
             "aggregation": self.aggregation,
             "activation": self.activation,
+            "pooling": list(self.pooling.modes) if self.pooling else None,
+            "prompts": list(self.prompts.texts) if self.prompts else None,
         }
 
 

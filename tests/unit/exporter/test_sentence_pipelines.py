@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,45 @@ def test_damaged_weights_of_a_module_are_corrupt(tmp_path: Path, damage: str) ->
         file.write_bytes((tmp_path / "model" / "3_Dense" / "model.safetensors").read_bytes())
     with pytest.raises(CheckpointCorrupt, match="2_Dense"):
         export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+
+
+@pytest.mark.parametrize("name", ["max-mean-dense", "short", "prompts-mean", "lower-case", "layer-norm"])
+def test_files_of_older_versions_mean_the_same(tmp_path: Path, name: str) -> None:
+    """As versions 2 to 5 wrote them: other paths of classes and names of fields, pickled weights of modules."""
+    import torch
+    from safetensors.torch import load_file
+    from sentence_transformers import SentenceTransformer
+
+    recipe, folder = RECIPES[name], tmp_path / "model"
+    length = write_embedder(tmp_path, recipe).max_seq_length
+    modules = json.loads((folder / "modules.json").read_text())
+    for module in modules:
+        kind, place = module["type"].rsplit(".", 1)[-1], folder / module["path"]
+        module["type"] = f"sentence_transformers.models.{kind}"
+        if kind == "Transformer":
+            old = {"max_seq_length": length, "do_lower_case": recipe.transformer.get("do_lower_case", False)}
+            (folder / "sentence_bert_config.json").write_text(json.dumps(old))
+            continue
+        weights = place / "model.safetensors"
+        if weights.exists():
+            torch.save(load_file(weights), place / "pytorch_model.bin")
+            weights.unlink()
+        config = json.loads((place / "config.json").read_text()) if kind != "Normalize" else {}
+        if kind == "Normalize":
+            (place / "config.json").unlink()
+        if kind == "Pooling":
+            modes = config.pop("pooling_mode")
+            modes = [modes] if isinstance(modes, str) else modes
+            config = {field: mode in modes for field, mode in POOLING_FIELDS.items()} | {
+                "word_embedding_dimension": config["embedding_dimension"],
+                "include_prompt": config["include_prompt"],
+            }
+        if kind == "Dense":
+            config = {key: config[key] for key in ("in_features", "out_features", "bias", "activation_function")}
+        if config:
+            (place / "config.json").write_text(json.dumps(config))
+    (folder / "modules.json").write_text(json.dumps(modules))
+    reference = SentenceTransformer(str(folder), device="cpu")
+    export_checkpoint(folder, tmp_path / "repository", name="model")
+    found = answers(LocalModel.open(tmp_path / "repository", "model"))
+    assert furthest(found, [reference.encode([text])[0] for text in TEXTS]) <= 1e-5
