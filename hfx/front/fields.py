@@ -60,13 +60,14 @@ def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -
     return int(_checked(fields, name, integer(low, high), default))
 
 
-def dimensions_of(model: ServedModel, fields: Fields) -> dict[str, Any]:
-    """The dimensions that a request has, as a keyword of `calls.embed`, where the model has shorter vectors.
+def embedding_options(model: ServedModel, fields: Fields) -> dict[str, Any]:
+    """The prompt and dimensions that a request has, as keywords of `calls.embed`.
 
-    Raises Refusal for less than one. Of another model they must be the vectors' own: see `check_dimensions`.
+    Raises Refusal for less than one dimension. Where a model has no shorter vectors, they must be the vectors' own: see
+    `check_dimensions`.
     """
     count = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0)
-    return {DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {}
+    return prompt_of(fields) | ({DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {})
 
 
 def check_dimensions(fields: Fields, width: int) -> None:
@@ -77,7 +78,7 @@ def check_dimensions(fields: Fields, width: int) -> None:
 
 
 def prompt_of(fields: Fields) -> dict[str, Any]:
-    """What a request says of prompts: as keywords of `calls.embed`."""
+    """What a request says of prompts, as keywords of `calls.embed` and `calls.rank`."""
     return {name: text(fields[name], name) for name in PROMPTS if fields.get(name) is not None}
 
 

@@ -38,7 +38,7 @@ from hfx.front.fields import (
     check_dimensions,
     check_generator,
     check_task,
-    dimensions_of,
+    embedding_options,
     flag,
     generation_settings,
     json_object,
@@ -168,7 +168,7 @@ async def _embed(inputs: Inputs) -> Any:
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
     inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format", *PROMPTS)
     _check_equal(inputs.parameters, "truncation_direction", "right", "models cut there")
-    options = {**prompt_of(inputs.parameters), **dimensions_of(inputs.model, inputs.parameters)}
+    options = embedding_options(inputs.model, inputs.parameters)
     rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"), **options)
     check_dimensions(inputs.parameters, rows.shape[1])
     if flag(inputs.parameters, "normalize"):

@@ -32,7 +32,7 @@ from hfx.front.fields import (
     check_dimensions,
     check_generator,
     check_task,
-    dimensions_of,
+    embedding_options,
     flag,
     generation_settings,
     json_object,
@@ -177,12 +177,11 @@ async def embeddings(request: DialectRequest) -> bytes:
     inputs = texts(fields.get("input"), "input")
     encoding = fields.get("encoding_format") or "float"
     refuse_unknown(fields, EMBEDDING)
-    prompt = prompt_of(fields)
-    call = calls.embed(model.name, **prompt, **dimensions_of(model, fields))
+    call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
     check_dimensions(fields, len(vectors[0]))
-    read = request.files.prompted(model, inputs, **prompt)
+    read = request.files.prompted(model, inputs, **prompt_of(fields))
     tokens = await request.files.count(model, read, request.inference.has_left)
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}

@@ -23,7 +23,7 @@ from hfx.front.fields import (
     Fields,
     check_count,
     check_dimensions,
-    dimensions_of,
+    embedding_options,
     flag,
     json_object,
     prompt_of,
@@ -96,13 +96,13 @@ async def rerank(request: DialectRequest) -> bytes:
     As in that server they are sigmoids of the logits, or with `raw_scores` the logits, whatever the checkpoint says.
     """
     fields = json_object(request.content)
-    refuse_unknown(fields, {"query", "texts", "raw_scores", "return_text", *CUT})
+    refuse_unknown(fields, {"query", "texts", "raw_scores", "return_text", PROMPT_NAME, *CUT})
     query, sources = text(fields.get("query"), "query"), fields.get("texts")
     if not isinstance(sources, list):
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
     sources = texts(_bounded(sources, "texts"), "texts")
     model = await _model(request, Task.TEXT_RANKING)
-    call = calls.rank(model.name, query, raw_scores=True)
+    call = calls.rank(model.name, query, raw_scores=True, **prompt_of(fields))
     ranks = await request.inference.rows(model, [call(item) for item in enumerate(sources)])
     _check_cut(fields, ranks)
     rows = ranking(ranks, sources if flag(fields, "return_text") else None)
@@ -174,7 +174,7 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
 
 
 async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
-    call = calls.embed(model.name, **prompt_of(fields), **dimensions_of(model, fields))
+    call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     _check_cut(fields, results)
     vectors = np.stack([result.vector for result in results])
