@@ -29,6 +29,7 @@ PREFIX = "hfx.pooling."
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
 LOWEST = -1e9  # for what is left out under max pooling
+SCALE = 1024  # of the places by which tokens are weighted: their sum is within float16 up to 8,192 tokens
 TRACED = 2, 11  # rows and tokens
 OPSET = 18
 
@@ -104,11 +105,11 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
         return hidden[:, 0] if starts else _token(hidden, weights.argmax(dim=1))
     if mode == "max":
         return hidden.masked_fill(weights.unsqueeze(-1) == 0, LOWEST).max(dim=1).values
-    places = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)
+    places = torch.arange(1, hidden.shape[1] + 1).to(hidden.dtype)  # a float Range can't become float16
     if mode == "lasttoken":
         return _token(hidden, (weights * places).argmax(dim=1)) * weights.amax(dim=1, keepdim=True)
     if mode == "weightedmean":
-        weights = weights * places
+        weights = weights * (places / SCALE)
     # A product, not a sum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than those of a
     # row in a batch, and the last bit of an embedding would depend on its batch.
     total = torch.matmul(weights.unsqueeze(1), hidden).squeeze(1)

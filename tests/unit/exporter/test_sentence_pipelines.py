@@ -61,6 +61,11 @@ RECIPES = {
         (pooling("mean"),), PROMPTS, transformer={"do_lower_case": True, "max_seq_length": 17}, cased=True
     ),
     "prompts-not-pooled": Recipe((pooling("mean", include_prompt=False), dense(HIDDEN, 24)), {"prompts": {}}),
+    "weighted-long": Recipe(
+        (pooling("weightedmean", "lasttoken"),),
+        transformer={"max_seq_length": 600},
+        config={"max_position_embeddings": 600},
+    ),
     "truncated-vectors": Recipe((pooling("mean"), normalize), {"truncate_dim": 24}),
 }
 
@@ -148,6 +153,20 @@ def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: st
     found = answers(model)
     assert [answers(model, (text,))[0] for text in TEXTS] == found
     assert furthest(found, reference.encode(list(TEXTS))) < 0.05
+
+
+@pytest.mark.parametrize("name", ["all", "two-dense", "weighted-long", "prompts-lasttoken"])
+def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(
+        tmp_path / "model", tmp_path / "repository", name="model", precision=None, device="both", cpu_runtime="openvino"
+    )
+    expected = [reference.encode([text])[0] for text in TEXTS]
+    for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
+        model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
+        found = answers(model)
+        assert furthest(found, expected) <= limit
+        assert [answers(model, (text,))[0] for text in TEXTS] == found
 
 
 @pytest.mark.parametrize("damage", ["missing", "misshapen"])
