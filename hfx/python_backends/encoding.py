@@ -155,7 +155,7 @@ def _places(encoding: Any, shift: int) -> NDArray[np.int32]:
 class PairEncoder:
     """Encodes (query, text) for text ranking: one sequence, of which the longer text is truncated first.
 
-    Token ids are those of sentence-transformers' CrossEncoder (5.7): the checkpoint's own tokenizer, which is given the
+    Token ids are those of sentence-transformers' CrossEncoder (6.2): the checkpoint's own tokenizer, which is given the
     pair with truncation `longest_first`. `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself. The
     two are tokenized without special tokens and joined here: of a pair that it truncates, the tokenizer would also
     build every combination of the parts that it leaves out.

@@ -152,7 +152,7 @@ def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """The activation (sigmoid, none) that CrossEncoder.predict (5.7) applies to the logit of a pair.
+    """The activation (sigmoid, none) that CrossEncoder.predict (6.2) applies to the logit of a pair.
 
     Raises CheckpointUnsupported for another one.
     """
