@@ -232,7 +232,7 @@ def settled(step: Any, encoder: Encoder, given: dict[str, Any], parameters: dict
     model, arrays = step(), dict(given)
     model.encoder = encoder
     options = tasks.TASKS[encoder.settings.task].options
-    model.settings = {name: DTYPES[name] for name in options.keys() - tasks.PROMPTS.keys()}  # those have Python steps
+    model.settings = {name: DTYPES[name] for name in options.keys() & DTYPES.keys()}  # others have Python steps
     model._check(arrays)
     model._add_parameters(SimpleNamespace(parameters=lambda: json.dumps(parameters)), arrays)
     return {name: arrays[name] for name in model.settings if name in arrays}
