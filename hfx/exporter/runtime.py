@@ -38,7 +38,7 @@ ROUNDS = 7
 SECONDS_A_SHAPE = 3.0
 STEPS_MILLISECONDS = 1.4  # that Python steps add to a request, the least measured (docs/benchmarks-encoder.md)
 CONTRIB = "com.microsoft"
-NO_KERNELS = "this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8"
+NO_KERNELS = "this processor has no AVX2 with FMA and F16C"
 LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take longer than it is worth
 
 

@@ -28,7 +28,7 @@ def library() -> Path:
 
 
 def kernels() -> str:
-    """The kernels that the operators use on this processor: amx-int8, avx512-vnni or avx-vnni; "" if it has none.
+    """The kernels that the operators use on this processor: amx-int8, avx512-vnni, avx-vnni or avx2; "" if it has none.
 
     The environment variable HFX_NATIVE_KERNELS names others that it can run. Raises what `library` raises.
     """
@@ -42,6 +42,6 @@ def kernels() -> str:
     if name == b"?":
         raise NativeMissing(
             f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels.",
-            "Set it to amx-int8, avx512-vnni, avx-vnni or none, or leave it out.",
+            "Set it to amx-int8, avx512-vnni, avx-vnni, avx2 or none, or leave it out.",
         )
     return name.decode()

@@ -28,10 +28,4 @@ struct Attention {
     float scale;
 };
 
-void attend_avx512(const Attention &);
-void attend_avx(const Attention &);
-// `count` numbers as float16, rounded to nearest even; those that are too large become its largest.
-void to_float16_avx512(const float *from, long count, void *to);
-void to_float16_avx(const float *from, long count, void *to);
-
 }  // namespace hfx

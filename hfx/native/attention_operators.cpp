@@ -2,7 +2,7 @@
 //
 // Caches are inputs and outputs at once, bound to the same memory: only the new positions are written. They are
 // [rows, kv_heads, capacity, dim], with as many heads as queries have, or with one for a group of neighbouring heads.
-#include "attention.h"
+#include "floats.h"
 #include "context.h"
 #include <stdlib.h>
 
@@ -85,7 +85,7 @@ struct Run {
 
     void keep(const float *from, uint8_t *cache, long position) const {
         uint8_t *to = cache + size_t(position * dim) * bytes_of(stored());
-        if (stored() == Stored::float16) chosen->to_float16(from, dim, to);
+        if (stored() == Stored::float16) chosen->floats->to_float16(from, dim, to);
         else memcpy(to, from, size_t(dim) * sizeof(float));
     }
 
@@ -124,7 +124,7 @@ struct Run {
                 a.lengths[q] = cross ? length : first + t + 1;
                 if (bias) a.bias[q] = bias + (((bias_rows == 1 ? 0 : row) * heads() + own) * bias_queries + (bias_queries == 1 ? 0 : t)) * bias_positions;
             }
-            chosen->attend(a);
+            chosen->floats->attend(a);
         }
     }
 };

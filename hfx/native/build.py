@@ -25,8 +25,9 @@ SYSTEM = "Linux x86_64 glibc"
 FLAGS = "-std=c++17 -O3 -ffp-contract=off -fno-exceptions -fno-rtti -fvisibility=hidden -fPIC -Wall -Wextra -Wno-psabi"
 # Files that run only where kernels() of cpu.cpp has found their processor. The others are for any x86-64.
 PROCESSORS = {
-    "attention_avx": "-march=x86_64_v3 -ffp-contract=fast",
-    "attention_avx512": "-march=x86_64_v4 -ffp-contract=fast",
+    "floats_avx": "-march=x86_64_v3",
+    "floats_avx512": "-march=x86_64_v4",
+    "linear_avx2": "-march=x86_64_v3",
     "linear_avx": "-march=x86_64_v3 -mavxvnni",
     "linear_avx512": "-march=x86_64_v4 -mavx512vnni",
     "linear_amx": "-march=x86_64_v4 -mavx512vnni -mamx-tile -mamx-int8",

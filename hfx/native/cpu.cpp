@@ -25,7 +25,12 @@ unsigned saved_registers() {
 constexpr unsigned AVX_STATE = 0x6, AVX512_STATE = 0xe6, TILE_STATE = 0x60000;
 bool saves(unsigned state) { return (saved_registers() & state) == state; }
 
-bool can_avx_vnni() { return saves(AVX_STATE) && has(Leaf(7, 0).b, 5) && has(Leaf(7, 1).a, 4); }
+bool can_avx2() {
+    Leaf first(1, 0), leaf(7, 0);
+    return saves(AVX_STATE) && has(first.c, 12) && has(first.c, 29) && has(leaf.b, 5) && has(leaf.b, 3) && has(leaf.b, 8);  // FMA, F16C; AVX2, BMI1, BMI2
+}
+
+bool can_avx_vnni() { return can_avx2() && has(Leaf(7, 1).a, 4); }
 
 bool can_avx512_vnni() {
     Leaf leaf(7, 0);
@@ -51,6 +56,7 @@ const Choice CHOICES[] = {
     {&AMX_INT8, can_amx_int8, can_and_should_amx_int8},
     {&AVX512_VNNI, can_avx512_vnni, can_avx512_vnni},
     {&AVX_VNNI, can_avx_vnni, can_avx_vnni},
+    {&AVX2, can_avx2, can_avx2},
 };
 
 }  // namespace

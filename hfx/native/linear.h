@@ -23,7 +23,7 @@
 
 namespace hfx {
 
-enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu };
+enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu, tanh };
 
 constexpr int COLUMNS = 64, GROUP = 4, DEPTH_STEP = 64;
 constexpr float UNPACKED = 16;  // an unpacked weight of int4 is so many times its value
@@ -39,6 +39,7 @@ struct Weights {
     // [panels * 64], 0 behind the last column; of int4 scale and start are [panels][blocks][64]
     const float *scale, *bias;
     const int32_t *start;
+    bool narrow = false;  // int8 from -64 to 64: the sum of two products with u8 fits into 16 bits
 
     long blocks() const { return block ? depth / block : 1; }
     long bytes() const { return block ? depth * COLUMNS / 2 : depth * COLUMNS; }  // of a panel
@@ -60,10 +61,21 @@ struct Product {
     // A head's few loud inputs, which are multiplied as floats: [count][outliers] and [outliers][panels * 64].
     long outliers;
     const float *outlier_inputs, *outlier_weights;
+
+    // At most `rows` rows from `row` on.
+    Product part(long row, long rows) const {
+        Product part = *this;
+        part.count = count - row < rows ? count - row : rows;
+        part.rows += row * weights->depth, part.row_scale += row * weights->blocks();
+        if (places) part.places += row;
+        else if (residual) part.residual += row * outputs;
+        if (y && !places) part.y += row * outputs;
+        if (outliers) part.outlier_inputs += row * outliers;
+        return part;
+    }
 };
 
-struct Attention;
-struct SelfAttention;
+struct FloatKernels;  // floats.h
 
 struct Kernels {
     const char *name;
@@ -75,15 +87,13 @@ struct Kernels {
     void (*panel)(const Product &, long panel);
     // Panels from `first` to `last`: the best column of each row, the first among equals. y is written if it is there.
     void (*best)(const Product &, long first, long last, float *values, int32_t *columns);
-    void (*attend)(const Attention &);
-    void (*to_float16)(const float *from, long count, void *to);
-    void (*self_attend)(const SelfAttention &);
+    const FloatKernels *floats;
 };
 
 // The kernels for this processor; null where none fits. HFX_NATIVE_KERNELS names others that it can run.
 const Kernels *kernels();
 // Whether HFX_NATIVE_KERNELS is set to a name that no kernels have; "none" stands for none of them.
 bool names_no_kernels();
-extern const Kernels AVX512_VNNI, AVX_VNNI, AMX_INT8;
+extern const Kernels AVX2, AVX512_VNNI, AVX_VNNI, AMX_INT8;
 
 }  // namespace hfx

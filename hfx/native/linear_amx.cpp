@@ -2,9 +2,8 @@
 //
 // 32 rows x 32 columns of sums stand in four tiles, two hold rows and two weights; a panel is two halves of 32 columns.
 // Few rows fill tiles badly: up to FEW_ROWS, AVX512-VNNI computes.
-#include "attention.h"
+#include "floats.h"
 #include "product.h"
-#include "self_attention.h"
 #ifdef HFX_EMULATED_TILES  // tests on processors without AMX
 #include HFX_EMULATED_TILES
 #else
@@ -25,7 +24,7 @@ struct alignas(64) Config {
 };
 
 struct Block {
-    static constexpr int ROWS = 2 * TILE;
+    static constexpr int ROWS = 128;  // whose sums of a panel take 32 KB
     long count, stride, depth;
     int configured = 0;
 
@@ -37,13 +36,20 @@ struct Block {
     void restart() {}
     int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
 
+    // Weights of half a panel stay in the first cache while the rows pass by.
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) {
-        if (rows != configured) configure(rows);
-        for (int half = 0; half < 2; half++) {
-            long column = half * COLUMNS / 2;
-            if (rows > TILE) sum<true>(q, w + column * GROUP, start + column, sums + column);
-            else sum<false>(q, w + column * GROUP, start + column, sums + column);
-        }
+        const int whole = rows / (2 * TILE) * (2 * TILE);
+        if (whole) run_alike(whole, 2 * TILE, q, w, start, sums);
+        if (whole < rows) run_alike(rows - whole, rows - whole, q + whole * stride, w, start, sums + whole * COLUMNS);
+    }
+
+    void run_alike(int rows, int step, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) {
+        if (step != configured) configure(step);
+        for (long column = 0; column < COLUMNS; column += COLUMNS / 2)
+            for (int row = 0; row < rows; row += step) {
+                if (step > TILE) sum<true>(q + row * stride, w + column * GROUP, start + column, sums + row * COLUMNS + column);
+                else sum<false>(q + row * stride, w + column * GROUP, start + column, sums + row * COLUMNS + column);
+            }
     }
 
     // Tiles of sums and of rows have as many lines as there are rows: nothing behind the last row is read or written.
@@ -105,6 +111,6 @@ void best_panels(const Product &p, long first, long last, float *values, int32_t
 
 }  // namespace
 
-const Kernels AMX_INT8 = {"amx-int8", quantize, unpack, panel, best_panels, attend_avx512, to_float16_avx512, self_attend_avx512};
+const Kernels AMX_INT8 = {"amx-int8", quantize, unpack, panel, best_panels, &FLOATS_AVX512};
 
 }  // namespace hfx

@@ -2,9 +2,8 @@
 //
 // 6 rows x 64 columns of sums stand in 24 of the 32 registers, 4 hold weights, and activations come from memory as
 // broadcasts. 4x4 to 14x2 blocks all reach the peak; 1x4 reaches half of it (latency), 2x4 96 %.
-#include "attention.h"
+#include "floats.h"
 #include "product.h"
-#include "self_attention.h"
 #include <immintrin.h>
 
 namespace hfx {
@@ -73,6 +72,6 @@ struct Block {
 
 }  // namespace
 
-const Kernels AVX512_VNNI = {"avx512-vnni", quantize, unpack, multiply_panel<Block>, best<Block>, attend_avx512, to_float16_avx512, self_attend_avx512};
+const Kernels AVX512_VNNI = {"avx512-vnni", quantize, unpack, multiply_panel<Block>, best<Block>, &FLOATS_AVX512};
 
 }  // namespace hfx

@@ -69,8 +69,9 @@ struct Sizes {
     }
 };
 
-// -128 times each column's sum of bytes, of all inputs, or of each block of int4.
-void fill_start(const Weights &w, int32_t *start) {
+// -128 times each column's sum of bytes, of all inputs, or of each block of int4; and whether they are narrow.
+void fill_start(Weights &w, int32_t *start) {
+    int32_t beyond = w.block != 0;
     const long depth = w.depth / w.blocks();
     int8_t unpacked[MOST_BLOCK * COLUMNS];
     for (long i = 0; i < w.panels * w.blocks(); i++) {
@@ -82,9 +83,13 @@ void fill_start(const Weights &w, int32_t *start) {
         }
         for (long k = 0; k < depth; k += GROUP, values += COLUMNS * GROUP)
             for (int c = 0; c < COLUMNS; c++)
-                for (int j = 0; j < GROUP; j++) sums[c] += values[c * GROUP + j];
+                for (int j = 0; j < GROUP; j++) {
+                    const int32_t value = values[c * GROUP + j];
+                    sums[c] += value, beyond |= (value > 64) | (value < -64);
+                }
         for (int c = 0; c < COLUMNS; c++) start[i * COLUMNS + c] = -128 * sums[c];
     }
+    w.narrow = !beyond;
 }
 
 // One half of a gated product stands in panels of its own.
@@ -238,11 +243,18 @@ struct Prepared {
     uint8_t *extra = nullptr;
 };
 
-void run_panel(void *data, size_t panel) {
+// Rows of a task, which pass by panel after panel: few enough for the second cache.
+constexpr long ROWS_A_TASK = 256;
+
+long panels_of(const Product &p) { return p.weights->panels / (p.gated ? 2 : 1); }
+
+void run_panel(void *data, size_t task) {
     const Prepared &prepared = *static_cast<Prepared *>(data);
     const Product &p = prepared.product;
-    chosen->panel(p, long(panel));
-    const long first = long(panel) * COLUMNS, columns = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
+    const long panel = long(task) % panels_of(p), row = long(task) / panels_of(p) * ROWS_A_TASK;
+    chosen->panel(p.part(row, ROWS_A_TASK), panel);
+    if (row) return;
+    const long first = panel * COLUMNS, columns = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
     for (long i = 0; i < prepared.padding_count; i++)
         memset(p.y + prepared.padding[i] * p.outputs + first, 0, size_t(columns) * sizeof(float));
 }
@@ -258,8 +270,8 @@ Status *run_linear(const Node &node, ort::KernelContext *context) {
         product.residual = residual.as<float>();
     }
     HFX_TRY(make_output(context, 0, prepared.x.shape, node.outputs, reinterpret_cast<void **>(&product.y)));
-    long tasks = node.weights.panels / (node.form->gated ? 2 : 1);
-    return product.count ? api->parallel(context, run_panel, size_t(tasks), &prepared) : nullptr;
+    const long tasks = (product.count + ROWS_A_TASK - 1) / ROWS_A_TASK * panels_of(product);
+    return tasks ? api->parallel(context, run_panel, size_t(tasks), &prepared) : nullptr;
 }
 
 constexpr long PANELS_A_TASK = 8;
@@ -413,9 +425,10 @@ const Title TITLES[] = {
     {"Int8LinearGeluTanh", "Int8LinearGatedGeluTanh", Activation::gelu_tanh},
     {"Int8LinearQuickGelu", "Int8LinearGatedQuickGelu", Activation::quick_gelu},
     {"Int8LinearSilu", "Int8LinearGatedSilu", Activation::silu},
+    {"Int8LinearTanh", "Int8LinearGatedTanh", Activation::tanh},
 };
 
-Form forms[32];
+Form forms[40];
 size_t form_count = 0;
 
 void make_forms() {
@@ -444,8 +457,8 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
     if (api != given) return base->api(1)->fail(ort::FAIL, "hfx: another ONNX Runtime of this process has these operators");
     if (!chosen) chosen = kernels();
-    if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni and none");
-    if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8");
+    if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx-vnni, avx2 and none");
+    if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has no AVX2 with FMA and F16C");
     if (!cpu_memory) HFX_TRY(api->cpu_memory(&cpu_memory));
     if (!domain) {
         make_forms();
@@ -454,6 +467,7 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
         for (size_t i = 0; i < form_count; i++) HFX_TRY(api->add_operator(whole, &forms[i]));
         HFX_TRY(add_attention_operators(whole));
         HFX_TRY(add_self_attention(whole));
+        HFX_TRY(add_float_operators(whole));
         domain = whole;  // after a failure the next session begins anew, not with a part of the operators
     }
     return api->add_domain(options, domain);

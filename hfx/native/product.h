@@ -58,20 +58,21 @@ template <typename Sum> Floats score(const Product &p, long column, long row, co
 // those of int4's blocks.
 template <Activation A, typename Sum>
 void finish(const Product &p, long panel, long row, int rows, const Sum *sums, const Sum *gated_sums) {
-    const Weights &w = *p.weights;
-    for (int j = 0; j < COLUMNS / WIDTH; j++) {
-        long column = panel * COLUMNS + j * WIDTH, left = p.outputs - column;
-        if (left <= 0) break;
-        for (int i = 0; i < rows; i++) {
-            long at = i * COLUMNS + j * WIDTH, place = (p.places ? p.places[row + i] : row + i) * p.outputs + column;
-            Floats v = activate<A>(scaled(p, column, row + i, sums + at));
-            if (p.gated) v *= scaled(p, column + w.panels / 2 * COLUMNS, row + i, gated_sums + at);
-            if (left >= WIDTH) {
-                if (p.residual) v += load<Floats>(p.residual + place);
-                store(p.y + place, v);
+    const long first = panel * COLUMNS, gated = p.weights->panels / 2 * COLUMNS;
+    const long left = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
+    for (int i = 0; i < rows; i++) {
+        const long place = (p.places ? p.places[row + i] : row + i) * p.outputs + first;
+        for (int j = 0; j < COLUMNS; j += WIDTH) {
+            const int some = int(left - j);
+            if (some <= 0) break;
+            Floats v = activate<A>(scaled(p, first + j, row + i, sums + i * COLUMNS + j));
+            if (p.gated) v *= scaled(p, first + gated + j, row + i, gated_sums + i * COLUMNS + j);
+            if (some >= WIDTH) {
+                if (p.residual) v += load<Floats>(p.residual + place + j);
+                store(p.y + place + j, v);
             } else {
-                if (p.residual) v += load_some(p.residual + place, int(left));
-                store_some(p.y + place, v, int(left));
+                if (p.residual) v += load_some(p.residual + place + j, some);
+                store_some(p.y + place + j, v, some);
             }
         }
     }
@@ -85,6 +86,7 @@ template <typename Sum> void finish(const Product &p, long panel, long row, int 
     case Activation::gelu_tanh: return finish<Activation::gelu_tanh>(p, panel, row, rows, sums, gated_sums);
     case Activation::quick_gelu: return finish<Activation::quick_gelu>(p, panel, row, rows, sums, gated_sums);
     case Activation::silu: return finish<Activation::silu>(p, panel, row, rows, sums, gated_sums);
+    case Activation::tanh: return finish<Activation::tanh>(p, panel, row, rows, sums, gated_sums);
     }
 }
 
@@ -192,12 +194,7 @@ template <typename Block>
 void best(const Product &whole, long first, long last, float *values, int32_t *columns) {
     alignas(64) Best found[BEST_ROWS];
     for (long row = 0; row < whole.count; row += BEST_ROWS) {
-        Product p = whole;
-        p.count = whole.count - row < BEST_ROWS ? whole.count - row : BEST_ROWS;
-        p.rows += row * whole.weights->depth;
-        p.row_scale += row * whole.weights->blocks();
-        if (p.y) p.y += row * whole.outputs;
-        if (p.outliers) p.outlier_inputs += row * p.outliers;
+        const Product p = whole.part(row, BEST_ROWS);
         for (long i = 0; i < p.count; i++) found[i] = {all(-__builtin_inff()), Ints{} + int(whole.outputs)};
         best_of_panels<Block>(p, first, last, found);
         for (long i = 0; i < p.count; i++) {

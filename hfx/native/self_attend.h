@@ -121,12 +121,29 @@ void rotate(const float *x, const float *cos, const float *sin, long dim, float 
     }
 }
 
+// Rows become columns, in four rounds: each puts the numbers of row i and of row i + 8 by turns into rows 2 i and 2 i + 1.
+void transpose(Floats *square) {
+    for (int round = 0; round < 4; round++) {
+        Floats before[WIDTH];
+        for (int i = 0; i < WIDTH; i++) before[i] = square[i];
+        for (int i = 0; i < WIDTH / 2; i++) {
+            Floats a = before[i], b = before[i + WIDTH / 2];
+            square[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            square[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+    }
+}
+
 // The keys of all tokens, [dim][columns], zeros behind the last; where they are rotated, one after the other in `rotated`.
 void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated) {
     for (long first = 0; first < columns && !a.cos; first += WIDTH)
-        for (long d = 0; d < a.dim; d++)
-            for (long token = first; token < first + WIDTH; token++)
-                keys[d * columns + token] = token < a.width ? a.key[token * a.stride + d] : 0.0f;
+        for (long d = 0; d < a.dim; d += WIDTH) {
+            Floats square[WIDTH];
+            for (long i = 0; i < WIDTH; i++)
+                square[i] = first + i < a.width ? load<Floats>(a.key + (first + i) * a.stride + d) : Floats{};
+            transpose(square);
+            for (long i = 0; i < WIDTH; i++) store(keys + (d + i) * columns + first, square[i]);
+        }
     for (long token = 0; token < columns && a.cos; token++) {
         const bool inside = token < a.width;
         if (inside) rotate(a.key + token * a.stride, a.cos + token * a.dim, a.sin + token * a.dim, a.dim, rotated);
@@ -195,9 +212,10 @@ void self_attend(const SelfAttention &a) {
             sums[i] = weigh(scores + i * columns, added[0], added[1], a.width, a.scale);
         }
         multiply_all({scores, a.value, out, columns, a.stride, a.out_stride, a.width}, rows, a.dim);
-        for (long i = 0; i < rows; i++)
-            for (long d = 0; d < a.dim; d += WIDTH)
-                store(out + i * a.out_stride + d, load<Floats>(out + i * a.out_stride + d) / sums[i]);
+        for (long i = 0; i < rows; i++) {
+            const float share = 1.0f / sums[i];
+            for (long d = 0; d < a.dim; d += WIDTH) store(out + i * a.out_stride + d, load<Floats>(out + i * a.out_stride + d) * share);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 // mask, SourceAttention without, either with a bias; SelfAttentionRotary rotates queries and keys, SelfAttentionDisentangled
 // multiplies them by keys and queries of relative positions too, SelfAttentionHeads reads all three by head. Behind the last
 // token of a text, where that is given, results are 0.
-#include "self_attention.h"
+#include "floats.h"
 #include "context.h"
 #include <stdlib.h>
 
@@ -66,7 +66,7 @@ void attend_head(void *data, size_t task) {
         return;
     }
     a.buffer = static_cast<float *>(buffer);
-    chosen->self_attend(a);
+    chosen->floats->self_attend(a);
     free(buffer);
 }
 

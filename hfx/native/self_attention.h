@@ -33,7 +33,4 @@ inline long self_attention_buffer(long width, long dim, long buckets) {
     return (dim + SELF_ATTENTION_QUERIES) * columns + (SELF_ATTENTION_QUERIES + 1) * dim + of_positions;
 }
 
-void self_attend_avx512(const SelfAttention &);
-void self_attend_avx(const SelfAttention &);
-
 }  // namespace hfx

@@ -8,6 +8,7 @@ that Python steps alone can do. The tokenizer's Python process, the net's and th
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shutil
 from pathlib import Path
@@ -22,8 +23,6 @@ from hfx.triton.installation import ONNXRUNTIME
 from hfx.triton.models import KIND_CPU, read_config
 
 Steps = Literal["native", "python"]
-BACKEND = "hfx"
-LIBRARY_OF_BACKEND = f"libtriton_{BACKEND}.so"
 NET = "net"  # the version folder of NAME_net, in the one model's
 INSTANCES = 2  # one runs the net, the other takes requests meanwhile
 
@@ -33,23 +32,33 @@ def runtime_library(package: Path) -> Path | None:
     return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
 
 
-def prepare_encoders(repository: Path, backend: str | None, native: bool) -> None:
+def prepare_encoders(repository: Path, backend: str | None, native: bool) -> dict[str, str]:
     """Make of each encoder in `repository` what is served on this machine.
 
     One model, where it can be and `native` models are wanted; the nets of the others run in `backend`, hfx's
-    onnxruntime in Python, if there is one.
+    onnxruntime in Python, if there is one. Returns, by name, why encoders keep their steps though `native` ones are
+    wanted.
     """
+    kept = dict[str, str]()
     spec = importlib.util.find_spec(ONNXRUNTIME) if native else None
     runtime = runtime_library(Path(spec.origin).parent) if spec and spec.origin else None
     for folder in model_folders(repository):
-        if runtime and not why_not(repository, folder.name):
+        net = repository / (folder.name + NET_SUFFIX)
+        if not (net.is_dir() and (folder / MANIFEST_FILE).is_file()):
+            continue
+        reason = why_not(repository, folder.name) if runtime else f"the library of {ONNXRUNTIME} was not found"
+        if not reason:
             merge(repository, folder.name, str(runtime))
-        elif backend not in (None, ONNXRUNTIME) and (folder / MANIFEST_FILE).is_file():
-            _use_backend(repository / (folder.name + NET_SUFFIX), str(backend))
+            continue
+        if native:
+            kept[folder.name] = reason
+        if backend not in (None, ONNXRUNTIME):
+            _use_backend(net, str(backend))
+    return kept
 
 
 def _use_backend(net: Path, backend: str) -> None:
-    for path in (net / CONFIG, *net.glob("configs/*.pbtxt")) if net.is_dir() else ():
+    for path in (net / CONFIG, *net.glob("configs/*.pbtxt")):
         config = read_config(path)
         if config.backend == ONNXRUNTIME:
             config.backend = backend
@@ -89,15 +98,19 @@ def merge(repository: Path, name: str, runtime: str) -> None:
     """
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     folder, version = repository / name, repository / name / "1"
+    library = tokenize / "1" / LIBRARY
+    # Triton keeps a library by its path for as long as it runs, so that another one needs another name.
+    backend = f"hfx_{hashlib.sha256(library.read_bytes()).hexdigest()[:12]}"
     moves = {
         tokenize / "1" / COMPILED_TOKENIZER: version / COMPILED_TOKENIZER,
-        tokenize / "1" / LIBRARY: version / LIBRARY_OF_BACKEND,
+        library: version / f"libtriton_{backend}.so",
         tokenize / "1" / "settings.json": version / "settings.json",
         tokenize / "warmup": folder / "warmup",
         last / "1" / "settings.json": version / "answer.json",
         net / "1": version / NET,  # whole: it may be a link, and ONNX files have their weights beside them
     }
     config = read_config(folder / CONFIG)
+    config.backend = backend
     _change(config, read_config(config_path(net, "cpu")), read_config(tokenize / CONFIG), runtime)
     for source, target in moves.items():
         if source.exists():
@@ -111,11 +124,10 @@ def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
     """Turn the configuration of the ensemble into the one model's: the same tensors, the parameters of the steps."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
-    config.backend = BACKEND
     config.instance_group.add(count=INSTANCES, kind=KIND_CPU)
     config.model_warmup.extend(tokenize.model_warmup)
     settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
-    settings.pop(OPERATORS_SHA256, None)  # they are in LIBRARY_OF_BACKEND, whose tokenizer and operators are one file
+    settings.pop(OPERATORS_SHA256, None)  # they are in the backend's library, which has all in one file
     model = settings.get(MODEL_FILE) or net.default_model_filename or "model.onnx"
     for key, value in (settings | {MODEL_FILE: f"{NET}/{model}", ONNXRUNTIME: runtime}).items():
         config.parameters[key].string_value = value

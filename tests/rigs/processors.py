@@ -28,7 +28,12 @@ def _has_native() -> bool:
 
 
 FLAGS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\nflags")[2].partition("\n")[0].split())
-ALL_KERNELS = {"avx512-vnni": "avx512_vnni", "avx-vnni": "avx_vnni", "amx-int8": "amx_int8"}  # with Linux's name
+ALL_KERNELS = {
+    "avx512-vnni": "avx512_vnni",
+    "avx-vnni": "avx_vnni",
+    "amx-int8": "amx_int8",
+    "avx2": "avx2",
+}  # with Linux's name
 KERNELS = [name for name, flag in ALL_KERNELS.items() if flag in FLAGS]  # that run here
 HAS_NATIVE = _has_native()  # whether hfx's own operators are built, and run here
 HAS_BFLOAT16 = multiplies_bfloat16()  # whether OpenVINO computes in it here

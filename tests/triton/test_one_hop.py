@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from hfx.manifest import hash_file, read_manifest, write_manifest
+from hfx.names import MANIFEST_FILE
+from hfx.native.build import LIBRARY
 from hfx.python_backends.errors import split_prefixes
 from hfx.triton import EmbeddedServer
 from hfx.triton.one_hop import why_not
@@ -186,3 +190,27 @@ def test_its_death_is_that_of_the_server(repository: Path, tmp_path: Path) -> No
         wait_until(lambda: server.fault() != "")
         server.restart()
         assert outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")})) == expected
+
+
+def test_a_model_published_with_another_library_is_served_by_that(repository: Path, tmp_path: Path) -> None:
+    name = "sentiment-fp32"
+    for end in ("", "_tokenize", "_net", "_postprocess"):
+        shutil.copytree(repository / f"{name}{end}", tmp_path / f"{name}{end}")
+    asked = Sent({"text_input": rows("I love it")})
+    with EmbeddedServer(tmp_path, private=True) as server, triton.InferenceServerClient(server.grpc_url) as client:
+        expected, before = outcome(client, name, asked), libraries(server)
+        with (tmp_path / f"{name}_tokenize/1" / LIBRARY).open("ab") as library:
+            library.write(b"of another version of hfx")
+        path = tmp_path / name / MANIFEST_FILE
+        manifest = read_manifest(path)
+        files = {file: hash_file(tmp_path / file) for file in manifest.files}
+        write_manifest(replace(manifest, files=files), path)
+        server.loaded.reload(name)
+        assert len(before) == 1 and len(libraries(server) - before) == 1
+        assert outcome(client, name, asked) == expected
+
+
+def libraries(server: EmbeddedServer) -> set[str]:
+    """The names of the backend's libraries that the server has mapped."""
+    lines = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
+    return {Path(line.split()[5]).name for line in lines if "libtriton_hfx_" in line}

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import onnx
 import torch
 from torch import nn
 from torch.nn import functional
@@ -41,13 +40,6 @@ def as_operators(model: PreTrainedModel) -> Iterator[None]:
                     stack.callback(setattr, layer.attention, "self", own)
                     layer.attention.self = _Disentangled(own, encoder.get_rel_embedding()).eval()
         yield
-
-
-def define(model: onnx.ModelProto) -> None:
-    """Add the operator's definition to a graph that has nodes of it."""
-    if any(node.domain == operators.DOMAIN for node in model.graph.node):
-        opset = next(entry.version for entry in model.opset_import if not entry.domain)
-        model.functions.append(operators.function(operators.DISENTANGLED, opset))
 
 
 def _is_operator(attention: Any) -> bool:

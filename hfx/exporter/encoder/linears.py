@@ -70,13 +70,22 @@ def is_transposed(node: onnx.NodeProto) -> bool:
 
 def quantizable(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> str:
     """Name of the weight when `node` multiplies by one that is worth quantizing, else empty."""
+    name = _multiplied(node, weights)
+    return name if name and _outputs(node, weights[name]) >= SMALLEST_QUANTIZED_WIDTH else ""
+
+
+def _outputs(node: onnx.NodeProto, weight: onnx.TensorProto) -> int:
+    return int(weight.dims[0 if is_transposed(node) else 1])
+
+
+def _multiplied(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> str:
+    """Name of the weight when `node` multiplies by one, else empty."""
     if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
         return ""
     plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}  # torch writes no other Gemm
     if any(a.name in plain and helper.get_attribute_value(a) != plain[a.name] for a in node.attribute):
         return ""
-    weight = weights[node.input[1]]
-    return node.input[1] if weight.dims[0 if is_transposed(node) else 1] >= SMALLEST_QUANTIZED_WIDTH else ""
+    return str(node.input[1])
 
 
 def read_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
@@ -105,6 +114,16 @@ def find_linears(graph: GraphView) -> list[FoundLinear]:
             taken.update(linear.nodes)
             found.append(linear)
     return _gated(graph, found)
+
+
+def find_small_linears(graph: GraphView) -> list[FoundLinear]:
+    """The other linears of the main graph, heads of a few labels: products with their biases."""
+    found = []
+    for position, node in enumerate(graph.nodes):
+        name = _multiplied(node, graph.weights)
+        if name and not quantizable(node, graph.weights) and graph.has_constant_bias(node):
+            found.append(graph.product(position, node, graph.weights[name]))
+    return found
 
 
 def _gated(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundLinear]:
@@ -168,12 +187,19 @@ class GraphView:
 
     def linear(self, position: int, node: onnx.NodeProto, weight: onnx.TensorProto) -> FoundLinear:
         """The linear whose product is made at `position`."""
-        transposed = is_transposed(node)
-        linear = FoundLinear(node.input[0], node.input[1], transposed, node.output[0], (position,))
-        linear = self._with_bias(linear, weight.dims[0 if transposed else 1])
+        linear = self.product(position, node, weight)
         if activated := self._activated(linear):
             return activated
         return self._with_residual(linear)
+
+    def product(self, position: int, node: onnx.NodeProto, weight: onnx.TensorProto) -> FoundLinear:
+        """The same without what may follow its bias."""
+        linear = FoundLinear(node.input[0], node.input[1], is_transposed(node), node.output[0], (position,))
+        return self._with_bias(linear, _outputs(node, weight))
+
+    def vector(self, name: str) -> int | None:
+        """The size of a constant with one dimension; None for any other tensor."""
+        return int(self.floats[name].dims[0]) if name in self.floats and len(self.floats[name].dims) == 1 else None
 
     def outputs(self, linear: FoundLinear) -> int:
         """How many numbers it makes of a token."""

@@ -7,10 +7,12 @@ ragged.py).
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hfx.errors import CheckpointCorrupt
@@ -110,15 +112,45 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
         return _token(hidden, (weights * places).argmax(dim=1)) * weights.amax(dim=1, keepdim=True)
     if mode == "weightedmean":
         weights = weights * (places / SCALE)
-    # A product, not a sum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than those of a
-    # row in a batch, and the last bit of an embedding would depend on its batch.
-    total = torch.matmul(weights.unsqueeze(1), hidden).squeeze(1)
-    count = weights.sum(dim=1, keepdim=True).clamp(min=TINY)
+    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
+    # the last bit of an embedding would depend on its batch.
+    total: torch.Tensor = _operators().token_sum(weights, hidden)
+    # Of integers, which is exact.
+    whole = weights if mode == "weightedmean" else weights.to(torch.int64)
+    count = whole.sum(dim=1, keepdim=True).to(hidden.dtype).clamp(min=TINY)
     return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
 
 
 def _token(hidden: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return hidden.gather(1, at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])).squeeze(1)
+
+
+@functools.cache
+def _operators() -> SimpleNamespace:
+    """Functions of torch that a trace has as hfx's operators."""
+    import torch
+
+    from hfx.exporter.graph.operators import DOMAIN
+
+    class TokenSum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, weights: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+            return torch.matmul(weights.unsqueeze(1), hidden).squeeze(1)
+
+        @staticmethod
+        def symbolic(graph: Any, weights: Any, hidden: Any) -> Any:
+            return graph.op(f"{DOMAIN}::TokenSum", weights, hidden)
+
+    class UnitNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.normalize(x, dim=-1, eps=NORM_FLOOR)
+
+        @staticmethod
+        def symbolic(graph: Any, x: Any) -> Any:
+            return graph.op(f"{DOMAIN}::UnitNorm", x, epsilon_f=NORM_FLOOR)
+
+    return SimpleNamespace(token_sum=TokenSum.apply, unit_norm=UnitNorm.apply)
 
 
 def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
@@ -134,7 +166,7 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
 
     class Normalize(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.div(x, torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=NORM_FLOOR))
+            return _operators().unit_norm(x)  # type: ignore[no-any-return]
 
     class Truncate(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -188,6 +220,7 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
     from onnx import TensorProto, helper
 
     from hfx.exporter.encoder.ragged import assign, rename
+    from hfx.exporter.graph.operators import DOMAIN, define
 
     (value,) = (value for value in model.graph.output if value.name == hidden)
     states = torch.ones(*TRACED, value.type.tensor_type.shape.dim[-1].dim_value)
@@ -204,6 +237,7 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
             output_names=["pooled"],
             dynamic_axes={"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "pooled": {0: "rows"}},
             opset_version=OPSET,
+            custom_opsets={DOMAIN: 1},
             dynamo=False,
         )
         traced = onnx.compose.add_prefix(onnx.load(file), PREFIX)
@@ -217,14 +251,16 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
     model.graph.node.extend(traced.graph.node)
     model.graph.initializer.extend(traced.graph.initializer)
     assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width])])
+    define(model)
 
 
 def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
-    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as products.
+    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as one operator.
 
     For the reason given in `append_pooling`: they are then the same alone and in any batch.
     """
     from hfx.exporter.encoder.ragged import NodeList, assign
+    from hfx.exporter.graph.operators import DOMAIN, define
 
     graph = model.graph
     made = {name: node for node in graph.node for name in node.output}
@@ -240,13 +276,13 @@ def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
             continue
         (hidden,) = others
         before, out = len(added.nodes), node.output[0]
-        row = added.add("Transpose", [weights], out + ".row", perm=[0, 2, 1])
-        total = added.add("MatMul", [row, hidden], out + ".total")
-        added.add("Squeeze", [total, added.const("tokens_axis", [1])], out)
+        row = added.add("Squeeze", [weights, added.const("last_axis", [-1])], out + ".row")
+        added.add("TokenSum", [row, hidden], out, domain=DOMAIN)
         added.nodes[-1].output[0] = out
         nodes += added.nodes[before:]
     assign(graph.node, nodes)
     graph.initializer.extend(added.constants.values())
+    define(model)
 
 
 def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -> bool:

@@ -6,7 +6,7 @@ long as the text is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,18 +49,27 @@ def measure(model: onnx.ModelProto) -> Measured:
 
 def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
     """All inputs, constants and results of the main graph with a batch of these sizes; large constants are zeros."""
+    feed = batch_of(model.graph, rows, sequences, width)
+    small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if _is_small(each)}
+    return small | feed | run_without_weights(model, feed)
+
+
+def run_without_weights(
+    model: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], wanted: Sequence[str] = ()
+) -> dict[str, NDArray[np.generic]]:
+    """The results `wanted`, or all, of the main graph on `feed`; large constants are zeros."""
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
     graph = onnx.GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input)
-    feed = _feed(model.graph, rows, sequences, width)
+    fed = dict(feed)
     for each in model.graph.initializer:
-        if each.ByteSize() <= LARGEST_CONSTANT:
+        if _is_small(each):
             graph.initializer.append(each)
         else:
             graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
             # Zeros that are read only take no memory.
-            feed[each.name] = np.zeros([*each.dims], helper.tensor_dtype_to_np_dtype(each.data_type))
-    made = [name for node in graph.node for name in node.output if name]
+            fed[each.name] = np.zeros([*each.dims], helper.tensor_dtype_to_np_dtype(each.data_type))
+    made = [*wanted] or [name for node in graph.node for name in node.output if name]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     skeleton = onnx.ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
@@ -69,11 +78,14 @@ def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[
     options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     session = InferenceSession(skeleton.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    results = dict(zip(made, session.run(made, feed), strict=True))
-    return {each.name: numpy_helper.to_array(each) for each in graph.initializer} | feed | results
+    return dict(zip(made, session.run(made, fed), strict=True))
 
 
-def _feed(graph: onnx.GraphProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
+def _is_small(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.ByteSize() <= LARGEST_CONSTANT)
+
+
+def batch_of(graph: onnx.GraphProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
     """The inputs of a batch of these sizes, all of whose tokens are real ones with the id 0."""
     item = next((value for value in graph.input if value.name == ITEM_SHAPE), None)
     of_sequences = item is not None and item.type.tensor_type.shape.dim[1].dim_value == 2

@@ -13,7 +13,8 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
-from hfx.exporter.encoder.build import build_graph, inlined, remove, rename, save
+from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rename, save
+from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import make_pooler
@@ -77,6 +78,8 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint)
     graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
+    simplify_masks(graph, plan.max_length)
+    graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(artefacts, graph=graph, inputs=inputs)
 

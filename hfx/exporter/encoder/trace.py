@@ -13,7 +13,7 @@ import contextlib
 import inspect
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,8 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int) -> onnx.Mo
     """
     import torch
 
-    from hfx.exporter.encoder.disentangled import as_operators, define
+    from hfx.exporter.encoder.disentangled import as_operators
+    from hfx.exporter.graph.operators import define
 
     inputs = token_inputs(model)
     wrapped = _positional(model, inputs, tuple(outputs))
@@ -157,6 +158,7 @@ def traceable(model: PreTrainedModel) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         _pool_at_the_last_end(model, stack)
         _keep_one_set_of_positions(model, stack)
+        _tabulate_positions(model, stack)
         _part_gates(model, stack)
         _zero_padding(model, stack)
         yield
@@ -198,6 +200,41 @@ def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitSta
     if hasattr(module, "build_rpos"):
         stack.callback(setattr, module, "build_rpos", module.build_rpos)
         module.build_rpos = lambda query_layer, key_layer, relative_pos, *settings: relative_pos
+
+
+def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
+    """Angles of rotary positions, and MPNet's buckets of distances, are read from tables, not computed in each run.
+
+    Sines and logarithms are then the exporting machine's on every processor, and a bucket is not another one where a
+    logarithm's last bit is. A text is no longer than its positions.
+    """
+    import torch
+
+    longest = int(getattr(model.config, "max_position_embeddings", 0))
+
+    class Rotary(torch.nn.Module):
+        def __init__(self, own: Any) -> None:
+            super().__init__()
+            kinds: list[Any] = [(kind,) for kind in getattr(own, "layer_types", ())] or [()]
+            places = torch.zeros(1), torch.arange(longest)[None]
+            self.tables = {kind: [table[0] for table in own(*places, *kind)] for kind in kinds}
+
+        def forward(self, x: torch.Tensor, position_ids: torch.Tensor, *kind: str) -> Any:
+            return tuple(table[position_ids] for table in self.tables[kind])
+
+    def buckets_of(bucket: Any) -> Callable[..., torch.Tensor]:
+        buckets = bucket(torch.arange(-longest, longest))
+        return lambda distance, **_: buckets[distance + longest]
+
+    for module in list(model.modules()):
+        own, bucket = getattr(module, "rotary_emb", None), getattr(module, "relative_position_bucket", None)
+        types = getattr(own, "rope_type", ())
+        if types and {"default"} == set(types.values() if isinstance(types, dict) else [types]):
+            stack.callback(setattr, module, "rotary_emb", own)
+            setattr(module, "rotary_emb", Rotary(own).eval())  # noqa: B010 (mypy refuses the attribute)
+        if bucket is not None:
+            stack.callback(delattr, module, "relative_position_bucket")  # the method of the class shows again
+            setattr(module, "relative_position_bucket", buckets_of(bucket))  # noqa: B010
 
 
 def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:

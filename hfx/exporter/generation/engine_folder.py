@@ -81,7 +81,11 @@ def write_engine_folder(
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
     if max_length is not None:
         net = _of_length(net, max_length)
-    net = balanced(net, formats, levels)
+    return write_net(balanced(net, formats, levels), folder, formats, levels, library)
+
+
+def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Path | None = None) -> EngineSpec:
+    """Write the engine folder of `net`, as `write_engine_folder` does."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with WeightFile(folder / WEIGHTS) as weights:

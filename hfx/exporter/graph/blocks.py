@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 CHUNK_BYTES = 16 << 20  # a large tensor is read in pieces of this many bytes, so that no second copy of it is made
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu", "tanh"]
 Kind = Literal["decoder", "encoder-decoder"]
 FloatArray = NDArray[np.float32]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hfx.exporter.graph import operators
 from hfx.exporter.graph.attention import (
     SOURCE_SEQLENS_K,
     SOURCE_TOTAL_LENGTH,
@@ -30,7 +31,7 @@ from hfx.exporter.graph.attention import (
     step_bias,
 )
 from hfx.exporter.graph.blocks import Attention, CrossAttention, Linear, Net, Norm, Stack
-from hfx.exporter.graph.linear import HeadWriter, LinearWriter
+from hfx.exporter.graph.linear import PREFIXES, HeadWriter, LinearWriter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value, WeightFile
 from hfx.exporter.quantize.generator import Formats, WeightFormat
 
@@ -119,7 +120,7 @@ class GeneratorWriter:
 
     def _writer(self, name: str) -> GraphWriter:
         compute = np.float16 if self.formats.linear == "fp16" else np.float32
-        return GraphWriter(f"{self.net.family}_{name}", self.weights, compute)
+        return GraphWriter(f"{self.net.family}_{name}", self.weights, compute, self.formats.linear in PREFIXES)
 
     def _stack(
         self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend | None = None
@@ -163,7 +164,8 @@ def log_softmax_graph(path: Path, vocab_size: int) -> None:
     """scores [rows, vocabulary] -> log_probs [rows, vocabulary]."""
     writer = GraphWriter("log_softmax", None)
     scores = writer.input("scores", np.float32, ["rows", vocab_size])
-    writer.output("log_probs", np.float32, ["rows", vocab_size], writer.node("LogSoftmax", [scores], axis=-1))
+    op = writer.defined("LogSoftmax", operators.function)
+    writer.output("log_probs", np.float32, ["rows", vocab_size], writer.node(op, [scores], operators.DOMAIN))
     writer.save(path)
 
 
@@ -180,6 +182,8 @@ def top_k_graph(path: Path) -> None:
 
 def norm(writer: GraphWriter, x: Value, block: Norm, dtype: FloatType) -> Value:
     """`block` of x [tokens, hidden], which is `dtype`."""
+    if writer.native:
+        return _native_norm(writer, x, block)
     if block.kind == "layer":
         return writer.node(
             "LayerNormalization", [x, *_parameters(writer, block, dtype)], axis=-1, epsilon=block.epsilon
@@ -189,6 +193,14 @@ def norm(writer: GraphWriter, x: Value, block: Norm, dtype: FloatType) -> Value:
     mean = writer.node("ReduceMean", [square, writer.const([-1], np.int64)], keepdims=1)
     root = writer.node("Sqrt", [writer.node("Add", [mean, writer.const(block.epsilon, dtype)])])
     return writer.node("Mul", [writer.node("Div", [x, root]), *_parameters(writer, block, dtype)])
+
+
+def _native_norm(writer: GraphWriter, x: Value, block: Norm) -> Value:
+    parameters = _parameters(writer, block, np.float32)
+    if block.kind == "layer" and block.bias is None:
+        parameters.append(writer.zeros(block.weight.shape[0]))
+    op = writer.defined("LayerNorm" if block.kind == "layer" else "RmsNorm", operators.function)
+    return writer.node(op, [x, *parameters], operators.DOMAIN, epsilon=block.epsilon)
 
 
 def skip_norm(writer: GraphWriter, x: Value, residual: Value, block: Norm, dtype: FloatType) -> tuple[Value, Value]:

@@ -33,8 +33,8 @@ def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter 
         return writer.node("BiasGelu", [x, added], CONTRIB) if added else writer.node("Gelu", [x], CONTRIB)
     if added:
         x = writer.node("Add", [x, added])
-    if kind == "relu":
-        return writer.node("Relu", [x])
+    if kind in ("relu", "tanh"):
+        return writer.node(kind.capitalize(), [x])
     # x * sigmoid(alpha * x): silu is quick_gelu with alpha 1
     return writer.node("QuickGelu", [x], CONTRIB, alpha=1.0 if kind == "silu" else QUICK_GELU_ALPHA)
 
@@ -116,7 +116,11 @@ class LinearWriter:
 
     def _product(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
         """x [rows, inputs] times the transposed `weight`, plus `bias`."""
-        return self.writer.node("Gemm", [x, self.writer.vector(weight, self.dtype), bias], transB=1)
+        writer, matrix = self.writer, self.writer.vector(weight, self.dtype)
+        if not writer.native:
+            return writer.node("Gemm", [x, matrix, bias], transB=1)
+        op = writer.defined("FloatLinear", operators.function)
+        return writer.node(op, [x, matrix, bias or writer.zeros(weight.shape[0])], operators.DOMAIN)
 
     def _quantized_linear(self, op: str, x: Value, linear: Linear, *more: Value) -> Value:
         halves = 2 if "Gated" in op else 1
@@ -150,8 +154,7 @@ class LinearWriter:
         """The bias, or zeros."""
         if linear.bias is not None:
             return self.writer.vector(linear.bias, np.float32)
-        outputs = linear.weight.shape[0]
-        return self.writer.weight(f"zeros.{outputs}", np.float32, (outputs,), lambda: [np.zeros(outputs, np.float32)])
+        return self.writer.zeros(linear.weight.shape[0])
 
 
 def _quantized(

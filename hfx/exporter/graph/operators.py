@@ -23,13 +23,14 @@ import onnx.parser
 from hfx.exporter.graph.attention_definitions import ATTENTION
 from hfx.exporter.graph.blocks import Activation
 
-DOMAIN, DISENTANGLED = "hfx", "SelfAttentionDisentangled"
+DOMAIN, CONTRIB, DISENTANGLED = "hfx", "com.microsoft", "SelfAttentionDisentangled"
 SUFFIXES: dict[Activation, str] = {
     "relu": "Relu",
     "gelu": "Gelu",
     "gelu_tanh": "GeluTanh",
     "quick_gelu": "QuickGelu",
     "silu": "Silu",
+    "tanh": "Tanh",
 }
 # y of x, for each activation.
 ACTIVATIONS = {
@@ -38,6 +39,7 @@ ACTIVATIONS = {
     "GeluTanh": "com.microsoft.FastGelu(x)",
     "QuickGelu": "com.microsoft.QuickGelu <alpha = 1.702> (x)",
     "Silu": "com.microsoft.QuickGelu <alpha = 1.0> (x)",
+    "Tanh": "Tanh(x)",
 }
 OPSET = 21
 HEADER = '<domain: "hfx", opset_import: ["" : {opset}, "com.microsoft" : 1]>'.format
@@ -164,6 +166,44 @@ ROWS = """
     column = Unsqueeze (scales, rest)
     y = Mul (floats, column)"""
 
+# What lies between the products; the library computes it in one order of sums on every processor.
+FLOATS = {
+    "LayerNorm": """<epsilon> (x, weight, bias) => (y) {
+    y = LayerNormalization <axis = -1, epsilon: float = @epsilon> (x, weight, bias)
+}""",
+    "RmsNorm": """<epsilon> (x, weight) => (y) {
+    least = Constant <value_float: float = @epsilon> ()
+    last = Constant <value = int64[1] {-1}> ()
+    square = Mul (x, x)
+    mean = ReduceMean <keepdims = 1> (square, last)
+    raised = Add (mean, least)
+    root = Sqrt (raised)
+    normed = Div (x, root)
+    y = Mul (normed, weight)
+}""",
+    "UnitNorm": """<epsilon> (x) => (y) {
+    least = Constant <value_float: float = @epsilon> ()
+    last = Constant <value = int64[1] {-1}> ()
+    length = ReduceL2 <keepdims = 1> (x, last)
+    divisor = Max (length, least)
+    y = Div (x, divisor)
+}""",
+    "FloatLinear": """(x, weight, bias) => (y) {
+    matrix = Transpose <perm = [1, 0]> (weight)
+    product = MatMul (x, matrix)
+    y = Add (product, bias)
+}""",
+    "TokenSum": """(weights, hidden) => (y) {
+    one = Constant <value = int64[1] {1}> ()
+    row = Unsqueeze (weights, one)
+    total = MatMul (row, hidden)
+    y = Squeeze (total, one)
+}""",
+    "LogSoftmax": """(x) => (y) {
+    y = LogSoftmax <axis = -1> (x)
+}""",
+}
+
 
 @dataclass(frozen=True)
 class Products:
@@ -184,8 +224,19 @@ PRODUCTS = {
 
 def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
     """The definition of an operator of hfx/native in those that every ONNX Runtime has, for a model of that opset."""
-    text = op + ATTENTION[op] if op in ATTENTION else _linear(op, PRODUCTS[op[:4]], op[4:])
+    written = FLOATS | ATTENTION
+    text = op + written[op] if op in written else _linear(op, PRODUCTS[op[:4]], op[4:])
     return onnx.parser.parse_function(f"{HEADER(opset=opset)}\n{text}")
+
+
+def define(model: onnx.ModelProto) -> None:
+    """Add the definitions of the operators that the graph has nodes of, and the domains that these need."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    used = {node.op_type for node in model.graph.node if node.domain == DOMAIN}
+    new = sorted(used - {each.name for each in model.functions})
+    model.functions.extend(function(op, versions[""]) for op in new)
+    needed = (CONTRIB, DOMAIN) if used else ()
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in needed if domain not in versions)
 
 
 def _linear(op: str, products: Products, form: str) -> str:

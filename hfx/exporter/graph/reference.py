@@ -38,6 +38,7 @@ ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
     "quick_gelu": lambda x: x * special.expit(1.702 * x),
     "silu": lambda x: x * special.expit(x),
     "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
 }
 
 

@@ -67,11 +67,13 @@ class WeightFile:
 class GraphWriter:
     """Collects a graph whose floats are `compute` (float32 or float16); `save` writes and checks it.
 
-    `weights` is None for a graph without any.
+    `weights` is None for a graph without any. `native`: norms and products of floats are operators of hfx/native.
     """
 
-    def __init__(self, name: str, weights: WeightFile | None, compute: FloatType = np.float32) -> None:
-        self.name, self.compute = name, compute
+    def __init__(
+        self, name: str, weights: WeightFile | None, compute: FloatType = np.float32, native: bool = False
+    ) -> None:
+        self.name, self.compute, self.native = name, compute, native
         self._weights = weights
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
@@ -136,6 +138,10 @@ class GraphWriter:
         kind = dtype or self.compute
         suffix = "" if kind is np.float32 else f".{np.dtype(kind).name}"
         return self.weight(parameter.name + suffix, kind, parameter.shape, parameter.chunks)
+
+    def zeros(self, count: int) -> Value:
+        """A bias of zeros in float32."""
+        return self.weight(f"zeros.{count}", np.float32, (count,), lambda: [np.zeros(count, np.float32)])
 
     def cast(self, value: Value, dtype: type[np.generic]) -> Value:
         """`value` in another type."""

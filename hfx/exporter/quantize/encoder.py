@@ -23,6 +23,7 @@ from hfx.exporter.encoder.linears import (
     FoundLinear,
     GraphView,
     find_linears,
+    find_small_linears,
     float_weights,
     is_transposed,
     quantizable,
@@ -35,7 +36,6 @@ from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
-CONTRIB = "com.microsoft"
 LINEAR, ATTENTION = "Int8Linear", "SelfAttention"
 # What makes a token of its neighbours where attentions are operators: there, padding must be what it was traced as.
 OF_NEIGHBOURS = {"Softmax", "Conv", "Einsum", "DFT", "LSTM", "GRU"}
@@ -85,7 +85,7 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     """
     model = _copy(source) if _heads_fit(source) else inlined(source)
     view = GraphView(model)
-    linears = find_linears(view)
+    linears, small = find_linears(view), find_small_linears(view)
     attentions = find_attentions(view, linears)
     rows, made = _RowWise(view.weights, levels), dict[int, list[onnx.NodeProto]]()
     joined = {linear.out for attention in attentions for linear in attention.projections}
@@ -94,15 +94,17 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
         made[linear.nodes[-1]] = [] if linear.out in joined else [rows.linear(parts, linear.out)]
     for attention in attentions:
         made[attention.end] = rows.attention(attention)
-    absorbed = {position for linear in linears for position in linear.nodes}
+    for position, node in enumerate(model.graph.node):
+        if norm := rows.norm(node, view):
+            made[position] = [norm]
+    for linear in small:
+        made[linear.nodes[-1]] = [rows.float_linear(linear)]
+    absorbed = {position for linear in [*linears, *small] for position in linear.nodes}
     old = [[] if at in absorbed else [node] for at, node in enumerate(model.graph.node)]
     nodes = [node for at, nodes in enumerate(old) for node in made.get(at, nodes)]
     model.graph.initializer.extend(rows.new.constants.values())
     _replace(model.graph, nodes)
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    model.functions.extend(operators.function(op, versions[""]) for op in sorted(rows.operators))
-    needed = (CONTRIB, operators.DOMAIN) if linears else ()
-    model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in needed if domain not in versions)
+    operators.define(model)
     weights = {part.weight for linear in linears for part in (linear, linear.factor) if part}
     return Quantized(model, len(weights), _skip_padding(model.graph, view))
 
@@ -118,7 +120,7 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
     """The graph in float16 for GPUs; inputs and outputs keep their types, so that the model's tensors don't change."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    converted: onnx.ModelProto = convert_float_to_float16(_copy(source), keep_io_types=True)
+    converted: onnx.ModelProto = convert_float_to_float16(_copy(inlined(source)), keep_io_types=True)
     return clean(converted)  # the converter appends its casts behind the nodes that read them
 
 
@@ -128,7 +130,6 @@ class _RowWise:
     def __init__(self, weights: dict[str, onnx.TensorProto], levels: int) -> None:
         self.weights, self.levels = weights, levels
         self.new = NodeList()
-        self.operators: set[str] = set()
 
     def linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
         """The node of one linear, or of several of one tensor: their outputs beside each other, or a gate's product."""
@@ -143,6 +144,24 @@ class _RowWise:
         weight = self._weight(parts, by_part=bool(gated))
         return self._node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
+    def float_linear(self, linear: FoundLinear) -> onnx.NodeProto:
+        """The node of a linear that is too small to be worth quantizing."""
+        weight = numpy_helper.to_array(self.weights[linear.weight])
+        matrix = weight if linear.transposed else weight.T
+        bias = np.zeros(len(matrix), np.float32) if linear.bias is None else linear.bias
+        constants = self.new.const(linear.out + ".weight", matrix), self.new.const(linear.out + ".bias", bias)
+        return self._node("FloatLinear", [linear.x, *constants], linear.out)
+
+    def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
+        """The operator in the place of a LayerNormalization of the last axis; None for other nodes."""
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        weight = view.vector(node.input[1]) if node.op_type == "LayerNormalization" else None
+        if weight is None or attributes.get("axis", -1) != -1 or len(node.output) != 1:
+            return None
+        bias = node.input[2] if len(node.input) > 2 else self.new.const(f"zeros.{weight}", np.zeros(weight, np.float32))
+        read = [node.input[0], node.input[1], bias]
+        return self._node("LayerNorm", read, node.output[0], epsilon=attributes.get("epsilon", 1e-5))
+
     def attention(self, found: FoundAttention) -> list[onnx.NodeProto]:
         """The nodes of an attention: one linear for queries, keys and values, and what they attend to."""
         read = {"heads": found.heads, "scale": found.scale}
@@ -154,7 +173,6 @@ class _RowWise:
         return [self.linear(found.projections, qkv), node]
 
     def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
-        self.operators.add(op)
         return helper.make_node(op, inputs, [out], name=out, domain=operators.DOMAIN, **attributes)
 
     def _weight(self, parts: Sequence[FoundLinear], by_part: bool) -> tuple[str, str]:

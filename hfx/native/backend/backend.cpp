@@ -1,4 +1,4 @@
-// `backend: "hfx"`: what Triton calls. A model has its state in the model's, none in instances.
+// The backend that answers in one hop: what Triton calls. A model has its state in the model's, none in instances.
 #include "model.h"
 #include <stdio.h>
 #include "refusals.h"

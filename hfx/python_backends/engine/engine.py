@@ -24,7 +24,7 @@ from .request import Request, check
 from .runners import DecoderRunner, Runner
 from .runtimes import open_runner
 from .sessions import SessionSettings
-from .spec import EngineSpec, read_spec
+from .spec import NATIVE, EngineSpec, read_spec
 
 LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
@@ -116,6 +116,8 @@ class Engine:
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, Limits(), light_rows, prefixes)
+        if runner.runtime == NATIVE and spec.operators:  # log-probabilities are native too
+            session = replace(session, operators=spec.operators.path)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, session)), settings)
 
     @property

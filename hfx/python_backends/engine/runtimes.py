@@ -9,7 +9,7 @@ from functools import partial
 from ..errors import EngineError, ModelDamaged, ProviderMissing
 from .kv_cache import CacheMaker, DeviceCache, KvCache
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
-from .sessions import SessionSettings, check_machine, operators_refusal
+from .sessions import SessionSettings, check_machine, check_products, operators_refusal
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 
 LOG = logging.getLogger(__name__)
@@ -21,7 +21,10 @@ NO_OPENVINO = ("it is for encoders", "Export the model again")
 def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
     """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
     check_machine(spec, settings)
-    if chosen_runtime(spec, settings) == NATIVE:
+    runtime = chosen_runtime(spec, settings)
+    if runtime == ONNXRUNTIME:
+        check_products(spec, settings)
+    if runtime == NATIVE:
         assert spec.operators is not None
         settings = replace(settings, operators=spec.operators.path)
         spec = spec.on_operators(spec.operators)

@@ -47,8 +47,8 @@ class SessionSettings:
     operators: Path | None = None
 
 
-def check_machine(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
-    """Refuse a model that can't run right here. Raises RuntimeTooOld, ProcessorUnsuited or ProviderMissing."""
+def check_machine(spec: EngineSpec, settings: SessionSettings) -> None:
+    """Refuse a model that can't run here. Raises RuntimeTooOld or ProviderMissing."""
     onnxruntime = _onnxruntime()
     if version_numbers(onnxruntime.__version__) < version_numbers(spec.minimum_onnxruntime):
         raise RuntimeTooOld(
@@ -63,15 +63,19 @@ def check_machine(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = C
             f"this onnxruntime has no {PROVIDERS[settings.provider]} (it has {', '.join(available)})",
             "Install onnxruntime-gpu in the place of onnxruntime, or use the provider CPU",
         )
+
+
+def check_products(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
+    """Refuse a model whose products ONNX Runtime's own operators get wrong here. Raises ProcessorUnsuited."""
     if spec.needs_vnni and settings.provider == "CPU" and not multiplies_bytes_exactly(cpuinfo):
         raise ProcessorUnsuited(
-            "this processor has no VNNI instructions, without which products of 8-bit weights overflow",
-            "Export the model on such a processor, which gives it 7-bit weights, or in fp32",
+            "this processor has no VNNI instructions, without which ONNX Runtime's products of 8-bit weights overflow",
+            "Use native operators, export the model on such a processor, which gives it 7-bit weights, or in fp32",
         )
 
 
 def multiplies_bytes_exactly(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether u8 x s8 products are added without overflow: true but for x86 processors without VNNI."""
+    """Whether ONNX Runtime adds u8 x s8 products without overflow: on all but x86 processors without VNNI."""
     text = cpuinfo.read_text() if cpuinfo.is_file() else ""
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
     return flags is None or bool({"avx512_vnni", "avx_vnni"} & set(flags))
@@ -96,10 +100,10 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     if name == b"?":
         raise ProviderMissing(
             f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels",
-            "Set it to amx-int8, avx512-vnni, avx-vnni or none, or leave it out",
+            "Set it to amx-int8, avx512-vnni, avx-vnni, avx2 or none, or leave it out",
         )
     if not name:
-        return "this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8", ELSEWHERE
+        return "this processor has no AVX2 with FMA and F16C", ELSEWHERE
     return None
 
 

@@ -81,7 +81,7 @@ class Activated(nn.Module):
         ("quick_gelu", "Int8LinearQuickGelu"),
         ("silu", "Int8LinearSilu"),
         ("relu", "Int8LinearRelu"),
-        ("tanh", "Int8Linear"),
+        ("tanh", "Int8LinearTanh"),
         ("mish", "Int8Linear"),
         ("leaky_relu", "Int8Linear"),
     ],
@@ -134,7 +134,7 @@ class Gated(nn.Module):
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "operator"), [("gelu", "Int8LinearGatedGelu"), ("silu", "Int8LinearGatedSilu"), ("tanh", "Int8Linear")]
+    ("kind", "operator"), [("gelu", "Int8LinearGatedGelu"), ("tanh", "Int8LinearGatedTanh"), ("sigmoid", "Int8Linear")]
 )
 def test_a_gate_and_what_it_is_multiplied_by_are_one_operator(kind: str, operator: str, biased: bool) -> None:
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ void wrong_best(const Product &p, long first, long last, float *values, int32_t 
 }
 
 Kernels named(const char *name) {
-    const Kernels *const all[] = {&AVX512_VNNI, &AVX_VNNI, &AMX_INT8};
+    const Kernels *const all[] = {&AVX512_VNNI, &AVX_VNNI, &AMX_INT8, &AVX2};
     for (const Kernels *each : all)
         if (!strcmp(name, each->name)) return *each;
     Kernels wrong = AVX512_VNNI;

@@ -159,6 +159,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "GeluTanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "QuickGelu": lambda x: x * _sigmoid(1.702 * x),
     "Silu": lambda x: x * _sigmoid(x),
+    "Tanh": np.tanh,
 }
 
 

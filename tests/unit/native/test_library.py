@@ -51,7 +51,7 @@ def test_the_library_needs_libc_alone_as_old_as_the_tag_of_the_wheel() -> None:
 
 def test_the_library_names_the_kernels_that_this_processor_runs() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
-    names = {"avx512_vnni": "avx512-vnni", "avx_vnni": "avx-vnni"}
+    names = {"avx512_vnni": "avx512-vnni", "avx_vnni": "avx-vnni", "avx2": "avx2"}
     least = next((name for flag, name in names.items() if flag in flags), "")
     assert native.kernels() in {least, "amx-int8" if "amx_int8" in flags else least}
 

@@ -45,6 +45,16 @@ def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, threa
         assert_same_bits(operator(x[start : start + count]), expected[start : start + count])
 
 
+@pytest.mark.parametrize("name", ["", "GatedSilu"])
+def test_narrow_weights_have_the_same_bits(library: Path, any_library: Path, name: str) -> None:
+    usual, x = random_linear(100, 130), random_rows(70, 100)
+    linear = Linear(np.clip(usual.values, -64, 64), usual.scale, usual.bias)
+    found, expected = (Operator(each, f"Int8Linear{name}", linear)(x) for each in (library, any_library))
+    assert_same_bits(found, expected)
+    if not name:
+        assert_same_bits(found, linear(x))
+
+
 def test_rows_of_unusual_values(library: Path) -> None:
     usual, x = random_linear(200, 70), random_rows(40, 200)
     linear = Linear(usual.values, usual.scale, np.zeros(70, np.float32))  # a bias would hide what is tiny
@@ -71,8 +81,10 @@ def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, value: float
         assert_same_bits(found[others], expected[others])
 
 
-def test_extreme_weights_of_the_most_inputs_do_not_overflow(library: Path) -> None:
-    values = np.repeat(np.array([[127], [-127], [-128]], np.int8), 65536, axis=1)
+@pytest.mark.parametrize("weights", [(127, -127, -128), (64, -64, 63), (65, -65, 1)])
+def test_extreme_weights_of_the_most_inputs_do_not_overflow(library: Path, weights: tuple[int, ...]) -> None:
+    """AVX2 without VNNI has a way for weights up to 64, and one for others."""
+    values = np.repeat(np.array(weights, np.int8)[:, None], 65536, axis=1)
     linear = Linear(values, np.ones(3, np.float32), np.zeros(3, np.float32))
     x = np.repeat(np.array([[1], [-1]], np.float32), 65536, axis=1).repeat(5, axis=0)
     assert_same_bits(Operator(library, "Int8Linear", linear)(x), linear(x))
@@ -92,6 +104,25 @@ def test_a_residual_is_added_last(library: Path, outputs: int) -> None:
     linear, x, residual = random_linear(100, outputs), random_rows(33, 100), random_rows(33, outputs)
     operator = Operator(library, "Int8LinearAdd", linear)
     assert_same_bits(operator(x, residual=residual), linear(x) + residual)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [255, 256, 257, 515, 801])
+def test_rows_of_several_tasks(library: Path, count: int, threads: int) -> None:
+    linear, x, residual = random_linear(100, 130), random_rows(count, 100), random_rows(count, 130)
+    assert_same_bits(Operator(library, "Int8Linear", linear, threads)(x), linear(x))
+    assert_same_bits(Operator(library, "Int8LinearAdd", linear, threads)(x, residual=residual), linear(x) + residual)
+    gated = Operator(library, "Int8LinearGatedRelu", linear, threads)
+    assert_same_bits(gated(x), np.concatenate([gated(part) for part in np.array_split(x, 9)]))
+
+
+def test_tokens_of_several_tasks_between_padding(library: Path) -> None:
+    linear, lengths = random_linear(100, 130), np.array([300, 1, 299, 150], np.int32)
+    x, residual = random_rows(4, 300, 100), random_rows(4, 300, 130)
+    operator = Operator(library, "Int8LinearAdd", linear, 2, padded=True)
+    found, real = operator(x, residual=residual, last=lengths - 1), np.arange(300) < lengths[:, None]
+    assert_same_bits(found[real], linear(x[real]) + residual[real])
+    assert not found[~real].any()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

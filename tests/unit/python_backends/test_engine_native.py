@@ -38,9 +38,9 @@ WAYS: dict[str, tuple[dict[str, Any], int]] = {
     "sampling": ({"do_sample": True, "seed": 5}, 4),
     "beams": ({"num_beams": 4}, 9),
 }
-# Of a log-probability: both forms have equal integers, and round floats differently (K and V to float16), so that
-# now and then an activation has the neighbouring one of 255 steps in the next product. 0.05 was measured.
-TOLERANCE = 0.1
+# Of a log-probability: both forms have equal integers, and round floats differently (norms, and K and V to float16), so
+# that now and then an activation has the neighbouring one of 255 steps in the next product. 0.103 was measured.
+TOLERANCE = 0.2
 
 Answers = list[tuple[Event, ...]]
 

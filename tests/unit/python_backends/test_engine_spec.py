@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.sessions import SessionSettings, check_machine, multiplies_bytes_exactly
+from hfx.python_backends.engine.sessions import SessionSettings, check_products, multiplies_bytes_exactly
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
 from tests.rigs import engine_toys as toys
@@ -110,7 +110,7 @@ def test_an_older_onnxruntime_is_refused_with_both_versions(folder: Path, tmp_pa
         (None, True),
     ],
 )
-def test_weights_that_need_vnni_are_refused_where_there_is_none(
+def test_weights_that_need_vnni_are_refused_where_onnxruntime_would_multiply_them_without(
     folder: Path, tmp_path: Path, cpuinfo: str | None, exact: bool
 ) -> None:
     path = tmp_path / "cpuinfo"
@@ -120,11 +120,11 @@ def test_weights_that_need_vnni_are_refused_where_there_is_none(
     spec = read_spec(changed(folder, tmp_path / "model", needs_vnni=True))
     assert multiplies_bytes_exactly(path) is exact
     if exact:
-        check_machine(spec, SessionSettings(), path)
+        check_products(spec, SessionSettings(), path)
     else:
         with pytest.raises(ProcessorUnsuited, match="no VNNI"):
-            check_machine(spec, SessionSettings(), path)
-        check_machine(read_spec(folder), SessionSettings(), path)
+            check_products(spec, SessionSettings(), path)
+        check_products(read_spec(folder), SessionSettings(), path)
 
 
 @pytest.mark.parametrize(

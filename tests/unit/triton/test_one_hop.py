@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
 from hfx.repository import parse_config
-from hfx.triton.one_hop import LIBRARY_OF_BACKEND, prepare_encoders, why_not
+from hfx.triton.one_hop import prepare_encoders, why_not
 from tests.rigs.repositories import NET, POSTPROCESS, TOKENIZE, build, put
 
 CPU = {"cpu_accelerators": (("openvino", {}),)}
@@ -42,14 +43,15 @@ def test_the_steps_become_one_model_of_the_same_name_and_tensors(repository: Pat
     prepare_encoders(repository, None, native=True)
     assert [path.name for path in repository.iterdir()] == ["m"]
     made = config(repository, "m/config.pbtxt")
-    assert (made.backend, made.platform, made.max_batch_size) == ("hfx", "", 64)
+    assert made.backend == f"hfx_{hashlib.sha256(LIBRARY.encode()).hexdigest()[:12]}"
+    assert (made.platform, made.max_batch_size) == ("", 64)
     assert (list(made.input), list(made.output)) == (list(before.input), list(before.output))
     assert not made.ensemble_scheduling.step and not made.HasField("dynamic_batching")
     parameters = {key: value.string_value for key, value in made.parameters.items()}
     assert parameters.items() >= {"max_queue_size": "7", "intra_op_thread_count": "4"}.items()
     version = repository / "m/1"
     assert (version / parameters["model_file"]).is_file() and Path(parameters["onnxruntime"]).is_file()
-    assert (version / LIBRARY_OF_BACKEND).read_bytes() == LIBRARY.encode()
+    assert (version / f"libtriton_{made.backend}.so").read_bytes() == LIBRARY.encode()
     assert {COMPILED_TOKENIZER, "settings.json", "answer.json"} <= {path.name for path in version.iterdir()}
 
 
@@ -83,7 +85,9 @@ def test_others_stay_as_published(repository: Path, change: Callable[[Path], Non
     change(repository)
     before = content(repository)
     assert reason in why_not(repository, "m")
-    prepare_encoders(repository, "onnxruntime", native=True)
+    is_encoder = (repository / "m/hfx.json").is_file()
+    kept = prepare_encoders(repository, "onnxruntime", native=True)
+    assert list(kept) == ["m"] * is_encoder and all(reason in each for each in kept.values())
     assert content(repository) == before
 
 

@@ -1,0 +1,143 @@
+// Norms, small products and log-softmax in the vectors of one kind of processor; included by one file for each.
+//
+// Sums stand in 64 lanes, element i in lane i % 64, which are added up in a fixed order.
+#pragma once
+#include "attend.h"
+#include "floats.h"
+#include <xmmintrin.h>
+
+namespace hfx {
+namespace {
+
+constexpr long LANES = 4 * WIDTH;
+
+// A row's vectors from front to end, zeros behind its last number: each(vector, its first number, which of 4 sums).
+template <typename Each> inline void each_vector(const float *x, long width, Each each) {
+    long at = 0;
+    for (; at + LANES <= width; at += LANES)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) each(load<Floats>(x + at + i * WIDTH), at + i * WIDTH, i);
+    for (int i = 0; at < width; at += WIDTH, i++)
+        each(width - at < WIDTH ? load_some(x + at, int(width - at)) : load<Floats>(x + at), at, i);
+}
+
+inline void store_part(float *to, Floats value, long left) {
+    if (left >= WIDTH) store(to, value);
+    else store_some(to, value, int(left));
+}
+inline Floats load_part(const float *from, long left) { return left >= WIDTH ? load<Floats>(from) : load_some(from, int(left)); }
+
+// Zeros behind the first `left`.
+inline Floats only(Floats v, long left) {
+    const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return left >= WIDTH ? v : lanes < int(left) ? v : Floats{};
+}
+inline float sum_of(const Floats sums[4]) { return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])); }
+inline float root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+
+inline float sum_of_row(const float *x, long width) {
+    Floats sums[4] = {};
+    each_vector(x, width, [&](Floats v, long, int i) { sums[i] += v; });
+    return sum_of(sums);
+}
+
+// The sum of (x - mean)^2.
+inline float sum_of_squares(const float *x, long width, float mean) {
+    Floats sums[4] = {};
+    each_vector(x, width, [&](Floats v, long at, int i) {
+        const Floats d = only(v - mean, width - at);
+        sums[i] = fused(d, d, sums[i]);
+    });
+    return sum_of(sums);
+}
+
+void normalize(const Norm &n, const float *x, float *y) {
+    const float mean = n.kind == NormKind::layer ? sum_of_row(x, n.width) / float(n.width) : 0.0f;
+    const float squares = sum_of_squares(x, n.width, mean);
+    if (n.kind == NormKind::unit) {
+        const float length = root(squares), divisor = length < n.epsilon ? n.epsilon : length;
+        return each_vector(x, n.width, [&](Floats v, long at, int) { store_part(y + at, v / divisor, n.width - at); });
+    }
+    const float factor = 1.0f / root(squares / float(n.width) + n.epsilon);
+    each_vector(x, n.width, [&](Floats v, long at, int) {
+        const Floats normed = (v - mean) * factor, weight = load_part(n.weight + at, n.width - at);
+        store_part(y + at, n.bias ? fused(normed, weight, load_part(n.bias + at, n.width - at)) : normed * weight, n.width - at);
+    });
+}
+
+template <int Rows> void multiply_dots(const Dots &d) {
+    for (int first = 0; first < d.count; first += FOLD) {
+        Floats sums[Rows][FOLD] = {};
+        const float *other[FOLD];
+        for (int i = 0; i < FOLD; i++) other[i] = d.others + (first + i < d.count ? first + i : d.count - 1) * d.depth;
+        for (long k = 0; k < d.depth; k += WIDTH) {
+            const long left = d.depth - k;
+            Floats columns[FOLD];
+#pragma GCC unroll 4
+            for (int i = 0; i < FOLD; i++) columns[i] = load_part(other[i] + k, left);
+#pragma GCC unroll 4
+            for (int row = 0; row < Rows; row++) {
+                const Floats v = load_part(d.x + row * d.x_stride + k, left);
+#pragma GCC unroll 4
+                for (int i = 0; i < FOLD; i++) sums[row][i] = fused(v, columns[i], sums[row][i]);
+            }
+        }
+        for (int row = 0; row < Rows; row++)
+            for (int i = 0; i < FOLD && first + i < d.count; i++) d.out[row * MOST_DOTS + first + i] = sum_of(sums[row][i]);
+    }
+}
+
+void dots(const Dots &d) {
+    switch (d.rows) {
+    case 1: return multiply_dots<1>(d);
+    case 2: return multiply_dots<2>(d);
+    case 3: return multiply_dots<3>(d);
+    case 4: return multiply_dots<4>(d);
+    }
+}
+
+void weighted_sum(const float *weights, const float *rows, long count, long width, float *y) {
+    for (long at = 0; at < width; at += LANES) {
+        Floats sums[4] = {};
+        for (long row = 0; row < count; row++) {
+            const long left = width - at < LANES ? width - at : LANES;
+            each_vector(rows + row * width + at, left, [&](Floats v, long, int i) { sums[i] = fused(v, all(weights[row]), sums[i]); });
+        }
+        for (int i = 0; i < 4 && at + i * WIDTH < width; i++) store_part(y + at + i * WIDTH, sums[i], width - at - i * WIDTH);
+    }
+}
+
+// Of a number of at least 1: 2 * artanh((m - 1) / (m + 1)) of its fraction m from 0.7 to 1.4, in float64.
+inline double logarithm(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (bits >= 0x7f800000u) return x;  // infinite or NaN
+    const int32_t exponent = int32_t(bits - 0x3f3504f3u) >> 23;
+    bits -= uint32_t(exponent) << 23;
+    memcpy(&x, &bits, sizeof x);
+    const double s = (double(x) - 1) / (double(x) + 1), t = s * s;
+    double sum = 1.0 / 17;
+    for (int power = 15; power > 0; power -= 2) sum = sum * t + 1.0 / power;
+    return exponent * 0.69314718055994531 + 2 * s * sum;
+}
+
+void log_softmax(const float *x, long width, float *y) {
+    Floats peaks = all(-__builtin_inff()), sums[4] = {};
+    each_vector(x, width, [&](Floats v, long at, int) {
+        if (width - at >= WIDTH) peaks = larger(v, peaks);
+    });
+    float peak = largest(peaks);
+    for (long i = width / WIDTH * WIDTH; i < width; i++) peak = x[i] > peak ? x[i] : peak;
+    each_vector(x, width, [&](Floats v, long at, int i) {
+        Floats power = exponential(v - peak);
+        power = v == v ? power : v;  // NaN
+        sums[i] += only(power, width - at);
+    });
+    const float shift = float(logarithm(sum_of(sums)));
+    each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
+}
+
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, weighted_sum, log_softmax};
+
+}  // namespace
+}  // namespace hfx

@@ -1,0 +1,80 @@
+"""A traced graph whose masks are simplified answers as before, to the bit; masks that say more are left alone."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+
+from hfx import names
+from hfx.exporter.encoder.build import build_graph, clean
+from hfx.exporter.encoder.masks import LONGEST, SHORT, simplify_masks
+from hfx.exporter.encoder.pooling import Pooling, make_pooler
+from hfx.exporter.quantize.encoder import row_wise
+from hfx.exporter.tasks import find_task
+from tests.rigs import onnx_toys, tiny_encoders
+from tests.rigs.processors import LEVELS
+from tests.rigs.tiers import full
+
+EMBEDDINGS = find_task("feature-extraction")
+LONG = 40
+# Architectures whose masks differ by query or are no addends; and ModernBERT, whose windows do.
+OTHERS = {"deberta", "deberta-v2", "flaubert", "xlm"}
+KINDS = ("bart", "bert", "deberta", "modernbert", "mobilebert", "mpnet", "nomic_bert")
+
+
+def traced(model_type: str, **config: int) -> onnx.ModelProto:
+    model = tiny_encoders.build(model_type, EMBEDDINGS.auto_class, **config)
+    return build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling()))
+
+
+def simplified(graph: onnx.ModelProto, longest: int = LONG) -> onnx.ModelProto:
+    changed = copy.deepcopy(graph)
+    simplify_masks(changed, longest)
+    return clean(changed)
+
+
+def answers(graph: onnx.ModelProto, widths: list[int], masked: bool) -> list[object]:
+    """Of a batch of rows of these widths; some of their tokens are masked."""
+    chance = np.random.default_rng(sum(widths))
+    tokens = sum(widths)
+    feed = {
+        names.INPUT_IDS: chance.integers(5, 30, tokens).astype(np.int32),
+        names.ATTENTION_MASK: chance.integers(0, 2, tokens).astype(np.int32) if masked else np.ones(tokens, np.int32),
+        names.TOKEN_TYPE_IDS: np.zeros(tokens, np.int32),
+        names.ITEM_SHAPE: np.array([[width] for width in widths], np.int32),
+    }
+    taken = {value.name for value in graph.graph.input}
+    found = onnx_toys.session(graph)(**{name: value for name, value in feed.items() if name in taken})
+    return [each.tobytes() for each in found]
+
+
+@pytest.mark.parametrize(
+    "model_type", [kind if kind in KINDS else full(kind) for kind in sorted(tiny_encoders.CONFIGS)]
+)
+def test_answers_are_the_same_to_the_bit(model_type: str) -> None:
+    graph = traced(model_type)
+    changed = simplified(graph)
+    int8 = [row_wise(each, LEVELS) for each in (graph, changed)]
+    assert int8[0].skips_padding == int8[1].skips_padding
+    quantized = [each.model for each in int8]
+    for widths in ([1], [7, 3, 12], [LONG, 2]):
+        for masked in (False, True):
+            assert answers(changed, widths, masked) == answers(graph, widths, masked)
+            assert answers(quantized[1], widths, masked) == answers(quantized[0], widths, masked)
+    fewer = len(graph.graph.node) - len(changed.graph.node)
+    assert (fewer == 0) if model_type in OTHERS else (fewer > 0)
+
+
+def test_a_window_is_kept_that_only_a_long_text_leaves() -> None:
+    """ModernBERT's layers of all tokens get the small mask, those of a window of 17 tokens keep theirs."""
+    graph = traced("modernbert", local_attention=32)
+    windowed, all_alike = simplified(graph), simplified(graph, SHORT)
+    assert answers(windowed, [LONG], False) == answers(graph, [LONG], False) != answers(all_alike, [LONG], False)
+
+
+def test_models_of_longer_texts_are_left_as_they_are() -> None:
+    graph = traced("bert")
+    assert simplified(graph, LONGEST + 1) == clean(copy.deepcopy(graph))

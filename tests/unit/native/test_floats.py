@@ -1,0 +1,278 @@
+"""Norms, small linears, sums of tokens, log-softmax: near float64, and the same bits with all kernels in any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from hfx.exporter.graph import operators
+from tests.unit.native.guarded import copy_of, guarded
+from tests.unit.native.libraries import SANITIZED
+from tests.unit.native.reference import assert_same_bits, random_rows
+from tests.unit.native.sessions import open_model, options
+
+WIDTHS = (1, 3, 15, 16, 17, 48, 63, 64, 65, 100, 127, 768, 1000)
+COUNTS = (1, 4, 5, 70)
+OUTPUTS = (1, 2, 9, 16, 17, 40)
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, what is fed and its constants, and what float64 makes of them."""
+
+    operator: str
+    fed: dict[str, np.ndarray]
+    expected: Callable[..., np.ndarray]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def model(self, portable: bool = False) -> onnx.ModelProto:
+        """`portable`: with its definition."""
+        names = [*self.fed, *self.constants]
+        attributes = {"epsilon": EPSILON} if self.operator.endswith("Norm") else {}
+        node = helper.make_node(self.operator, names, ["y"], domain="hfx", **attributes)
+        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.fed]
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        weights = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("hfx", 1), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(
+            helper.make_graph([node], "one", inputs, outputs, weights),
+            opset_imports=opsets,
+            functions=[operators.function(self.operator)] if portable else [],
+            ir_version=10,
+        )
+
+    def session(self, library: Path | None, threads: int = 1) -> onnxruntime.InferenceSession:
+        return open_model(self.model(portable=library is None), options(library, threads))
+
+    def run(self, library: Path | None, threads: int = 1) -> Any:
+        return self.session(library, threads).run(None, self.fed)[0]
+
+
+def normed(x: np.ndarray, mean: Any) -> np.ndarray:
+    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + EPSILON)
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    shifted = x - x.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def layer_norm(x: np.ndarray) -> Case:
+    weight, bias = random_rows(2, x.shape[-1], seed=3)
+    constants = {"weight": weight, "bias": bias}
+    return Case("LayerNorm", {"x": x}, lambda x: normed(x, x.mean(-1, keepdims=True)) * weight + bias, constants)
+
+
+def rms_norm(x: np.ndarray) -> Case:
+    weight = random_rows(1, x.shape[-1], seed=3)[0]
+    return Case("RmsNorm", {"x": x}, lambda x: normed(x, 0) * weight, {"weight": weight})
+
+
+def unit_norm(x: np.ndarray) -> Case:
+    return Case("UnitNorm", {"x": x}, lambda x: x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), EPSILON))
+
+
+def float_linear(x: np.ndarray, outputs: int = 9) -> Case:
+    weight, bias = random_rows(outputs, x.shape[-1], seed=4), random_rows(1, outputs, seed=5)[0]
+    return Case("FloatLinear", {"x": x}, lambda x: x @ weight.T + bias, {"weight": weight, "bias": bias})
+
+
+def token_sum(x: np.ndarray) -> Case:
+    """Of texts of one token and of all tokens."""
+    hidden = np.stack([x, x[::-1]])
+    weights = np.stack([np.arange(len(x)) == 0, np.ones(len(x))]).astype(np.float32)
+    return Case("TokenSum", {"weights": weights, "x": hidden}, lambda weights, x: np.einsum("rt,rtw->rw", weights, x))
+
+
+def softmax(x: np.ndarray) -> Case:
+    return Case("LogSoftmax", {"x": x}, log_softmax)
+
+
+CASES: dict[str, Callable[[np.ndarray], Case]] = {
+    "LayerNorm": layer_norm,
+    "RmsNorm": rms_norm,
+    "UnitNorm": unit_norm,
+    "FloatLinear": float_linear,
+    "TokenSum": token_sum,
+    "LogSoftmax": softmax,
+}
+BY_ROW = [name for name in CASES if name != "TokenSum"]
+every = pytest.mark.parametrize("name", CASES)
+
+
+def assert_near(case: Case, found: np.ndarray) -> None:
+    doubles = [array.astype(np.float64) for array in case.fed.values()]
+    expected = case.expected(*doubles)
+    assert found.shape == expected.shape and found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * max(1, np.abs(expected).max(initial=0)))
+
+
+@every
+def test_it_is_near_float64_at_every_width(library: Path, any_library: Path, name: str) -> None:
+    for width in WIDTHS:
+        for count in COUNTS:
+            case = CASES[name](random_rows(count, width))
+            found = case.run(library)
+            assert_near(case, found)
+            assert_same_bits(found, case.run(any_library))
+
+
+@every
+def test_its_definition_is_near_it(any_library: Path, name: str) -> None:
+    case = CASES[name](random_rows(7, 100))
+    assert_near(case, case.run(None))
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_linears_of_any_number_of_outputs(library: Path, outputs: int) -> None:
+    for width in (1, 16, 50, 768):
+        case = float_linear(random_rows(37, width), outputs)
+        assert_near(case, case.run(library))
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, name: str, threads: int) -> None:
+    x = random_rows(130, 700)
+    whole = CASES[name](x)
+    session, expected = whole.session(library, threads), whole.run(library)
+    for start, count in [(0, 130), (3, 1), (5, 2), (7, 3), (11, 5), (1, 64), (0, 129)]:
+        part = x[start : start + count]
+        assert_same_bits(session.run(None, {"x": part})[0], expected[start : start + count])
+    assert_same_bits(session.run(None, {"x": x.reshape(10, 13, 700)})[0], expected.reshape(10, 13, -1))
+
+
+def test_a_sum_of_tokens_is_the_same_beside_padding_and_other_texts(library: Path) -> None:
+    hidden = random_rows(40, 7, 500)
+    weights = (np.arange(7) < np.arange(40)[:, None] % 8).astype(np.float32)
+    case = Case("TokenSum", {"weights": weights, "x": hidden}, lambda weights, x: np.einsum("rt,rtw->rw", weights, x))
+    found = case.run(library, threads=3)
+    assert_near(case, found)
+    for row in range(40):
+        tokens = row % 8
+        alone = {"weights": weights[row : row + 1, :tokens], "x": hidden[row : row + 1, :tokens]}
+        assert_same_bits(case.session(library).run(None, alone)[0], found[row : row + 1])
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, name: str, value: float) -> None:
+    for width, place in ((100, 3), (100, 98), (17, 16)):
+        clean = CASES[name](random_rows(9, width))
+        x = clean.fed["x"].copy()
+        x[4, place] = value
+        found = CASES[name](x).run(library)
+        assert not np.isfinite(found[4]).all()
+        assert_same_bits(np.delete(found, 4, 0), np.delete(clean.run(library), 4, 0))
+
+
+def test_rows_of_zeros_of_large_and_of_small_numbers(library: Path, any_library: Path) -> None:
+    x = np.zeros((5, 100), np.float32)
+    x[1], x[2], x[3], x[4] = 1e18, 1e-30, np.arange(100) * 1e3, -3
+    for name, make in CASES.items():
+        case = make(x)
+        assert_same_bits(case.run(library), case.run(any_library))
+        if name not in ("FloatLinear", "TokenSum"):
+            assert np.isfinite(case.run(library)).all(), name
+
+
+def test_a_token_that_is_left_out_has_no_probability(library: Path) -> None:
+    x = random_rows(3, 50)
+    x[1, 7] = -np.inf
+    found = softmax(x).run(library)
+    assert found[1, 7] == -np.inf
+    np.testing.assert_allclose(np.exp(found.astype(np.float64)).sum(1), 1, atol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
+def test_nothing_is_nothing(any_library: Path, name: str, shape: tuple[int, int]) -> None:
+    if name == "FloatLinear" and not shape[1]:
+        pytest.skip("weights of no inputs are refused")
+    found = CASES[name](np.zeros(shape, np.float32)).run(any_library)
+    assert found.shape == {"FloatLinear": (shape[0], 9), "TokenSum": (2, shape[1])}.get(name, shape)
+    assert not found.any()
+
+
+VECTOR, MATRIX = np.ones(8, np.float32), np.ones((4, 8), np.float32)
+REFUSED: list[tuple[str, dict[str, np.ndarray]]] = [
+    ("LayerNorm", {"weight": VECTOR, "bias": VECTOR[:7]}),
+    ("LayerNorm", {"weight": VECTOR[:7], "bias": VECTOR}),
+    ("FloatLinear", {"weight": VECTOR, "bias": VECTOR[:1]}),
+    ("FloatLinear", {"weight": MATRIX, "bias": VECTOR[:3]}),
+    ("FloatLinear", {"weight": MATRIX[:0], "bias": VECTOR[:0]}),
+    ("FloatLinear", {"weight": MATRIX[None], "bias": VECTOR[:4]}),
+]
+
+
+@pytest.mark.parametrize(("name", "constants"), REFUSED)
+def test_constants_that_do_not_fit_each_other_are_refused(
+    any_library: Path, name: str, constants: dict[str, np.ndarray]
+) -> None:
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException, errors.Fail), match="hfx: "):
+        Case(name, {"x": random_rows(2, 8)}, log_softmax, constants).session(any_library)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RmsNorm", "FloatLinear"])
+@pytest.mark.parametrize("shape", [(2, 7), (2, 9), (2, 0), (8, 2), (7,), ()])
+def test_rows_that_do_not_fit_are_refused(any_library: Path, name: str, shape: tuple[int, ...]) -> None:
+    session = CASES[name](random_rows(2, 8)).session(any_library)
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException), match="hfx: "):
+        session.run(None, {"x": np.ones(shape, np.float32)})
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (2, 4, 8)), ((2, 3), (1, 3, 8)), ((2, 3), (2, 3)), ((6,), (2, 3, 8)), ((2, 3, 1), (2, 3, 8))]
+)
+def test_weights_of_other_tokens_are_refused(any_library: Path, shapes: tuple[tuple[int, ...], ...]) -> None:
+    session = token_sum(random_rows(3, 8)).session(any_library)
+    fed = {name: np.ones(shape, np.float32) for name, shape in zip(("weights", "x"), shapes, strict=True)}
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException), match="hfx: weights must be"):
+        session.run(None, fed)
+
+
+@every
+@pytest.mark.parametrize("at_end", [False, True])
+def test_nothing_beyond_a_tensor_is_touched(library: Path, name: str, at_end: bool) -> None:
+    for count, width in ((1, 1), (5, 17), (3, 64), (33, 100)):
+        case = CASES[name](random_rows(count, width))
+        model, made, kept = case.model(), options(library), []
+        for tensor in model.graph.initializer:
+            array = copy_of(numpy_helper.to_array(tensor), at_end)
+            kept += [array, onnxruntime.OrtValue.ortvalue_from_numpy(array)]
+            made.add_initializer(tensor.name, kept[-1])
+        session = open_model(model, made)
+        fed = {key: copy_of(array, at_end) for key, array in case.fed.items()}
+        expected = case.run(library)
+        y = guarded(expected.shape, np.float32, at_end)
+        binding = session.io_binding()
+        for key, array in fed.items():
+            binding.bind_input(key, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+        session.run_with_iobinding(binding)
+        assert_same_bits(y, expected)
+
+
+@pytest.mark.full
+@settings(max_examples=50 if SANITIZED else 200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from(sorted(CASES)), st.integers(1, 40), st.integers(1, 300), st.integers(1, 3))
+def test_random_shapes_and_values(
+    library: Path, any_library: Path, data: st.DataObject, name: str, count: int, width: int, threads: int
+) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    x = (rng.uniform(-1, 1, (count, width)) * 10.0 ** rng.uniform(-20, 15, (count, 1))).astype(np.float32)
+    x[rng.random(x.shape) < 0.02] = rng.choice([0.0, -0.0, 1e-45, 1e38, np.nan, np.inf, -np.inf])
+    case = CASES[name](x)
+    assert_same_bits(case.run(library, threads), case.run(any_library))

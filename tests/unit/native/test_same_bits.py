@@ -1,0 +1,161 @@
+"""int8 answers have the same bits with all kernels, on processors that this one can pretend to be, and as recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
+from hfx.exporter.quantize.encoder import row_wise
+from hfx.exporter.tasks import find_task
+from hfx.native import library
+from hfx.python_backends.engine.spec import read_spec
+from tests.rigs import same_bits, tiny_encoders
+from tests.rigs.processors import FLAGS, HAS_NATIVE, KERNELS
+from tests.rigs.tiers import full
+from tests.unit.native.libraries import HERE, SANITIZED, shared_library
+
+pytestmark = pytest.mark.skipif(not HAS_NATIVE or SANITIZED, reason="native operators are not built")
+COUNT, MANY = 100, 1250
+# Of COUNT answers. A new order of sums, or another form of a traced graph, makes them anew.
+RECORDED = {
+    "labels-distilbert": "3f29bb2e0a09ba55422686e5b13fb84e08c9bbe56133b28927f4adfe40b6067f",
+    "tokens-bert": "858c726b126b95ac3000795c3e3a3cd3b01c3be8e3e0e347343ca04a3eeb0e5d",
+    "labels-roberta": "55c4097bd4bd149ef90f03e1bceff6ea9473537eea7512d4c5e03b68455f0b64",
+    "embedding-mpnet": "698c14eaa5b4dbfd1b4bf7d0533a343763bc40d7cad9bb4eaa6cdc1f1444688c",
+    "gpt2": "d182c7a65ab3b8610804298e9e98f43cf05cacab83d7426ec58613c247aac9b0",
+    "llama": "6c754fee0d9b2a77eba2095c6f36c421af10c4396412267038a6052a5b094c34",
+    "bart": "a0b9c57fa5fbb76d8ddb162334e1eb0a8d01b563736ef2b96a07e3f1b225aa88",
+    "t5": "991abea21059e6c4be39a6632421a57e09c88f5a2fc800185e57cd758445a6bf",
+}
+# What moves data, compares, or is one rounding of its operands: IEEE 754 leaves no choice.
+# fmt: off
+EXACT = {
+    "Abs", "Add", "And", "ArgMax", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "Div", "Equal",
+    "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual",
+    "Identity", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "QuantizeLinear", "Range",
+    "ReduceMax", "Relu", "Reshape", "Shape", "Sign", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile",
+    "TopK", "Transpose", "Unsqueeze", "Where",
+}
+# fmt: on
+SUMS = {"ReduceSum", "CumSum"}  # of integers
+INTEGERS = {TensorProto.INT32, TensorProto.INT64}
+TASKS = {
+    "text-classification": "",
+    "token-classification": "",
+    "question-answering": "",
+    "fill-mask": "",
+    "feature-extraction": "mean",
+}
+ENCODERS = {"bert": {}, "mpnet": {}, "roberta": {}, "modernbert": {}, "deberta-v2": {"conv_kernel_size": 0}}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    for kind in same_bits.KINDS:
+        same_bits.write(kind, root / kind, library())
+    return root
+
+
+def digests(models: Path, kind: str, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Kernels -> digest. A library chooses its kernels once: each has a copy."""
+    found = {}
+    for kernels in KERNELS:
+        monkeypatch.setenv("HFX_NATIVE_KERNELS", kernels)
+        shutil.copytree(models / kind, folder / kernels / kind)
+        found[kernels] = same_bits.digest(folder / kernels, kind, count)
+    return found
+
+
+@pytest.mark.parametrize("count", [COUNT, full(MANY)])
+@pytest.mark.parametrize("kind", same_bits.KINDS)
+def test_answers_are_equal_with_every_kernel(
+    models: Path, kind: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = digests(models, kind, count, tmp_path, monkeypatch)
+    assert len(set(found.values())) == 1, found
+    if count == COUNT and kind not in same_bits.EXPORTED:
+        assert set(found.values()) == {RECORDED[kind]}
+
+
+@pytest.mark.skipif("cpuid_fault" not in FLAGS, reason="this processor can't hide what it has")
+@pytest.mark.parametrize("count", [COUNT, full(MANY)])
+@pytest.mark.parametrize("processor", ["avx512", "avx-vnni", "avx2"])
+def test_answers_are_equal_on_a_lesser_processor(models: Path, processor: str, count: int) -> None:
+    """ONNX Runtime and numpy choose other kernels there, too."""
+    hiding = shared_library("hidden-features", ["-O2", "-fPIC", "-std=c++17"], [HERE / "hidden_features.cpp"], [])
+    words = [sys.executable, "-m", "tests.rigs.same_bits", str(models), str(count)]
+    own = {kind: same_bits.digest(models, kind, count) for kind in same_bits.KINDS}
+    environment = os.environ | {"LD_PRELOAD": str(hiding), "HFX_TEST_PROCESSOR": processor}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == own
+
+
+def inexact(source: str | bytes, folder: Path) -> list[str]:
+    """What of a graph, as ONNX Runtime runs it with the library, is neither exact nor a native operator."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library()))
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    model = onnx.load(options.optimized_model_filepath, load_external_data=False)
+    values = [*onnx.shape_inference.infer_shapes(model).graph.value_info, *model.graph.input]
+    integers = {value.name for value in values if value.type.tensor_type.elem_type in INTEGERS}
+    found = []
+    for node in _nodes(model.graph):
+        if node.op_type in SUMS and node.input[0] in integers:
+            continue
+        if node.domain != "hfx" and (node.domain or node.op_type not in EXACT):
+            found.append(node.op_type)
+    return found
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _nodes(attribute.g)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_onnxruntime_only_moves_data_of_an_encoder(model_type: str, name: str, tmp_path: Path) -> None:
+    task, mode = find_task(name), TASKS[name]
+    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2, **ENCODERS[model_type])
+    if model is None:
+        pytest.skip("transformers has no such class")
+    pooling = make_pooler(Pooling((mode,), (Layer("Normalize"),))) if mode else None  # type: ignore[arg-type]
+    graph = row_wise(build_graph(model, task, tiny_encoders.PAD, pooling)).model
+    assert inexact(graph.SerializeToString(), tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", same_bits.KINDS)
+def test_onnxruntime_only_moves_data_of_a_model(kind: str, models: Path, tmp_path: Path) -> None:
+    if kind in same_bits.ENCODERS:
+        files = [models / kind / same_bits.MODEL]
+    else:
+        spec = read_spec(models / kind)
+        assert spec.operators is not None
+        own = spec.on_operators(spec.operators).files
+        files = [*own.decoder.values(), own.log_softmax, own.top_k, *([own.encoder] if own.encoder else [])]
+    for file in files:
+        assert inexact(str(file), tmp_path) == [], file.name
+
+
+def test_what_onnxruntime_sums_is_found(tmp_path: Path) -> None:
+    model = tiny_encoders.build("bert", "AutoModelForSequenceClassification", num_attention_heads=2)
+    graph = build_graph(model, find_task("text-classification"), tiny_encoders.PAD, None)
+    assert {"LayerNormalization", "MatMul", "Gemm"} <= set(inexact(graph.SerializeToString(), tmp_path))
