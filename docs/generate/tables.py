@@ -80,7 +80,8 @@ def tensors_page() -> str:
 
     text = (
         "What Triton sees. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. Names of "
-        "generation settings are explained in [settings.md](settings.md)."
+        "generation settings are explained in [settings.md](settings.md). `prompt_name` and `prompt` are of models "
+        "that have prompts, `dimensions` of those that have shorter vectors."
     )
     parts = [f"# Tensors of every task\n\n{wrapped(text)}\n"]
     for task in TASKS:

@@ -42,6 +42,14 @@ class EncoderOptions:
     raw_scores: Annotated[
         bool | None, Option("--raw-scores/--no-raw-scores", help="Text ranking: scores without an activation.")
     ] = None
+    dimensions: Annotated[
+        int | None, Option(help="Embeddings: how many numbers, of models that have shorter vectors.")
+    ] = None
+    prompt_name: Annotated[
+        str | None,
+        Option(help="Embeddings, ranking: the model's prompt that is put before texts (the query).", metavar="NAME"),
+    ] = None
+    prompt: Annotated[str | None, Option(help="Embeddings, ranking: any text that is put there.")] = None
     targets: Annotated[str | None, Option(help="Fill-mask: the only tokens that count, A,B.", metavar="A,B")] = None
     top_k: Annotated[
         int | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from hfx.client import calls
 from hfx.client.base import AsyncBase
-from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
+from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts, Word
 from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream
@@ -104,9 +104,22 @@ class AsyncClient(AsyncBase):
             return await self._session.call(calls.answer(name)(pairs), timeout)
         return await self._call_all(calls.answer(name), pairs, timeout)
 
-    async def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors:
-        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
-        embeddings = await self._call(calls.embed(name), texts, timeout)
+    async def embed(
+        self,
+        name: str,
+        texts: Texts,
+        *,
+        prompt_name: Word = None,
+        prompt: Word = None,
+        dimensions: Count = None,
+        timeout: Seconds = None,
+    ) -> Vectors:
+        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
+
+        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before each text. `dimensions`
+        are those of a shorter vector, of models that have these: its first numbers, scaled to length 1.
+        """
+        embeddings = await self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, await self.metadata(name))
 
     @overload
@@ -145,11 +158,24 @@ class AsyncClient(AsyncBase):
         return await self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     async def rank(
-        self, name: str, query: str, texts: Many, *, raw_scores: Flag = None, timeout: Seconds = None
+        self,
+        name: str,
+        query: str,
+        texts: Many,
+        *,
+        raw_scores: Flag = None,
+        prompt_name: Word = None,
+        prompt: Word = None,
+        timeout: Seconds = None,
     ) -> list[Rank]:
-        """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation."""
+        """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
+
+        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query.
+        """
         calls.check_several(texts)
-        return best_first(await self._call_all(calls.rank(name, query, raw_scores), enumerate(texts), timeout))
+        return best_first(
+            await self._call_all(calls.rank(name, query, raw_scores, prompt_name, prompt), enumerate(texts), timeout)
+        )
 
     @overload
     async def generate(

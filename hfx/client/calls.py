@@ -47,6 +47,7 @@ Texts = str | Many
 Seconds = float | None
 Count = int | None
 Flag = bool | None
+Word = str | None
 Preset = GenerationSettings | None
 
 GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.OUTPUT_TOKENS)
@@ -64,7 +65,7 @@ class Call(Generic[Result]):
 
 def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Text classification."""
-    options = _top_k(top_k)
+    options = _count(names.TOP_K, top_k)
     return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
@@ -75,7 +76,7 @@ def label_tokens(name: str) -> Callable[[str], Call[Entities]]:
 
 def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[Fills]]:
     """Fill-mask, of any tokens or of `targets` only."""
-    options = _top_k(top_k)
+    options = _count(names.TOP_K, top_k)
     if targets is not None:
         chosen = [targets] if isinstance(targets, str) else list(targets)
         if not chosen:
@@ -94,16 +95,19 @@ def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:
     return call
 
 
-def embed(name: str) -> Callable[[str], Call[Embedding]]:
+def embed(
+    name: str, prompt_name: Word = None, prompt: Word = None, dimensions: Count = None
+) -> Callable[[str], Call[Embedding]]:
     """Feature extraction."""
-    return lambda text: Call(name, _text(text), decode_embedding, (names.EMBEDDING,))
+    options = {**_prompts(prompt_name, prompt), **_count(names.DIMENSIONS, dimensions)}
+    return lambda text: Call(name, _text(text) | options, decode_embedding, (names.EMBEDDING,))
 
 
 def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:
     """Zero-shot classification by candidate `labels`."""
     if isinstance(labels, str):
         raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
-    options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_top_k(top_k)}
+    options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_count(names.TOP_K, top_k)}
     if not options[names.CANDIDATE_LABELS]:
         raise UsageError("There are no candidate labels.", "Give at least one.")
     if multi_label is not None:
@@ -111,9 +115,11 @@ def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Calla
     return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
 
 
-def rank(name: str, query: str, raw_scores: Flag) -> Callable[[tuple[int, str]], Call[Rank]]:
+def rank(
+    name: str, query: str, raw_scores: Flag, prompt_name: Word = None, prompt: Word = None
+) -> Callable[[tuple[int, str]], Call[Rank]]:
     """Text ranking, of an index and a text."""
-    options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")]}
+    options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")], **_prompts(prompt_name, prompt)}
     if raw_scores is not None:
         options[names.RAW_SCORES] = [bool(raw_scores)]
 
@@ -181,9 +187,14 @@ def _text(text: str) -> dict[str, list[Any]]:
     return {names.TEXT_INPUT: [check_text(text, "text")]}
 
 
-def _top_k(top_k: Count) -> dict[str, list[Any]]:
-    if top_k is None:
+def _prompts(prompt_name: Word, prompt: Word) -> dict[str, list[Any]]:
+    given = {names.PROMPT_NAME: prompt_name, names.PROMPT: prompt}
+    return {name: [check_text(value, name)] for name, value in given.items() if value is not None}
+
+
+def _count(name: str, count: Count) -> dict[str, list[Any]]:
+    if count is None:
         return {}
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= INT32_MAX:
-        raise UsageError(f"top_k is {top_k!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
-    return {names.TOP_K: [top_k]}
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= INT32_MAX:
+        raise UsageError(f"{name} is {count!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
+    return {name: [count]}

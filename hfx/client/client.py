@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from hfx.client import calls
 from hfx.client.base import BlockingBase
-from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts
+from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts, Word
 from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import TextStream
@@ -115,9 +115,22 @@ class Client(BlockingBase):
             return run(self._session.call(calls.answer(name)(pairs), timeout))
         return self._call_all(calls.answer(name), pairs, timeout)
 
-    def embed(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Vectors:
-        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many."""
-        embeddings = self._call(calls.embed(name), texts, timeout)
+    def embed(
+        self,
+        name: str,
+        texts: Texts,
+        *,
+        prompt_name: Word = None,
+        prompt: Word = None,
+        dimensions: Count = None,
+        timeout: Seconds = None,
+    ) -> Vectors:
+        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
+
+        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before each text. `dimensions`
+        are those of a shorter vector, of models that have these: its first numbers, scaled to length 1.
+        """
+        embeddings = self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, self.metadata(name))
 
     @overload
@@ -156,11 +169,24 @@ class Client(BlockingBase):
         return self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     def rank(
-        self, name: str, query: str, texts: Many, *, raw_scores: Flag = None, timeout: Seconds = None
+        self,
+        name: str,
+        query: str,
+        texts: Many,
+        *,
+        raw_scores: Flag = None,
+        prompt_name: Word = None,
+        prompt: Word = None,
+        timeout: Seconds = None,
     ) -> list[Rank]:
-        """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation."""
+        """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
+
+        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query.
+        """
         calls.check_several(texts)
-        return best_first(self._call_all(calls.rank(name, query, raw_scores), enumerate(texts), timeout))
+        return best_first(
+            self._call_all(calls.rank(name, query, raw_scores, prompt_name, prompt), enumerate(texts), timeout)
+        )
 
     @overload
     def generate(

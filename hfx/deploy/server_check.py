@@ -59,7 +59,7 @@ class Conversion:
 
 def _settings(request: Request) -> dict[str, Any]:
     """What a request has beside its texts."""
-    texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.RETURN_LOG_PROBS}
+    texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.QUERY, names.RETURN_LOG_PROBS}
     return {name: value for name, value in request.items() if name not in texts}
 
 
@@ -73,11 +73,11 @@ def _prompt(model: AskedModel, request: Request) -> dict[str, Any]:
 
 
 def _embedding_input(model: AskedModel, request: Request) -> dict[str, Any]:
-    return {"model": model.name, "input": request[names.TEXT_INPUT]}
+    return {"model": model.name, "input": request[names.TEXT_INPUT], **_settings(request)}
 
 
 def _vector_input(model: AskedModel, request: Request) -> dict[str, Any]:
-    return {"inputs": request[names.TEXT_INPUT], "normalize": False, "truncate": True}
+    return {"inputs": request[names.TEXT_INPUT], "normalize": False, "truncate": True, **_settings(request)}
 
 
 def _text_input(model: AskedModel, request: Request) -> dict[str, Any]:
@@ -85,13 +85,14 @@ def _text_input(model: AskedModel, request: Request) -> dict[str, Any]:
 
 
 def _ranked_inputs(model: AskedModel, request: Request) -> dict[str, Any]:
-    return {"inputs": {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}}
+    pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
+    return {"inputs": pair, "parameters": _settings(request)}
 
 
 def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
     """Scores are sigmoids there, whatever the checkpoint's own are, or logits."""
     pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
-    return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True}
+    return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True, **_settings(request)}
 
 
 def _pipeline_arguments(model: AskedModel, request: Request) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, StorageFull
@@ -34,7 +35,7 @@ CONFIGS = (
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_*_config.json",
-    "*_Pooling/config.json",
+    *(f"*_{module}/config.json" for module in ("Pooling", "Dense", "LayerNorm", "Normalize")),
 )
 # Without any of these, there is no tokenizer.
 TOKENIZER_FILES = (
@@ -54,6 +55,10 @@ TOKENIZERS = (
 PATH_FIELDS = ("_file", "_files", "_spm", "vocab", "merges")
 SAFE_WEIGHTS, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED_WEIGHTS, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+# Modules of sentence-transformers that have weights of their own.
+MODULE_WEIGHTS = tuple(
+    f"*_{module}/{file}" for module in ("Dense", "LayerNorm") for file in (SAFE_WEIGHTS, PICKLED_WEIGHTS)
+)
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -69,8 +74,10 @@ def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
             target = view / path.relative_to(folder)
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(content)
-        for path in weights:
-            (view / path.name).symlink_to(path.resolve())
+        for path in (*weights, *chain.from_iterable(map(folder.glob, MODULE_WEIGHTS))):
+            target = view / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            target.symlink_to(path.resolve())
     except OSError as error:
         raise StorageFull(
             f"The files of {folder} can't be copied to {tempfile.gettempdir()}: {error.strerror}.",

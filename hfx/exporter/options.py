@@ -94,6 +94,14 @@ class ExportOptions:
             metavar="KIND",
         ),
     ] = None
+    dimensions: Annotated[
+        bool,
+        Option(
+            "--dimensions",
+            help="Embeddings: requests may have shorter vectors (Matryoshka), where the checkpoint doesn't say so.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False
     verify_data: Annotated[
         tuple[Path, ...],
         Option(help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION, metavar="FILE"),

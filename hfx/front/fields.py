@@ -10,12 +10,13 @@ from hfx.client.settings import GenerationSettings
 from hfx.errors import HfxError, UsageError
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal, refused, refused_setting
-from hfx.metadata import check_text
+from hfx.metadata import INT32_MAX, check_text
 from hfx.metadata import shown as shown
-from hfx.names import GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
+from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.python_backends.errors import TOO_LONG, InvalidRequest
+from hfx.python_backends.tasks import PROMPTS
 
 Fields = Mapping[str, Any]
 # Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
@@ -58,6 +59,28 @@ def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
 def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -> int:
     """A whole number of `fields` from `low` to `high`. Raises Refusal (400)."""
     return int(_checked(fields, name, integer(low, high), default))
+
+
+def embedding_options(model: ServedModel, fields: Fields) -> dict[str, Any]:
+    """The prompt and dimensions that a request has, as keywords of `calls.embed`.
+
+    Raises Refusal for less than one dimension. Where a model has no shorter vectors, they must be the vectors' own: see
+    `check_dimensions`.
+    """
+    count = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0)
+    return prompt_of(fields) | ({DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {})
+
+
+def check_dimensions(fields: Fields, width: int) -> None:
+    """Raise Refusal for other dimensions than the answer's vectors have."""
+    if fields.get(DIMENSIONS) not in (None, width):
+        message = f"dimensions is {shown(fields[DIMENSIONS])}; the model's vectors have {width}. Leave it out."
+        raise Refusal(400, message, param=DIMENSIONS)
+
+
+def prompt_of(fields: Fields) -> dict[str, Any]:
+    """What a request says of prompts, as keywords of `calls.embed` and `calls.rank`."""
+    return {name: text(fields[name], name) for name in PROMPTS if fields.get(name) is not None}
 
 
 def flag(fields: Fields, name: str, default: bool = False) -> bool:

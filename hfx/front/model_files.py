@@ -10,14 +10,23 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hfx.front.catalog import ServedModel
 from hfx.front.guard import Disconnected
 from hfx.front.refusals import Refusal
-from hfx.names import GENERATION_TASKS, MANIFEST_FILE, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TEXT_INPUT, TOKENIZE_SUFFIX
+from hfx.metadata import shown
+from hfx.names import (
+    GENERATION_TASKS,
+    MANIFEST_FILE,
+    POSTPROCESS_SUFFIX,
+    PROMPT_NAME,
+    STREAM_SUFFIX,
+    TEXT_INPUT,
+    TOKENIZE_SUFFIX,
+)
 from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
 
 TOKENIZER, SETTINGS, CHAT, GENERATION = "tokenizer.json", "settings.json", "chat.json", "generation.json"
@@ -62,6 +71,20 @@ class ModelFiles:
         """The settings.json of a member of an encoder."""
         values: dict[str, Any] = self._open(self._folder(model, suffix) / SETTINGS, _read_json)
         return values
+
+    def prompted(
+        self, model: ServedModel, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
+    ) -> list[str]:
+        """The texts as an encoder's tokenizer gets them, behind their prompt. Raises Refusal for an unknown name."""
+        settings = self.settings(model, TOKENIZE_SUFFIX)
+        known = settings.get("prompts") or {}
+        if prompt_name is not None and prompt_name not in known:
+            names = ", ".join(map(repr, known)) or "none"
+            raise Refusal(
+                400, f"prompt_name is {shown(prompt_name)}; the model's prompts are {names}.", param=PROMPT_NAME
+            )
+        before = settings.get("default_prompt", "") if prompt is None else prompt
+        return [(known[prompt_name] if prompt_name is not None else before) + text for text in texts]
 
     def chat(self, model: ServedModel) -> dict[str, Any] | None:
         """The chat template of a generator, and the texts of its special tokens; None where it has none."""

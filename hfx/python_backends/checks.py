@@ -164,7 +164,7 @@ TRITON_NAMES = frozenset(
 )
 TRITON_PREFIX = "triton_"
 
-KINDS = {int: "a whole number", bool: "true or false"}
+KINDS = {int: "a whole number", bool: "true or false", str: "a text"}
 NAME_LENGTH = 60  # characters of an unknown name that are shown: it may be as long as a body
 
 
@@ -176,10 +176,13 @@ def parse_parameters(text: str) -> dict[str, Any]:
     return {name: parameters[name] for name in parameters if not _is_tritons(name)}
 
 
-def encoder_settings(text: str, task: str) -> dict[str, Any]:
-    """The settings of an encoder's `task` in `request.parameters()`. Raises ValueError for any other parameter."""
+def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str, Any]:
+    """The settings in `request.parameters()` that an encoder's `task` has, and the model among its `inputs`.
+
+    Raises ValueError for any other parameter.
+    """
     parameters = parse_parameters(text)
-    types = {name: kind for name, kind in TASKS[task].options.items() if kind in KINDS}
+    types = {name: kind for name, kind in TASKS[task].options.items() if kind in KINDS and name in inputs}
     for name, value in parameters.items():
         if name not in types:
             known = f"its parameters are {', '.join(types)}" if types else "it takes none"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .tasks import TASKS
-
 Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
@@ -30,10 +28,8 @@ def tokenize_files() -> Files:
     return {"model.py": HERE / "tokenize.py", **_flat(("admission", "tasks/__init__", *_ENCODERS))}
 
 
-def postprocess_files(task: str) -> Files:
-    """Target name in NAME_postprocess/1 -> source. Raises KeyError for a task without a postprocessing step."""
-    if TASKS[task].ends_with_net:
-        raise KeyError(task)
+def postprocess_files() -> Files:
+    """Target name in NAME_postprocess/1 -> source."""
     return {"model.py": HERE / "postprocess.py", **_flat(("errors", "spaces")), **_packages(("tasks",))}
 
 

@@ -5,6 +5,7 @@ Token ids equal those of the checkpoint's own tokenizer with truncation to max_l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from .checks import NAME_LENGTH
 from .errors import InvalidInput
 from .inputs import (
     BYTES_PER_TOKEN,
@@ -37,6 +39,7 @@ from .inputs import (
 )
 from .rows import SPECIAL, Row, Sequence, sequence, tensors
 from .settings import Settings
+from .tasks import PROMPTS
 from .windows import WindowEncoder
 
 __all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
@@ -44,6 +47,7 @@ __all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensor
 TEXT = "text_input"
 QUERY = "query"
 LABELS = "candidate_labels"
+PROMPT_NAME = "prompt_name"
 
 # Each label costs a pass of the net; more than this is a mistake or an attack.
 MAX_LABELS = 1000
@@ -81,29 +85,37 @@ class TextEncoder:
         tokenizer.no_padding()
         tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
 
-    def items(self, tensors: Tensors) -> list[Text]:
-        """The texts of a request, one a row."""
-        return [*column(TEXT, tensors)]
+    def items(self, tensors: Tensors) -> list[tuple[Text, bytes]]:
+        """The texts of a request and the prompts before them, a pair a row."""
+        texts = column(TEXT, tensors)
+        return list(zip(texts, prompts(tensors, len(texts), self.settings), strict=True))
 
-    def encode(self, items: Many[Text]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[Text | tuple[Text, bytes]]) -> list[Row | InvalidInput]:
         """One row (or the reason why there is none) for each text, by one call of the tokenizer."""
-        return encode_together([(encoded(item),) for item in items], self._check, self._tokenize, self._row)
+        pairs = [item if isinstance(item, tuple) else (item, b"") for item in items]
+        return encode_together([(encoded(text), it) for text, it in pairs], self._check, self._tokenize, self._row)
 
-    def _check(self, raw: bytes) -> tuple[bytes, Piece]:
-        """The text, and the piece of it that is tokenized first."""
-        return raw, self._piece(raw, BYTES_PER_TOKEN[0])
+    def _check(self, text: bytes, prompt: bytes) -> tuple[bytes, Piece, int]:
+        """The text behind its prompt, the piece of it that is tokenized first, and how many tokens aren't pooled."""
+        unpooled = self._prompt_tokens(prompt) if prompt and not self.settings.pools_prompt else 0
+        return prompt + text, self._piece(prompt + text, BYTES_PER_TOKEN[0]), unpooled
+
+    def _prompt_tokens(self, prompt: bytes) -> int:
+        """The tokens of a prompt alone, with special ones before it: as sentence-transformers (6.2) counts them."""
+        encoding = self._tokenizer.encode(self._piece(prompt, BYTES_PER_TOKEN[-1]).text)
+        return len(encoding) - int(encoding.special_tokens_mask[-1:] == [1])
 
     def _piece(self, raw: bytes, bytes_per_token: int) -> Piece:
         return piece(TEXT, raw, self.settings.max_length * bytes_per_token, self._side)
 
-    def _tokenize(self, checked: Many[tuple[bytes, Piece]]) -> Any:
-        texts = [used.text for _, used in checked]
+    def _tokenize(self, checked: Many[tuple[bytes, Piece, int]]) -> Any:
+        texts = [used.text for _, used, _ in checked]
         # The fast call knows neither offsets nor words; words are what a cut text is checked by.
-        if self._needs_places or any(used.cut for _, used in checked):
+        if self._needs_places or any(used.cut for _, used, _ in checked):
             return self._tokenizer.encode_batch(texts)
         return self._tokenizer.encode_batch_fast(texts)
 
-    def _row(self, raw: bytes, used: Piece, encoding: Any) -> Row:
+    def _row(self, raw: bytes, used: Piece, unpooled: int, encoding: Any) -> Row:
         for bytes_per_token in BYTES_PER_TOKEN[1:]:
             if not used.cut or settled(encoding, self._side):
                 break
@@ -115,7 +127,8 @@ class TextEncoder:
         if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
             raise InvalidInput(f"{TEXT} has a word without an end in {len(used.text)} characters. Divide it by blanks")
         places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
-        return Row((sequence(encoding, self.settings, places),), max(self._dropped(encoding), int(used.cut)))
+        row = sequence(encoding, self.settings, places, unpooled)
+        return Row((row,), max(self._dropped(encoding), int(used.cut)))
 
     def _cuts_word(self, encoding: Any, used: Piece) -> bool:
         """Whether the last word of the tokens kept (the first, where texts lose their beginning) may go on outside."""
@@ -142,7 +155,7 @@ def _places(encoding: Any, shift: int) -> NDArray[np.int32]:
 class PairEncoder:
     """Encodes (query, text) for text ranking: one sequence, of which the longer text is truncated first.
 
-    Token ids are those of sentence-transformers' CrossEncoder (5.7): the checkpoint's own tokenizer, which is given the
+    Token ids are those of sentence-transformers' CrossEncoder (6.2): the checkpoint's own tokenizer, which is given the
     pair with truncation `longest_first`. `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself. The
     two are tokenized without special tokens and joined here: of a pair that it truncates, the tokenizer would also
     build every combination of the parts that it leaves out.
@@ -160,8 +173,10 @@ class PairEncoder:
         self._template = Template(tokenizer.encode("a", "a"))
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
-        """The queries and texts of a request, a pair a row."""
-        return column_pairs(QUERY, TEXT, tensors)
+        """The queries, behind their prompts, and texts of a request, a pair a row."""
+        pairs = column_pairs(QUERY, TEXT, tensors)
+        before = prompts(tensors, len(pairs), self.settings)
+        return [(prompt + encoded(query), text) for prompt, (query, text) in zip(before, pairs, strict=True)]
 
     def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | InvalidInput]:
         """One row (or the reason why there is none) for each item; equal queries are tokenized once."""
@@ -233,6 +248,34 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
         return first, second
     shorter = min(first, second, room // 2)
     return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+
+
+def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
+    """What is put before the texts of a request's rows: its `prompt`, that of its `prompt_name`, or the model's own.
+
+    Raises InvalidInput for both, for a name that is not known, and where the model has no prompts.
+    """
+    given = [name for name in PROMPTS if name in tensors]
+    if not given:
+        return [settings.default_prompt.encode()] * rows
+    if settings.prompts is None:
+        raise InvalidInput(f"{given[0]} can't be taken: the model has no prompts")
+    if len(given) > 1:
+        raise InvalidInput(f"{' and '.join(given)} are sent: send one of them")
+    values = column(given[0], tensors)
+    if len(values) != rows:
+        raise InvalidInput(f"{TEXT} has {rows} rows but {given[0]} has {len(values)}")
+    texts = [decoded(given[0], value) for value in values]
+    if given[0] == PROMPT_NAME:
+        texts = [_prompt(name, settings.prompts) for name in texts]
+    return [text.encode() for text in texts]
+
+
+def _prompt(name: str, known: Mapping[str, str]) -> str:
+    if name not in known:
+        names = ", ".join(repr(each) for each in known)
+        raise InvalidInput(f"prompt_name is {name[:NAME_LENGTH]!r}; the model's prompts are {names}")
+    return known[name]
 
 
 class HypothesisEncoder:

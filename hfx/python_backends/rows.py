@@ -18,19 +18,21 @@ SPECIAL = -1  # in a sequence's places: a token that stands for no characters of
 
 @dataclass(frozen=True)
 class Sequence:
-    """One token sequence; `places` are the characters (start, end) that each token stands for.
+    """One token sequence, of which the first `unpooled` tokens have the mask 2.
 
-    [tokens, 2]; of question answering [tokens, 4]: behind a token's own are those of its word.
+    `places` are the characters (start, end) that each token stands for: [tokens, 2]; of question answering [tokens, 4]:
+    behind a token's own are those of its word.
     """
 
     ids: list[int]
     type_ids: list[int]
     places: NDArray[np.int32] | None = None
+    unpooled: int = 0
 
 
-def sequence(encoding: Any, settings: Settings, places: NDArray[np.int32] | None = None) -> Sequence:
+def sequence(encoding: Any, settings: Settings, places: NDArray[np.int32] | None = None, unpooled: int = 0) -> Sequence:
     """The sequence of a tokenizers.Encoding; type ids only where the net takes them."""
-    return Sequence(encoding.ids, encoding.type_ids if "token_type_ids" in settings.inputs else [], places)
+    return Sequence(encoding.ids, encoding.type_ids if "token_type_ids" in settings.inputs else [], places, unpooled)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
             length = len(sequence.ids)
             ids[i, j, :length] = sequence.ids
             mask[i, j, :length] = 1
+            mask[i, j, : sequence.unpooled] = 2
             if types is not None:
                 types[i, j, :length] = sequence.type_ids
             if places is not None:

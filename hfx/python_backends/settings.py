@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from .checks import annotated, boolean, integer, one_of, optional, string, strings, token_id, token_ids
+from .checks import annotated, boolean, integer, mapping, one_of, optional, string, strings, token_id, token_ids
 from .errors import InvalidRequest
 from .tasks import TASKS
 
@@ -28,6 +29,10 @@ def _template(name: str, value: Any) -> str:
     return template
 
 
+def _prompts(name: str, value: Any) -> dict[str, str]:
+    return {string(name, key): string(f"{name}.{key}", text) for key, text in mapping(name, value).items()}
+
+
 @dataclass(frozen=True)
 class Settings:
     """How texts become tensors. Raises InvalidRequest.
@@ -35,7 +40,9 @@ class Settings:
     `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least `max_length`.
     `inputs` are the net's inputs; `doc_stride`, `question_first`, `cls_id` concern question-answering,
     `hypothesis_template` zero-shot-classification. `vocab_size` is the number of the net's embeddings where
-    the tokenizer has ids beyond them, else None.
+    the tokenizer has ids beyond them, else None. `prompts` are texts by name that requests may have put before theirs
+    (None: the model has none), `default_prompt` the one of those that name none; where it is not `pools_prompt`, the
+    mask of a prompt's tokens is 2.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -50,6 +57,9 @@ class Settings:
     cls_id: Annotated[int | None, optional(token_id)] = None
     hypothesis_template: Annotated[str, _template] = "This example is {}."
     vocab_size: Annotated[int | None, optional(integer(1))] = None
+    prompts: Annotated[Mapping[str, str] | None, optional(_prompts)] = None
+    default_prompt: Annotated[str, string] = ""
+    pools_prompt: Annotated[bool, boolean] = True
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():

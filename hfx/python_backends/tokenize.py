@@ -24,6 +24,7 @@ from .checks import encoder_settings
 from .encoding import open_encoder, tensors
 from .errors import InvalidInput, QueueFull, with_reason
 from .inputs import Tensors, table
+from .tasks import PROMPTS
 
 MOST = 2**31 - 1  # of a setting: more is as much
 
@@ -76,7 +77,7 @@ class TritonPythonModel:
         for name in self.encoder.fields:
             if name not in arrays:
                 raise InvalidInput(f"{name} is missing")
-        for name in self.settings.keys() & arrays.keys():
+        for name in (self.settings.keys() & arrays.keys()) - PROMPTS.keys():
             if self.settings[name] is np.object_:
                 _refuse_empty(name, arrays)
             elif self.settings[name] is not bool:
@@ -93,20 +94,24 @@ class TritonPythonModel:
     def _add_parameters(self, request: Any, arrays: dict[str, Any]) -> None:
         """Add the settings among the request's parameters, for all of its rows. Raises InvalidInput."""
         try:  # here, as other steps don't know what is none of theirs
-            parameters = encoder_settings(request.parameters(), self.encoder.settings.task)
+            parameters = encoder_settings(request.parameters(), self.encoder.settings.task, self.settings)
         except ValueError as error:
             raise InvalidInput(str(error)) from None
         for name, value in parameters.items():
-            if self.settings[name] is not bool:
+            if isinstance(value, str):
+                value = value.encode()
+            elif self.settings[name] is not bool:
                 _refuse_below_one(name, value)
-            array = np.full((len(arrays[self.encoder.fields[0]]), 1), min(value, MOST), self.settings[name])
+                value = min(value, MOST)
+            array = np.full((len(arrays[self.encoder.fields[0]]), 1), value, self.settings[name])
             if not np.array_equal(arrays.setdefault(name, array), array):
-                raise InvalidInput(f"{name} is {value}, but its tensor says otherwise: send one of them")
+                raise InvalidInput(f"{name} is {parameters[name]}, but its tensor says otherwise: send one of them")
 
     def _settings(self, arrays: Tensors, rows: int) -> Tensors:
         return {
             name: arrays[name] if name in arrays else np.full((rows, 1), b"" if dtype is np.object_ else 0, dtype)
             for name, dtype in self.settings.items()
+            if name not in PROMPTS
         }
 
 

@@ -60,13 +60,14 @@ def write(kind: str, folder: Path, library: Path) -> None:
 def encoder(kind: str) -> Any:
     """The graph of an encoder in int8."""
     from hfx.exporter.encoder.build import build_graph
-    from hfx.exporter.encoder.pooling import Pooling
+    from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
     from hfx.exporter.quantize.encoder import row_wise
     from hfx.exporter.tasks import find_task
     from tests.rigs import tiny_encoders
 
     model_type, name, mode, changes = ENCODERS[kind]
-    task, pooling = find_task(name), Pooling(mode, normalize=True) if mode else None  # type: ignore[arg-type]
+    task = find_task(name)
+    pooling = make_pooler(Pooling((mode,), (Layer("Normalize"),))) if mode else None  # type: ignore[arg-type]
     model = _weighted(tiny_encoders.build(model_type, task.auto_class, **changes))
     return row_wise(build_graph(model, task, tiny_encoders.PAD, pooling)).model
 

@@ -14,7 +14,7 @@ from onnx_ir.passes import common as passes
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.plan import OPSET
-from hfx.exporter.encoder.pooling import Pooling, append_pooling, sum_by_products
+from hfx.exporter.encoder.pooling import append_pooling, sum_by_products
 from hfx.exporter.encoder.ragged import assign, flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check
@@ -23,6 +23,7 @@ from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 TOKEN_INPUTS = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOKEN_TYPE_IDS)
@@ -95,18 +96,19 @@ def build_graph(
     model: PreTrainedModel,
     task: EncoderTask,
     pad_id: int,
-    pooling: Pooling | None,
+    pooler: torch.nn.Module | None,
     exporter: Exporter = "own",
     types: bool = True,
 ) -> onnx.ModelProto:
     """The flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
-    `pooling` is given for embeddings only. Without `types`, which its tokenizer may not give, all token types are 0.
+    `pooler` (pooling.py) is given where the output is made of hidden states. Without `types`, which its tokenizer may
+    not give, all token types are 0.
     Raises CheckpointUnsupported when the architecture can't be exported or takes other inputs than token ids, mask and
     types, StorageFull where TMPDIR can't be written.
     """
     outputs = task.net_outputs(model.config.to_dict())
-    read = [HIDDEN_STATE] if pooling is not None else [spec.name for spec in outputs]
+    read = [HIDDEN_STATE] if pooler is not None else [spec.name for spec in outputs]
     graph = clean(_without_casts(_export(model, task, read, exporter)))
     sum_by_products(graph, names.ATTENTION_MASK)
     if not types:
@@ -117,9 +119,8 @@ def build_graph(
             f"The model takes inputs that a text doesn't have: {', '.join(unknown)}.",
             "hfx exports models that read token ids, an attention mask and token types.",
         )
-    if pooling is not None:
-        width = int(outputs[0].dims[-1])
-        append_pooling(graph, pooling, HIDDEN_STATE, names.ATTENTION_MASK, names.EMBEDDING, width)
+    if pooler is not None:
+        append_pooling(graph, pooler, HIDDEN_STATE, names.ATTENTION_MASK, outputs[0].name)
     _keep_outputs(graph, [spec.name for spec in outputs])
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})

@@ -21,11 +21,13 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
 from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
+from hfx.python_backends.tasks import PROMPTS
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
 SETTING = "_setting"  # ends the name, in the ensemble, of an optional input that the tokenizing step has filled in
+WHOLE = "_whole"  # and that of an output of the net that the last step gives in another form
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 
@@ -50,16 +52,17 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     task = plan.task
     read = {spec.name: spec.name for spec in task.inputs}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
-    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional}
+    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in PROMPTS}
+    last = () if task.postprocess_settings is None else tuple(spec.name for spec in task.outputs)
     answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
+    made_by_net = {name: name + WHOLE if name in last else name for name in answered}
     steps = [
         EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
-        EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, {n: n for n in answered}),
+        EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, made_by_net),
     ]
     if task.postprocess_settings is not None:
-        outputs = {spec.name: spec.name for spec in task.outputs}
-        reads = {name: settings.get(name, name) for name in (*answered, *task.postprocess_reads)}
-        steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, outputs))
+        reads = made_by_net | {name: settings.get(name, name) for name in task.postprocess_reads}
+        steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, {name: name for name in last}))
     config = ModelConfig(
         name=plan.name,
         max_batch_size=plan.max_batch_size,
@@ -96,10 +99,16 @@ def write_tokenizer(
         "vocab_size": vocab_limit(plan.checkpoint, tokenizer),
         **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
     }
+    if plan.prompts is not None:
+        settings |= {
+            "prompts": dict(plan.prompts.texts),
+            "default_prompt": plan.prompts.default,
+            "pools_prompt": plan.pooling is None or plan.pooling.pools_prompt,
+        }
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     optional = tuple(spec for spec in plan.task.inputs if spec.optional)
-    given = tuple(replace(spec, optional=False) for spec in optional)
+    given = tuple(replace(spec, optional=False) for spec in optional if spec.name not in PROMPTS)
     outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED, *given)
     bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
     _write_python_config(plan, folder, (*read, *optional), outputs, (_text_warmup(plan, folder, read),), bound)
@@ -174,7 +183,7 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
     if task.postprocess_settings is None:
         return
     folder = staging.folder(plan.name + names.POSTPROCESS_SUFFIX)
-    version = copy_files(folder, deploy.postprocess_files(str(task.task)))
+    version = copy_files(folder, deploy.postprocess_files())
     settings: Settings = {"task": str(task.task), **task.postprocess_settings(plan.checkpoint.config)}
     if plan.aggregation:
         settings["aggregation"] = plan.aggregation

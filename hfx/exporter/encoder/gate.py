@@ -21,11 +21,10 @@ from hfx.exporter.progress import counted
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
+from hfx.python_backends.settings import Settings
 
 if TYPE_CHECKING:
     import torch
-
-    from hfx.exporter.encoder.pooling import Pooling
 
 Place = tuple[int, tuple[int, ...]]  # of a sequence: its request, and where in that
 TOKENS_A_FORWARD = 4096  # bounds the memory of one forward
@@ -115,11 +114,11 @@ def make_reference(
     requests: Sequence[Request],
     checkpoint: Any,
     inputs: tuple[str, ...],
-    pooling: Pooling | None,
+    pooler: torch.nn.Module | None,
 ) -> Reference:
     """Answer `requests` with the torch model `checkpoint`: on the tokens that are served, without padding."""
     encoded = model.encode(requests)
-    outputs = _forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooling)
+    outputs = _forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooler)
     answers = [model.answer(r, e, o) for r, e, o in zip(requests, encoded, outputs, strict=True)]
     return Reference(requests, encoded, outputs, answers)
 
@@ -130,25 +129,25 @@ def _forward(
     inputs: tuple[str, ...],
     outputs: Sequence[str],
     by_token: frozenset[str],
-    pooling: Pooling | None,
+    pooler: torch.nn.Module | None,
 ) -> list[Tensors]:
     """The net's outputs of each encoded request (one row each: `[1, width]` or `[1, sequences, width]`).
 
     The model sees no padding, as in a pipeline that is given one text; sequences of one length share a forward. An
-    output of `by_token` has zeros at padding. Without `pooling` the outputs are the model's own of these names.
+    output of `by_token` has zeros at padding. Without `pooler` the outputs are the model's own of these names.
     Raises CheckpointUnsupported where the model itself fails.
     """
     by_length: dict[int, list[Place]] = defaultdict(list)
     for index, request in enumerate(requests):
         mask = request[names.ATTENTION_MASK]
         for place in np.ndindex(mask.shape[:-1]):
-            by_length[int(mask[place].sum())].append((index, place))
+            by_length[int(np.count_nonzero(mask[place]))].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
     for length, members in counted([*by_length.items()], "lengths of texts"):
         size = max(1, TOKENS_A_FORWARD // length)
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
             feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}
-            for name, rows in _run(model, feed, outputs, pooling).items():
+            for name, rows in _run(model, feed, outputs, pooler).items():
                 for (index, place), row in zip(chunk, rows, strict=True):
                     lead = requests[index][names.ATTENTION_MASK].shape
                     shape = (*lead, *row.shape[1:]) if name in by_token else (*lead[:-1], *row.shape)
@@ -157,12 +156,12 @@ def _forward(
     return results
 
 
-def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooling: Pooling | None) -> Tensors:
+def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: torch.nn.Module | None) -> Tensors:
     import torch
 
-    from hfx.exporter.encoder.pooling import pool  # it loads onnx, which `hfx verify` does without
-
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
+    mask = feed[names.ATTENTION_MASK]
+    feed[names.ATTENTION_MASK] = mask.clamp(max=1)  # 2: read, not pooled
     rows, length = feed[names.INPUT_IDS].shape
     with torch.inference_mode():
         try:
@@ -172,33 +171,40 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooling:
             # are answered.
             if rows == 1:
                 raise
-            alone = [_run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooling) for i in range(rows)]
+            alone = [_run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooler) for i in range(rows)]
             return {name: np.concatenate([row[name] for row in alone]) for name in alone[0]}
         except (RuntimeError, IndexError) as error:
             raise CheckpointUnsupported(
                 f"{type(model).__name__} itself fails on a text of {length} tokens: {str(error).splitlines()[0][:200]}",
                 "Where only long texts are the reason, pass a smaller --max-length.",
             ) from error
-        if pooling is None:
+        if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
-        pooled = pool(result.last_hidden_state.float(), feed[names.ATTENTION_MASK], pooling)
-        return {names.EMBEDDING: pooled.numpy()}
+        return {outputs[0]: pooler(result.last_hidden_state.float(), mask).numpy()}
 
 
 def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:
     """Compare each request's token ids with transformers' own; raise VerificationFailed where one differs."""
     length = model.encoder.settings.max_length
     for request, encoded in zip(reference.requests, reference.encoded, strict=True):
-        expected = task.expected_ids(tokenizer, dict(request), length)
+        expected = task.expected_ids(tokenizer, prompted(request, model.encoder.settings), length)
         mask = encoded[names.ATTENTION_MASK].reshape(-1, encoded[names.ATTENTION_MASK].shape[-1])
         ids = encoded[names.INPUT_IDS].reshape(mask.shape)
-        ours = [row[: int(m.sum())].tolist() for row, m in zip(ids, mask, strict=True)]
+        ours = [row[: np.count_nonzero(m)].tolist() for row, m in zip(ids, mask, strict=True)]
         if ours != expected:
             raise VerificationFailed(
                 f"The served tokenizer and the checkpoint's differ on {_short(request)}.",
                 "Please report this checkpoint's tokenizer; nothing was published.",
             )
     return len(reference.requests)
+
+
+def prompted(request: Request, settings: Settings) -> dict[str, Any]:
+    """`request` with its prompt in the text that this stands before, the query of a pair."""
+    text = names.QUERY if names.QUERY in request else names.TEXT_INPUT
+    named = request.get(names.PROMPT_NAME)
+    prompt = settings.default_prompt if named is None else (settings.prompts or {})[named]
+    return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 
 def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figures:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
-from hfx.exporter.encoder.sentence_transformers import read_activation, read_max_length, read_pooling
+from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.encoder.sentence_transformers import (
+    EMBEDDERS_PROMPTS,
+    Prompts,
+    read_activation,
+    read_max_length,
+    read_pooling,
+    read_prompts,
+    read_scoring,
+)
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
-from hfx.exporter.tasks.task import labels_of
+from hfx.exporter.tasks.feature_extraction import embedding, width
+from hfx.exporter.tasks.task import default_labels, labels_of
+from hfx.exporter.tasks.text_ranking import logits, one_label
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
-from hfx.names import Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
+from hfx.python_backends.tasks import PROMPTS
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
+# Fields of config.json by which a checkpoint says that the first numbers of its vectors are vectors themselves.
+MATRYOSHKA = ("matryoshka_dimensions", "is_matryoshka")
 # LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
 OPSET = 18
 DEFAULT_MAX_BATCH_SIZE = 64
@@ -50,6 +65,18 @@ class EncoderPlan(Plan):
     widths: tuple[int, ...]
     aggregation: str | None
     activation: str | None
+    pooling: Pooling | None = None
+    prompts: Prompts | None = None
+
+    def options_of(self, sample: int) -> dict[str, Any]:
+        """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
+        prompts = (None, *self.prompts.texts) if self.prompts else (None,)
+        prompt, is_cut = prompts[sample % len(prompts)], sample // len(prompts) % 2 == 1
+        options: dict[str, Any] = {} if prompt is None else {PROMPT_NAME: prompt}
+        if is_cut and DIMENSIONS in self.task.postprocess_reads:
+            (embedding,) = self.task.net_outputs(self.checkpoint.config)
+            options[DIMENSIONS] = (embedding.dims[0] + 1) // 2
+        return options
 
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
@@ -61,6 +88,8 @@ class EncoderPlan(Plan):
             "widths": list(self.widths),
             "aggregation": self.aggregation,
             "activation": self.activation,
+            "pooling": list(self.pooling.modes) if self.pooling else None,
+            "prompts": list(self.prompts.texts) if self.prompts else None,
         }
 
 
@@ -70,11 +99,14 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     refuse_options(options, GENERATOR_OPTIONS, task.task)
     check_encoder(checkpoint, task.task)
     _check_exporter(options.exporter)
+    pooling = _pooling(checkpoint, task)
+    if pooling is not None:
+        task = _pooled(task, pooling.width(width(checkpoint.config)))
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
-    if task.headless:
-        read_pooling(checkpoint.folder)
+    prompts = _prompts(checkpoint, task, pooling)
+    task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
@@ -89,8 +121,50 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         widths=widths_up_to(max_length),
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
+        pooling=pooling,
+        prompts=prompts,
         notes=_notes(checkpoint, options, task),
     )
+
+
+def _pooling(checkpoint: Checkpoint, task: EncoderTask) -> Pooling | None:
+    """What is done with token embeddings behind the transformer, of tasks and cross-encoders that have them."""
+    if task.task is Task.TEXT_RANKING:
+        return read_scoring(checkpoint.folder)
+    return read_pooling(checkpoint.folder) if task.headless else None
+
+
+def _pooled(task: EncoderTask, numbers: int) -> EncoderTask:
+    """`task` of a transformer without a head, behind which so many numbers are made of a text."""
+    if task.task is Task.FEATURE_EXTRACTION:
+        return replace(task, net_outputs=lambda config: embedding(numbers))
+    headless = find_task(Task.FEATURE_EXTRACTION)
+    return replace(
+        task,
+        auto_class=headless.auto_class,
+        headless=True,
+        net_outputs=lambda config: logits(numbers),
+        postprocess_settings=lambda config: one_label(default_labels(numbers)),
+    )
+
+
+def _prompts(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> Prompts | None:
+    if not task.by_library:
+        return None
+    own = EMBEDDERS_PROMPTS if task.task is Task.FEATURE_EXTRACTION else ()
+    return read_prompts(checkpoint.folder, own, pooling is None or pooling.pools_prompt)
+
+
+def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask, has_prompts: bool) -> EncoderTask:
+    """`task` without the options that this model does not have."""
+    embeds = task.task is Task.FEATURE_EXTRACTION
+    if options.dimensions and not embeds:
+        raise UsageError(f"--dimensions is for feature-extraction, not {task.task}.", "Leave it out.")
+    is_cut = embeds and (options.dimensions or any(map(checkpoint.config.get, MATRYOSHKA)))
+    if is_cut:
+        task = replace(task, postprocess_settings=lambda config: {}, postprocess_reads=(DIMENSIONS,))
+    omitted = (() if has_prompts else tuple(PROMPTS)) + (() if is_cut else (DIMENSIONS,))
+    return replace(task, omitted=frozenset(omitted))
 
 
 def _check_exporter(exporter: Exporter) -> None:
@@ -171,11 +245,9 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
         behind = checkpoint.model_type in POSITIONS_AFTER_PADDING
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
-    if (stated := tokenizer_limit(checkpoint.folder)) is not None:
+    trained = read_max_length(checkpoint.folder) if task.by_library else None  # it replaces the tokenizer's own
+    if (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)
-    by_library = task.task in (Task.FEATURE_EXTRACTION, Task.TEXT_RANKING)
-    if by_library and (trained := read_max_length(checkpoint.folder)):
-        limits.append(trained)
     if task.longest:
         limits.append(task.longest)
     return min(limits, default=FALLBACK_MAX_LENGTH)

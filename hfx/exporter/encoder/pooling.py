@@ -1,70 +1,255 @@
-"""Sentence pooling: token embeddings in, one vector a row out, by sentence-transformers' Pooling and Normalize modules.
+"""Sentence pooling: token embeddings in, one vector a row out, by the modules of sentence-transformers.
 
-In the graph, an answer of 512 tokens leaves the net as one vector instead of 512; in torch, for the checkpoint's own
-answers. The graph must still be on padded tensors (see ragged.py).
+A torch module makes them, in the gate for the checkpoint's own answers; its trace is the end of the net's graph, so
+that an answer of 512 tokens leaves the net as one vector instead of 512. The graph must still be on padded tensors (see
+ragged.py).
 """
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+from hfx.errors import CheckpointCorrupt
+from hfx.exporter.checkpoint_files import find_weights
+from hfx.exporter.config_file import AGAIN
+from hfx.exporter.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     import onnx
     import torch
 
-Mode = Literal["mean", "cls", "max", "mean_sqrt_len"]
-TINY = 1e-9  # sentence-transformers' floor for the number of tokens
+    from hfx.exporter.source import Checkpoint
+
+Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+PREFIX = "hfx.pooling."
+TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
-LOWEST = -1e9  # sentence-transformers' value for padding under max pooling
+LOWEST = -1e9  # for what is left out under max pooling
+SCALE = 1024  # of the places by which tokens are weighted: their sum is within float16 up to 8,192 tokens
+TRACED = 2, 11  # rows and tokens
+OPSET = 18
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module behind the pooling.
+
+    `kind`: Dense, LayerNorm (their weights are in the checkpoint's folder `path`), Normalize, or Truncate, which keeps
+    the first `outputs` values. Of Dense, `activation` is a class of torch.nn.
+    """
+
+    kind: Literal["Dense", "LayerNorm", "Normalize", "Truncate"]
+    path: str = ""
+    inputs: int = 0
+    outputs: int = 0
+    bias: bool = True
+    activation: str = "Tanh"
+    residual: bool = False
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How token embeddings become one: `mode`, and whether the result is scaled to length 1."""
+    """How token embeddings become one vector: by `modes`, whose results are joined, and then `layers`.
 
-    mode: Mode
-    normalize: bool
-
-
-def append_pooling(model: onnx.ModelProto, pooling: Pooling, hidden: str, mask: str, output: str, width: int) -> None:
-    """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, width]`.
-
-    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64.
+    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out.
     """
+
+    modes: tuple[Mode, ...] = ("mean",)
+    layers: tuple[Layer, ...] = ()
+    pools_prompt: bool = True
+
+    def width(self, hidden: int) -> int:
+        """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
+        width = hidden * len(self.modes)
+        for layer in self.layers:
+            if layer.inputs not in (0, width):
+                raise CheckpointCorrupt(
+                    f"{layer.path}/config.json is for vectors of {layer.inputs} values, and gets {width}.", AGAIN
+                )
+            width = min(layer.outputs, width) if layer.kind == "Truncate" else layer.outputs or width
+        return width
+
+
+def make_pooler(pooling: Pooling, checkpoint: Checkpoint | None = None) -> torch.nn.Module:
+    """`pooling` as a torch module: of hidden states `[rows, tokens, hidden]` and a mask `[rows, tokens]`, padded right.
+
+    `checkpoint` has the weights of its layers, where these have any; raises CheckpointCorrupt where they don't fit.
+    """
+    import torch
+
+    class Pooler(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pools_prompt = pooling.pools_prompt
+            self.layers = torch.nn.Sequential(*(_layer(each, checkpoint) for each in pooling.layers))
+
+        def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            weights = mask.eq(1).to(hidden.dtype)
+            pooled: torch.Tensor = self.layers(
+                torch.cat([_pooled(mode, hidden, weights, pooling.pools_prompt) for mode in pooling.modes], -1)
+            )
+            return pooled
+
+    return Pooler().eval()
+
+
+def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: bool) -> torch.Tensor:
+    """Vectors `[rows, hidden]` of tokens whose weight is 1, not 0; `starts`: the first of each row is one of them."""
+    import torch
+
+    if mode == "cls":
+        return hidden[:, 0] if starts else _token(hidden, weights.argmax(dim=1))
+    if mode == "max":
+        return hidden.masked_fill(weights.unsqueeze(-1) == 0, LOWEST).max(dim=1).values
+    places = torch.arange(1, hidden.shape[1] + 1).to(hidden.dtype)  # a float Range can't become float16
+    if mode == "lasttoken":
+        return _token(hidden, (weights * places).argmax(dim=1)) * weights.amax(dim=1, keepdim=True)
+    if mode == "weightedmean":
+        weights = weights * (places / SCALE)
+    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
+    # the last bit of an embedding would depend on its batch.
+    total: torch.Tensor = _operators().token_sum(weights, hidden)
+    # Of integers, which is exact.
+    whole = weights if mode == "weightedmean" else weights.to(torch.int64)
+    count = whole.sum(dim=1, keepdim=True).to(hidden.dtype).clamp(min=TINY)
+    return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+
+
+def _token(hidden: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return hidden.gather(1, at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])).squeeze(1)
+
+
+@functools.cache
+def _operators() -> SimpleNamespace:
+    """Functions of torch that a trace has as hfx's operators."""
+    import torch
+
+    from hfx.exporter.graph.operators import DOMAIN
+
+    class TokenSum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, weights: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+            return torch.matmul(weights.unsqueeze(1), hidden).squeeze(1)
+
+        @staticmethod
+        def symbolic(graph: Any, weights: Any, hidden: Any) -> Any:
+            return graph.op(f"{DOMAIN}::TokenSum", weights, hidden)
+
+    class UnitNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.normalize(x, dim=-1, eps=NORM_FLOOR)
+
+        @staticmethod
+        def symbolic(graph: Any, x: Any) -> Any:
+            return graph.op(f"{DOMAIN}::UnitNorm", x, epsilon_f=NORM_FLOOR)
+
+    return SimpleNamespace(token_sum=TokenSum.apply, unit_norm=UnitNorm.apply)
+
+
+def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
+    import torch
+
+    class Residual(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.projection = inner, projection
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) + self.projection(x)  # type: ignore[no-any-return]
+
+    class Normalize(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _operators().unit_norm(x)  # type: ignore[no-any-return]
+
+    class Truncate(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[..., : layer.outputs]
+
+    if layer.kind in ("Normalize", "Truncate"):
+        return Normalize() if layer.kind == "Normalize" else Truncate()
+    assert checkpoint is not None
+    read = _weights(replace(checkpoint, folder=checkpoint.folder / layer.path))
+    if layer.kind == "LayerNorm":
+        norm = torch.nn.LayerNorm(layer.inputs)
+        _fill(norm, read, "norm.")
+        return norm
+    linear = torch.nn.Linear(layer.inputs, layer.outputs, layer.bias)
+    _fill(linear, read, "linear.")
+    activation = getattr(torch.nn, layer.activation)()
+    _fill(activation, read, "activation_function.")
+    inner = torch.nn.Sequential(linear, activation)
+    if not layer.residual:
+        return inner
+    projection: torch.nn.Module = torch.nn.Identity()
+    if layer.inputs != layer.outputs:
+        projection = torch.nn.Linear(layer.inputs, layer.outputs, bias=False)
+        _fill(projection, read, "residual.")
+    return Residual()
+
+
+def _weights(module: Checkpoint) -> Any:
+    from hfx.exporter.tensors import CheckpointTensors
+
+    return CheckpointTensors(replace(module, weights=find_weights(module.folder)))
+
+
+def _fill(module: torch.nn.Module, tensors: Any, prefix: str) -> None:
+    """Give `module` its parameters, which are stored under `prefix` and their names."""
+    import torch
+
+    for name, parameter in module.named_parameters():
+        stored = tensors.parameter(prefix + name, *parameter.shape)
+        tensors.require()
+        parameter.data = torch.from_numpy(stored.read().copy())
+
+
+def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str) -> None:
+    """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, hidden]`.
+
+    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2.
+    """
+    import onnx
+    import torch
     from onnx import TensorProto, helper
 
-    from hfx.exporter.encoder.ragged import NodeList, assign
+    from hfx.exporter.encoder.ragged import assign, rename
     from hfx.exporter.graph.operators import DOMAIN, define
 
-    nodes = NodeList("hfx.pooling.")
-    const, add = nodes.const, nodes.add
-    tokens_axis = const("tokens_axis", [1])
-    width_axis = const("width_axis", [-1])
-    if pooling.mode == "cls":
-        pooled = add("Gather", [hidden, const("first", 0)], "cls", axis=1)
-    elif pooling.mode == "max":
-        real = add("Unsqueeze", [add("Cast", [mask], "real_2d", to=TensorProto.BOOL), width_axis], "real")
-        kept = add("Where", [real, hidden, const("lowest", np.float32(LOWEST))], "kept")
-        pooled = add("ReduceMax", [kept, tokens_axis], "max", keepdims=0)
-    else:
-        # Not a ReduceSum over the tokens: ONNX Runtime adds a lone row's tokens up in another order than those of a row
-        # in a batch, and the last bit of an embedding would depend on its batch.
-        weights = add("Cast", [mask], "weights", to=TensorProto.FLOAT)
-        total = add("TokenSum", [weights, hidden], "total", domain=DOMAIN)
-        tokens = add("ReduceSum", [mask, width_axis], "tokens", keepdims=1)  # of integers, which is exact
-        count = add("Cast", [tokens], "count", to=TensorProto.FLOAT)
-        count = add("Max", [count, const("tiny", np.float32(TINY))], "count_floor")
-        divisor = add("Sqrt", [count], "root") if pooling.mode == "mean_sqrt_len" else count
-        pooled = add("Div", [total, divisor], "mean")
-    if pooling.normalize:
-        pooled = add("UnitNorm", [pooled], "normalized", domain=DOMAIN, epsilon=NORM_FLOOR)
-    identity = helper.make_node("Identity", [pooled], [output], name=nodes.prefix + output)
-    model.graph.node.extend([*nodes.nodes, identity])
-    model.graph.initializer.extend(nodes.constants.values())
+    (value,) = (value for value in model.graph.output if value.name == hidden)
+    states = torch.ones(*TRACED, value.type.tensor_type.shape.dim[-1].dim_value)
+    example = states, torch.ones(TRACED, dtype=torch.int64)
+    names = {"hidden": hidden, "mask": mask, "pooled": output}
+    with torch.no_grad(), quiet_libraries(), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
+        file = Path(folder) / "pooling.onnx"
+        width = pooler(*example).shape[-1]
+        torch.onnx.export(
+            pooler,
+            example,
+            str(file),
+            input_names=["hidden", "mask"],
+            output_names=["pooled"],
+            dynamic_axes={"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "pooled": {0: "rows"}},
+            opset_version=OPSET,
+            custom_opsets={DOMAIN: 1},
+            dynamo=False,
+        )
+        traced = onnx.compose.add_prefix(onnx.load(file), PREFIX)
+    if not pooler.pools_prompt:
+        shown, most = PREFIX + "shown", PREFIX + "most"
+        rename(model.graph.node, mask, shown)
+        model.graph.node.insert(0, helper.make_node("Min", [mask, most], [shown], name=shown))
+        model.graph.initializer.append(helper.make_tensor(most, TensorProto.INT64, [], [1]))
+    for name, outer in names.items():
+        rename(traced.graph.node, PREFIX + name, outer)
+    model.graph.node.extend(traced.graph.node)
+    model.graph.initializer.extend(traced.graph.initializer)
     assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width])])
     define(model)
 
@@ -117,18 +302,3 @@ def _is_column(name: str, made: Mapping[str, onnx.NodeProto], mask: str) -> bool
         axes += made[name].op_type == "Unsqueeze"
         name = made[name].input[0]
     return name == mask and axes == 1
-
-
-def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """Sentence embeddings `[rows, width]` of token embeddings `[rows, tokens, width]`."""
-    import torch
-
-    weights = mask.unsqueeze(-1).float()
-    if pooling.mode == "cls":
-        pooled = hidden[:, 0]
-    elif pooling.mode == "max":
-        pooled = hidden.masked_fill(weights == 0, LOWEST).max(dim=1).values
-    else:
-        count = weights.sum(dim=1).clamp(min=TINY)
-        pooled = (hidden * weights).sum(dim=1) / (count.sqrt() if pooling.mode == "mean_sqrt_len" else count)
-    return torch.nn.functional.normalize(pooled, dim=-1, eps=NORM_FLOOR) if pooling.normalize else pooled

@@ -6,13 +6,14 @@ hfx doesn't know is refused: leaving it out would give other answers than the ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN, TOKENIZER_CONFIG, read_json, read_json_value, read_optional_json
-from hfx.exporter.encoder.pooling import Mode, Pooling
+from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json
+from hfx.exporter.encoder.pooling import Layer, Mode, Pooling
 
 MODULES = "modules.json"
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -21,18 +22,28 @@ TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-KNOWN_PIPELINES = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
-# By the fields that are true; from version 6 on, by the values of `pooling_mode`.
-KNOWN_MODES: dict[str, Mode] = {
-    "pooling_mode_mean_tokens": "mean",
+LIBRARY = "sentence_transformers."  # what the types of its modules begin with
+# The fields of versions before 6, in the order in which results are joined, and the values of `pooling_mode`.
+POOLING_FIELDS: dict[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "mean": "mean",
-    "cls": "cls",
-    "max": "max",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
+EMBEDDERS_PROMPTS = ("query", "document")  # which the library has, empty, where a checkpoint has not
+LAYERS = ("Dense", "LayerNorm", "Normalize")
+# Classes of torch.nn without arguments, that keep a vector's length.
+ACTIVATIONS = (
+    "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid",
+    "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmin",
+    "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+)  # fmt: skip
+# Settings of the transformer module by which a text is prepared or read in another way.
+OTHER_TEXTS = ("processing_kwargs", "query_length", "document_length", "query_expansion")
+EMBEDDING, SCORES = "sentence_embedding", "scores"
+MOST_VALUES = 1_000_000  # of a vector
 TEXT_METHOD = ("forward", "last_hidden_state")
 SCORE_METHOD = ("forward", "logits")
 CROSS_ENCODER = "CrossEncoder"
@@ -42,21 +53,90 @@ KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """Pooling and normalization of the checkpoint in `folder`.
+    """What is done with the token embeddings of the checkpoint in `folder`.
 
-    Raises CheckpointUnsupported for modules, poolings and texts prepared (prompts, lower case) as hfx doesn't.
+    Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
     """
-    if not (folder / MODULES).is_file():
-        return Pooling("mean", normalize=False)
+    return _pipeline(folder, EMBEDDING) if (folder / MODULES).is_file() else Pooling()
+
+
+def read_scoring(folder: Path) -> Pooling | None:
+    """`read_pooling` of a cross-encoder, whose last layer gives scores; None where its transformer does so."""
+    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else ["Transformer"]
+    if kinds == ["Transformer"]:
+        _refuse_prepared_texts(folder, SCORE_METHOD)
+        return None
+    pooling = _pipeline(folder, SCORES)
+    if not pooling.pools_prompt:
+        raise CheckpointUnsupported(
+            f"The pooling of {folder} leaves prompts out (include_prompt), which hfx can't export of a cross-encoder.",
+            "Of embedders, hfx exports it.",
+        )
+    return pooling
+
+
+def _pipeline(folder: Path, output: str) -> Pooling:
     modules = _modules(folder)
-    kinds = tuple(kind for kind, _ in modules)
-    if kinds not in KNOWN_PIPELINES:
+    kinds = [kind for kind, _ in modules]
+    behind = [(kind, path) for kind, path in modules[2:] if kind != "Dropout"]  # it does nothing here
+    if kinds[:2] != ["Transformer", "Pooling"] or not {kind for kind, _ in behind} <= set(LAYERS):
         raise CheckpointUnsupported(
             f"{folder / MODULES} lists the modules {', '.join(kinds) or '(none)'}, which hfx can't export.",
-            "Supported: Transformer, Pooling, and Normalize or not, in this order.",
+            f"Supported: Transformer, Pooling, and then any of {', '.join(LAYERS)}.",
         )
     _refuse_prepared_texts(folder, TEXT_METHOD)
-    return Pooling(_mode(folder / modules[1][1] / "config.json"), normalize=kinds[-1] == "Normalize")
+    outputs = [EMBEDDING] * (len(behind) - 1) + [output]
+    layers = [_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
+    if output == SCORES and not behind:
+        raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
+    cut = read_optional_json(folder / LIBRARY_CONFIG).get("truncate_dim")
+    if cut is not None:
+        layers.append(Layer("Truncate", outputs=_size(folder / LIBRARY_CONFIG, {"truncate_dim": cut}, "truncate_dim")))
+    file = folder / modules[1][1] / "config.json"
+    return Pooling(_modes(file), tuple(layers), read_json(file).get("include_prompt") is not False)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts by name that are put before a text, or a pair's query; `default` is put there unless a request has one."""
+
+    texts: Mapping[str, str]
+    default: str
+
+
+def read_prompts(folder: Path, names: Iterable[str], pools_prompt: bool = True) -> Prompts | None:
+    """The prompts of a checkpoint, and empty ones of other `names`; None where all are empty and `pools_prompt`.
+
+    Raises CheckpointCorrupt.
+    """
+    file = folder / LIBRARY_CONFIG
+    config = read_optional_json(file) if (folder / MODULES).is_file() else {}
+    stated, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(stated, dict) or not all(isinstance(text, str | None) for text in stated.values()):
+        raise CheckpointCorrupt(f"prompts in {file} are no texts by name.", AGAIN)
+    texts = dict.fromkeys(names, "")
+    texts |= {name: text or "" for name, text in stated.items()}
+    if default is not None and str(default) not in texts:
+        raise CheckpointCorrupt(
+            f"default_prompt_name in {file} is {str(default)[:50]!r}, and prompts has none of this name.", AGAIN
+        )
+    if not any(texts.values()) and pools_prompt:
+        return None
+    return Prompts(texts, texts[str(default)] if default is not None else "")
+
+
+def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
+    """Have texts put into lower case where the checkpoint in `folder` says so and its tokenizer does not do it."""
+    from tokenizers import normalizers
+
+    if _transformer_config(folder).get("do_lower_case") is not True:
+        return
+    backend = tokenizer.backend_tokenizer
+    own = backend.normalizer
+    state = b"" if own is None else own.__getstate__()
+    if b'"Lowercase"' not in state and b'"lowercase":true' not in state:
+        before = [normalizers.Lowercase()]
+        backend.normalizer = normalizers.Sequence(before if own is None else [*before, own])
 
 
 def read_max_length(folder: Path) -> int | None:
@@ -72,17 +152,10 @@ def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """The activation (sigmoid, none) that CrossEncoder.predict (5.7) applies to the logit of a pair.
+    """The activation (sigmoid, none) that CrossEncoder.predict (6.2) applies to the logit of a pair.
 
-    Raises CheckpointUnsupported for another one, and for modules and texts prepared as hfx doesn't.
+    Raises CheckpointUnsupported for another one.
     """
-    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else ["Transformer"]
-    if kinds != ["Transformer"]:
-        raise CheckpointUnsupported(
-            f"{folder / MODULES} lists the modules {', '.join(kinds) or '(none)'}, which hfx can't export.",
-            "A cross-encoder has the module Transformer alone.",
-        )
-    _refuse_prepared_texts(folder, SCORE_METHOD)
     path = _activation_path(folder, config) or "Sigmoid"
     if path.rsplit(".", 1)[-1] not in KNOWN_ACTIVATIONS:
         raise CheckpointUnsupported(
@@ -118,30 +191,19 @@ def _refuse_prepared_texts(folder: Path, method: tuple[str, str]) -> None:
             f"{text.get('method_output_name')!r} (modality_config).",
             f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
         )
-    if changed := config.get("processing_kwargs"):
-        raise CheckpointUnsupported(
-            f"The texts for {folder} have tokenizer settings of their own (processing_kwargs): {str(changed)[:80]}.",
-            "Set them in tokenizer_config.json, remove processing_kwargs from its sentence_*_config.json, and export.",
-        )
-    file = folder / LIBRARY_CONFIG
-    if read_optional_json(file).get("default_prompt_name") is not None:
-        raise CheckpointUnsupported(
-            f"{file} puts a prompt before each text (default_prompt_name).",
-            "Set it to null, export, and put the prompt before your texts yourself.",
-        )
-    lowers = read_optional_json(folder / TOKENIZER_CONFIG).get("do_lower_case") is True
-    if config.get("do_lower_case") is True and not lowers:
-        raise CheckpointUnsupported(
-            f"The texts for {folder} are put into lower case before its tokenizer, which doesn't do so by itself.",
-            "Set do_lower_case to false in its sentence_*_config.json, export, and lower your texts yourself.",
-        )
+    for field in OTHER_TEXTS:
+        if config.get(field):
+            raise CheckpointUnsupported(
+                f"The texts for {folder} have tokenizer settings of their own ({field}): {str(config[field])[:80]}.",
+                f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export.",
+            )
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
     file = folder / MODULES
     try:
         entries = read_json_value(file)
-        modules = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in entries]
+        modules = [(_kind(str(entry["type"])), str(entry["path"])) for entry in entries]
         outside = [path for _, path in modules if not (folder / path).resolve().is_relative_to(folder.resolve())]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointCorrupt(f"{file} is no list of modules: {error!r}.", AGAIN) from error
@@ -150,14 +212,79 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _mode(file: Path) -> Mode:
+def _kind(path: str) -> str:
+    """The class of one of the library's modules, wherever it stood in versions 2 to 6; any other path as it is."""
+    return path.rsplit(".", 1)[-1] if path.startswith(LIBRARY) else path
+
+
+def _modes(file: Path) -> tuple[Mode, ...]:
+    """Of version 6 `pooling_mode`, a name or several; before, fields that are true, the mean where none is."""
     config = read_json(file)
-    chosen = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-    stated = config.get("pooling_mode", [])
-    chosen += map(str, stated if isinstance(stated, list) else [stated])
-    if len(chosen) == 1 and chosen[0] in KNOWN_MODES:
-        return KNOWN_MODES[chosen[0]]
-    raise CheckpointUnsupported(
-        f"{file} asks for the pooling {', '.join(chosen) or '(none)'}, which hfx can't export.",
-        f"Supported: one of {', '.join(dict.fromkeys(KNOWN_MODES.values()))}.",
+    stated = config.get("pooling_mode")
+    if stated is None:
+        fields = {key: value for key, value in config.items() if key.startswith("pooling_mode_") and value is not False}
+        stated = [POOLING_FIELDS.get(key, key) if fields[key] is True else key for key in _in_order(fields)] or ["mean"]
+    modes = stated if isinstance(stated, list) else [stated]
+    if not modes or not all(isinstance(mode, str) and mode in POOLING_FIELDS.values() for mode in modes):
+        raise CheckpointUnsupported(
+            f"{file} asks for the pooling {', '.join(map(str, modes)) or '(none)'}, which hfx can't export.",
+            f"Supported: {', '.join(POOLING_FIELDS.values())}.",
+        )
+    return tuple(modes)
+
+
+def _in_order(fields: Iterable[str]) -> list[str]:
+    known = list(POOLING_FIELDS)
+    return sorted(fields, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def _layer(folder: Path, kind: str, path: str, output: str) -> Layer:
+    file = folder / path / "config.json"
+    config = read_json(file) if kind != "Normalize" else read_optional_json(file)
+    read = config.get("module_input_name") or EMBEDDING
+    names = {
+        "module_input_name": (read, EMBEDDING),
+        "module_output_name": (config.get("module_output_name") or read, output),
+    }
+    if kind == "LayerNorm":
+        names["module_output_name"] = (EMBEDDING, output)
+    for field, (stated, expected) in names.items():
+        if stated != expected:
+            raise CheckpointUnsupported(
+                f"{field} in {file} is {str(stated)[:80]!r}, which hfx can't export.",
+                f"Supported here: {expected}.",
+            )
+    if kind == "Normalize":
+        return Layer("Normalize")
+    if kind == "LayerNorm":
+        width = _size(file, config, "dimension")
+        return Layer("LayerNorm", path, width, width)
+    return Layer(
+        "Dense",
+        path,
+        _size(file, config, "in_features"),
+        _size(file, config, "out_features"),
+        config.get("bias") is not False,
+        _activation(file, str(config.get("activation_function", "torch.nn.Tanh"))),
+        config.get("use_residual") is True,
     )
+
+
+def _activation(file: Path, path: str) -> str:
+    """The class of torch.nn at a dotted `path`."""
+    name = path.rsplit(".", 1)[-1]
+    if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
+        raise CheckpointUnsupported(
+            f"{file} names the activation {path[:80]!r}, which hfx can't export.",
+            f"Supported, of torch.nn: {', '.join(ACTIVATIONS)}.",
+        )
+    return name
+
+
+def _size(file: Path, config: Mapping[str, Any], field: str) -> int:
+    value = config.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_VALUES:
+        raise CheckpointCorrupt(
+            f"{field} in {file} is {str(value)[:50]!r}; it should be a whole number from 1 to {MOST_VALUES}.", AGAIN
+        )
+    return value

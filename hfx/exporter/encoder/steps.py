@@ -17,8 +17,8 @@ from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rena
 from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
-from hfx.exporter.encoder.pooling import Pooling
-from hfx.exporter.encoder.sentence_transformers import read_pooling
+from hfx.exporter.encoder.pooling import make_pooler
+from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.load import load_model
 from hfx.exporter.options import Precision
@@ -41,7 +41,7 @@ class EncoderArtefacts(Artefacts):
     """What the steps have made; a field is set by the step that its comment names."""
 
     model: Any = None  # load
-    pooling: Pooling | None = None  # load
+    pooler: Any = None  # load
     compiled: Compiled = field(default_factory=Compiled)  # compile_tokenizer
     graph: onnx.ModelProto | None = None  # build
     inputs: tuple[str, ...] = ()  # build
@@ -57,11 +57,13 @@ class EncoderArtefacts(Artefacts):
 def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The checkpoint's model and tokenizer in memory, checked."""
     task = plan.task
-    pooling = read_pooling(plan.checkpoint.folder) if task.headless else None
     tokenizer = load_tokenizer(plan.checkpoint)
+    if task.by_library:
+        put_into_lower_case(tokenizer, plan.checkpoint.folder)
     model = load_model(plan.checkpoint, task.auto_class, task.headless)
     task.prepare(model, tokenizer)
-    return replace(artefacts, model=model, tokenizer=tokenizer, pooling=pooling)
+    pooler = make_pooler(plan.pooling, plan.checkpoint) if plan.pooling else None
+    return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler)
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -75,7 +77,7 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The float32 graph."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint)
-    graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooling, plan.exporter, types)
+    graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
     simplify_masks(graph, plan.max_length)
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
@@ -174,6 +176,7 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
     samples = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
     try:
         model, reference = _reference(plan, artefacts, [each for each in samples if _has_tokens(plan, artefacts, each)])
     except RequestRefused as refusal:
@@ -238,7 +241,7 @@ def _reference(
 ) -> tuple[LocalModel, gate.Reference]:
     """The checkpoint's answers to `requests`, and the model that tokenized them: any device's files do it alike."""
     model = LocalModel.open(artefacts.staging.root, plan.name, next(iter(plan.built)), "CPU")
-    reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooling)
+    reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooler)
     return model, reference
 
 

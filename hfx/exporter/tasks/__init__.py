@@ -60,6 +60,8 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
             return find_task(Task.TEXT_RANKING)
         nli = any(label.lower().startswith("entail") for label in labels)
         return find_task(Task.ZERO_SHOT_CLASSIFICATION if nli else Task.TEXT_CLASSIFICATION)
+    if architecture.endswith("Model") and is_cross_encoder(checkpoint.folder, checkpoint.config):
+        return find_task(Task.TEXT_RANKING)
     for candidate in TASKS:
         if architecture.endswith(candidate.architectures) and not architecture.endswith(LANGUAGE_MODELS):
             return candidate

@@ -17,16 +17,16 @@ SAME_DIRECTION = 0.995  # cosine: below it, the nearest neighbours in an index o
 
 
 def width(config: Config) -> int:
-    """Length of an embedding."""
+    """Length of a token's embedding."""
     for field in ("hidden_size", "dim", "d_model", "emb_dim"):
         if isinstance(config.get(field), int):
             return int(config[field])
     raise CheckpointCorrupt("config.json has no hidden_size (nor dim, d_model, emb_dim).", "Save the model again.")
 
 
-def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """One embedding a text."""
-    return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (width(config),)),)
+def embedding(numbers: int) -> tuple[TensorSpec, ...]:
+    """One embedding a text, of so many numbers."""
+    return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (numbers,)),)
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
@@ -56,11 +56,12 @@ TASK = EncoderTask(
     architectures=("Model",),
     item_rank=1,
     outputs=(TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1,)),),
-    net_outputs=net_outputs,
+    net_outputs=lambda config: embedding(width(config)),
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,
     metric=spearman,
     metric_name="spearman",
     headless=True,
+    by_library=True,
 )

@@ -17,7 +17,12 @@ from hfx.repository.config_pbtxt import TensorSpec
 Config = Mapping[str, Any]  # a checkpoint's config.json
 Settings = dict[str, Any]
 Request = dict[str, Any]  # public input tensor -> value of one row: str, or list of str
-OPTIONS = {int: ("TYPE_INT32", (1,)), bool: ("TYPE_BOOL", (1,)), list: ("TYPE_STRING", (-1,))}
+OPTIONS = {
+    int: ("TYPE_INT32", (1,)),
+    bool: ("TYPE_BOOL", (1,)),
+    str: ("TYPE_STRING", (1,)),
+    list: ("TYPE_STRING", (-1,)),
+}
 Answer = dict[str, Any]  # public output tensor -> value of one row
 
 
@@ -43,7 +48,8 @@ class EncoderTask:
     beside the net's. A task without `postprocess_settings` ends with the net; one with `tokenizer_settings` spells
     tokens in its last step. `longest` bounds the tokens of one sequence below what the model reads, which must be
     `shortest` at least; `expected_ids(tokenizer, request, max_length)` are the token sequences that transformers' own
-    pipeline feeds the checkpoint with.
+    pipeline feeds the checkpoint with, or, where it is `by_library`, sentence-transformers. Options that are `omitted`
+    are those of the task that the model does not have.
     """
 
     task: Task
@@ -65,6 +71,8 @@ class EncoderTask:
     prepare: Callable[[Any, Any], None] = lambda model, tokenizer: None
     most_rows: Callable[[Config], int] | None = None
     headless: bool = False
+    by_library: bool = False
+    omitted: frozenset[str] = frozenset()
     longest: int | None = None
     shortest: int = 16
 
@@ -78,6 +86,7 @@ class EncoderTask:
             *(
                 TensorSpec(name, *OPTIONS[kind], optional=True, ragged=kind is list)
                 for name, kind in row.options.items()
+                if name not in self.omitted
             ),
         )
 
@@ -97,4 +106,9 @@ def labels_of(config: Config) -> list[str]:
     names = config.get("id2label")
     if isinstance(names, dict) and names:
         return [str(names[key]) for key in sorted(names, key=int)]
-    return [f"LABEL_{i}" for i in range(int(config.get("num_labels", 2)))]
+    return default_labels(int(config.get("num_labels", 2)))
+
+
+def default_labels(count: int) -> list[str]:
+    """Those of transformers."""
+    return [f"LABEL_{i}" for i in range(count)]

@@ -22,18 +22,27 @@ SAME_SCORE = 0.05
 
 def postprocess_settings(config: Config) -> Settings:
     """The label, which some APIs name; the plan adds the activation. Raises CheckpointUnsupported for several."""
-    labels = labels_of(config)
+    return one_label(labels_of(config))
+
+
+def one_label(labels: Sequence[str]) -> Settings:
+    """The settings of a cross-encoder with these `labels`."""
     if len(labels) != 1:
         raise CheckpointUnsupported(
             f"Text ranking needs a cross-encoder, which has one label; this checkpoint has {len(labels)}.",
             "Pass --task text-classification, or a cross-encoder.",
         )
-    return {"labels": labels}
+    return {"labels": list(labels)}
 
 
 def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
     """One logit a pair."""
-    return (TensorSpec(names.LOGITS, "TYPE_FP32", (1,)),)
+    return logits(1)
+
+
+def logits(numbers: int) -> tuple[TensorSpec, ...]:
+    """So many logits a pair."""
+    return (TensorSpec(names.LOGITS, "TYPE_FP32", (numbers,)),)
 
 
 def samples(texts: Sequence[str]) -> list[Request]:
@@ -80,4 +89,5 @@ TASK = EncoderTask(
     compare=compare,
     metric=spearman,
     metric_name="spearman",
+    by_library=True,
 )

@@ -39,11 +39,14 @@ from hfx.front.fields import (
     Fields,
     check_count,
     check_cut,
+    check_dimensions,
     check_generator,
     check_task,
+    embedding_options,
     flag,
     generation_settings,
     json_object,
+    prompt_of,
     refuse_unknown,
     refuse_unsupported,
     shown,
@@ -57,6 +60,7 @@ from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
+from hfx.python_backends.tasks import PROMPTS
 
 TOP = {"inputs", "parameters", "options", "stream"}
 # Parameters of generators that no model here has: the values that change nothing.
@@ -179,9 +183,11 @@ async def _answer_questions(inputs: Inputs) -> Any:
 async def _embed(inputs: Inputs) -> Any:
     if isinstance(inputs.inputs, dict):
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
-    inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format")
-    rows = await _vectors(inputs.request, inputs.model, texts(inputs.inputs, "inputs"), inputs.parameters)
-    _check_equal(inputs.parameters, "dimensions", rows.shape[1], "the model's vectors have them")
+    inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format", *PROMPTS)
+    options = embedding_options(inputs.model, inputs.parameters)
+    sources = texts(inputs.inputs, "inputs")
+    rows = await _vectors(inputs.request, inputs.model, sources, inputs.parameters, **options)
+    check_dimensions(inputs.parameters, rows.shape[1])
     if flag(inputs.parameters, "normalize"):
         rows = normalized(rows)
     encoding = inputs.parameters.get("encoding_format", "float")
@@ -199,12 +205,12 @@ async def _zero_shot(inputs: Inputs) -> Any:
 
 
 async def _rank(inputs: Inputs) -> Any:
-    inputs.check_parameters()
+    inputs.check_parameters(*PROMPTS)
     fields = inputs.inputs
     if not isinstance(fields, dict):
         raise Refusal(400, f"inputs is {shown(fields)}. Send a query and texts.", param="inputs")
     refuse_unknown(fields, {"query", "texts", "return_documents"})
-    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None)
+    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None, **prompt_of(inputs.parameters))
     sources = texts(fields.get("texts"), "texts")
     ranks = await inputs.request.inference.rows(inputs.model, [call(item) for item in enumerate(sources)])
     return ranking(ranks, sources if flag(fields, "return_documents") else None)
@@ -301,9 +307,13 @@ async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any
 
 
 async def _vectors(
-    request: DialectRequest, model: ServedModel, inputs: Sequence[str], parameters: Fields = MappingProxyType({})
+    request: DialectRequest,
+    model: ServedModel,
+    inputs: Sequence[str],
+    parameters: Fields = MappingProxyType({}),
+    **options: Any,
 ) -> Any:
-    call = calls.embed(model.name)
+    call = calls.embed(model.name, **options)
     results = await request.inference.rows(model, [call(one) for one in inputs])
     check_cut(parameters, results, default=True)
     return np.stack([result.vector for result in results])

@@ -19,7 +19,9 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
 from hfx.front.fields import (
     Fields,
+    check_dimensions,
     check_task,
+    embedding_options,
     flag,
     generation_settings,
     json_object,
@@ -33,7 +35,8 @@ from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped, error_object
 from hfx.front.schemas import INFER
 from hfx.metadata import INT32_MAX
-from hfx.names import GENERATION_TASKS, TEXT_INPUT, Task
+from hfx.names import DIMENSIONS, GENERATION_TASKS, TEXT_INPUT, Task
+from hfx.python_backends.tasks import PROMPTS
 
 FLAT_SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*-?\d+\s*\]')
 TEXT_NAMES = ("args", "text_inputs", "inputs", "sequences")
@@ -115,8 +118,11 @@ async def _answer(request: DialectRequest, model: ServedModel, inputs: Values, p
 
 
 async def _embed(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    refuse_unknown(parameters, ())
-    return [result.vector.tolist() for result in await _rows(request, model, inputs, calls.embed(model.name))]
+    refuse_unknown(parameters, {DIMENSIONS, *PROMPTS})
+    call = calls.embed(model.name, **embedding_options(model, parameters))
+    vectors = [result.vector.tolist() for result in await _rows(request, model, inputs, call)]
+    check_dimensions(parameters, len(vectors[0]))
+    return vectors
 
 
 async def _generate(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:

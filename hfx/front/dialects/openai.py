@@ -30,14 +30,16 @@ from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, e
 from hfx.front.fields import (
     Fields,
     check_count,
+    check_dimensions,
     check_generator,
     check_task,
+    embedding_options,
     flag,
     generation_settings,
     json_object,
+    prompt_of,
     refuse_unknown,
     refuse_unsupported,
-    shown,
     text,
     texts,
     whole_number,
@@ -48,6 +50,7 @@ from hfx.front.routes import UNKNOWN_PATH
 from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import LACKING
+from hfx.python_backends.tasks import PROMPTS
 
 MOST_CHOICES = 64
 DONE = b"data: [DONE]\n\n"
@@ -96,7 +99,7 @@ TOKEN_IDS = {
     "prompt": "lm-eval does so with tokenized_requests=False",
 }
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
-EMBEDDING = {"model", "input", "encoding_format", "dimensions"}
+EMBEDDING = {"model", "input", "encoding_format", "dimensions", *PROMPTS}
 OWN = {
     "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
     "ignore_eos",
@@ -204,11 +207,12 @@ async def embeddings(request: DialectRequest) -> bytes:
     inputs = _texts(fields, "input")
     encoding = fields.get("encoding_format") or "float"
     refuse_unknown(fields, EMBEDDING)
-    call = calls.embed(model.name)
+    call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]
-    _check_dimensions(fields, len(vectors[0]))
-    tokens = await request.files.count(model, inputs, request.inference.has_left)
+    check_dimensions(fields, len(vectors[0]))
+    read = request.files.prompted(model, inputs, **prompt_of(fields))
+    tokens = await request.files.count(model, read, request.inference.has_left)
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)
@@ -341,12 +345,6 @@ def _usage(completion: Completion, results: Sequence[Generation]) -> dict[str, i
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def _check_dimensions(fields: Fields, width: int) -> None:
-    if fields.get("dimensions") not in (None, width):
-        message = f"dimensions is {shown(fields['dimensions'])}; the model's vectors have {width}. Leave it out."
-        raise Refusal(400, message, param="dimensions")
-
-
 WRITING: Mapping[str, Schema] = {
     **GENERATION,
     "model": TEXT,
@@ -365,7 +363,13 @@ CHAT_COMPLETION = body(
     **{**WRITING, "logprobs": BOOLEAN},
 )
 EMBEDDINGS = body(
-    "model input", model=TEXT, input=TEXTS, encoding_format={"enum": ["float", "base64"]}, dimensions=WHOLE
+    "model input",
+    model=TEXT,
+    input=TEXTS,
+    encoding_format={"enum": ["float", "base64"]},
+    dimensions=WHOLE,
+    prompt_name=TEXT,
+    prompt=TEXT,
 )
 DIALECT = Dialect(
     "openai",

@@ -20,11 +20,24 @@ from hfx.errors import RequestRefused
 from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
-from hfx.front.fields import Fields, check_count, check_cut, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.fields import (
+    Fields,
+    check_count,
+    check_cut,
+    check_dimensions,
+    embedding_options,
+    flag,
+    json_object,
+    prompt_of,
+    refuse_unknown,
+    shown,
+    text,
+    texts,
+)
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, Schema, array, body, either
+from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import TOKENIZE_SUFFIX, Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.python_backends.tasks.text_classification import sigmoid
 
@@ -46,7 +59,7 @@ async def embed(request: DialectRequest) -> bytes:
     fields = dict(json_object(request.content))
     parameters = fields.pop("parameters", None) or {}  # where huggingface_hub's client has them
     fields |= json_object(parameters)
-    refuse_unknown(fields, {"inputs", "normalize", "prompt_name", *CUT})
+    refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, DIMENSIONS, *CUT})
     vectors = await _vectors(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
 
@@ -86,22 +99,29 @@ async def rerank(request: DialectRequest) -> bytes:
     As in that server they are sigmoids of the logits, or with `raw_scores` the logits, whatever the checkpoint says.
     """
     fields = json_object(request.content)
-    refuse_unknown(fields, {"query", "texts", "raw_scores", "return_text", *CUT})
+    refuse_unknown(fields, {"query", "texts", "raw_scores", "return_text", PROMPT_NAME, *CUT})
     query, sources = text(fields.get("query"), "query"), fields.get("texts")
     if not isinstance(sources, list):
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
     sources = texts(_bounded(sources, "texts"), "texts")
     model = await _model(request, Task.TEXT_RANKING)
-    ranks = await ranked(request, model, query, sources, raw_scores=flag(fields, "raw_scores"))
+    raw = flag(fields, "raw_scores")
+    ranks = await ranked(request, model, query, sources, raw_scores=raw, **prompt_of(fields))
     check_cut(fields, ranks, default=False)
     return dumped(ranking(ranks, sources if flag(fields, "return_text") else None))
 
 
 async def ranked(
-    request: DialectRequest, model: ServedModel, query: str, sources: Sequence[str], *, raw_scores: bool = False
+    request: DialectRequest,
+    model: ServedModel,
+    query: str,
+    sources: Sequence[str],
+    *,
+    raw_scores: bool = False,
+    **prompt: Any,
 ) -> list[Rank]:
     """The texts with their logits, or the sigmoids of these, best first."""
-    call = calls.rank(model.name, query, raw_scores=True)
+    call = calls.rank(model.name, query, raw_scores=True, **prompt)
     ranks = best_first(await request.inference.rows(model, [call(item) for item in enumerate(sources)]))
     if raw_scores:
         return ranks
@@ -112,13 +132,14 @@ async def ranked(
 async def tokenize(request: DialectRequest) -> bytes:
     """POST /tokenize: the tokens of each input."""
     fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", "add_special_tokens", "prompt_name"})
-    _refuse_prompt(fields)
+    refuse_unknown(fields, {"inputs", "add_special_tokens", PROMPT_NAME})
     model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
     if sum(len(one.encode()) for one in inputs) > TOKENIZED_BYTES:
         raise Refusal(413, f"The inputs have more than {TOKENIZED_BYTES} bytes. Send fewer, or shorter ones.")
     special = flag(fields, "add_special_tokens", True)
+    if named := prompt_of(fields):
+        inputs = request.files.prompted(model, inputs, **named)
     rows = await request.files.tokenized(model, inputs, _tokens, special, request.inference.has_left)
     return b"[%b]" % b",".join(rows)
 
@@ -170,11 +191,12 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
 
 
 async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
-    _refuse_prompt(fields)
-    call = calls.embed(model.name)
+    call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     check_cut(fields, results, default=False)
-    return np.stack([result.vector for result in results])
+    vectors = np.stack([result.vector for result in results])
+    check_dimensions(fields, vectors.shape[1])
+    return vectors
 
 
 def _inputs(fields: Fields) -> list[str]:
@@ -194,11 +216,6 @@ def _single(row: Any) -> str:
         message = f"{shown(row)} is no list of one text. Send a text, or lists of one text each; pairs go to /rerank."
         raise Refusal(400, message, param="inputs")
     return text(row[0], "inputs")
-
-
-def _refuse_prompt(fields: Fields) -> None:
-    if fields.get("prompt_name") is not None:
-        raise Refusal(400, "prompt_name is not known: models have no prompts here. Leave it out.", param="prompt_name")
 
 
 def _tokens(source: str, encoding: Any) -> bytes:
@@ -230,12 +247,22 @@ def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
 
 
 CUTTING: Mapping[str, Schema] = {"truncate": BOOLEAN, "truncation_direction": TEXT}
-EMBED = body("inputs", inputs=TEXTS, normalize=BOOLEAN, parameters=OBJECT, **CUTTING)
+EMBED = body(
+    "inputs", inputs=TEXTS, normalize=BOOLEAN, parameters=OBJECT, prompt_name=TEXT, dimensions=WHOLE, **CUTTING
+)
 SENTENCES = body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT))
 SIMILARITY = body("inputs", inputs=SENTENCES, parameters=body("", **CUTTING))
 PREDICT = body("inputs", inputs=either(TEXT, array(array(TEXT))), raw_scores=BOOLEAN, **CUTTING)
-RERANK = body("query texts", query=TEXT, texts=array(TEXT), raw_scores=BOOLEAN, return_text=BOOLEAN, **CUTTING)
-TOKENIZE = body("inputs", inputs=TEXTS, add_special_tokens=BOOLEAN)
+RERANK = body(
+    "query texts",
+    query=TEXT,
+    texts=array(TEXT),
+    raw_scores=BOOLEAN,
+    return_text=BOOLEAN,
+    prompt_name=TEXT,
+    **CUTTING,
+)
+TOKENIZE = body("inputs", inputs=TEXTS, add_special_tokens=BOOLEAN, prompt_name=TEXT)
 DIALECT = Dialect(
     "text-embeddings-inference",
     (

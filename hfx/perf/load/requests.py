@@ -31,6 +31,7 @@ KINDS: Mapping[str, Kind] = {
     },
     names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
     names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag",
+    names.PROMPT_NAME: "text", names.DIMENSIONS: "integer",
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

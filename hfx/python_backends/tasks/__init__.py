@@ -32,7 +32,6 @@ class Task:
     inputs: tuple[str, ...] = ("text_input",)
     required: tuple[str, ...] = ()
     options: Mapping[str, type] = field(default_factory=dict)
-    ends_with_net: bool = False
     nested: bool = False
     of_masks: bool = False
     places: Places | None = None
@@ -48,14 +47,16 @@ class Task:
         return (*self.texts, *self.required)
 
 
+# Options that the tokenizing step reads, of models that have prompts; all others go through it to the last step.
+PROMPTS: Mapping[str, type] = {"prompt_name": str, "prompt": str}
 TASKS: Mapping[str, Task] = {
     "text-classification": Task("label", options={"top_k": int}),
     "token-classification": Task("entities", places=Places("offsets", -1, 2)),
     "question-answering": Task("answer", ("question", "context"), nested=True, places=Places("spans", -2, 4)),
-    "feature-extraction": Task("embedding", ends_with_net=True),
+    "feature-extraction": Task("embedding", options={"dimensions": int, **PROMPTS}),
     "zero-shot-classification": Task(
         "label", required=("candidate_labels",), options={"top_k": int, "multi_label": bool}, nested=True
     ),
-    "text-ranking": Task("score", ("query", "text_input"), options={"raw_scores": bool}),
+    "text-ranking": Task("score", ("query", "text_input"), options={"raw_scores": bool, **PROMPTS}),
     "fill-mask": Task("fills", options={"top_k": int, "targets": list}, of_masks=True),
 }

@@ -34,21 +34,26 @@ def read_request(
 
 
 def top_k(tensors: Tensors, default: int | None, available: int) -> int:
-    """How many answers each row of the request wants, at most `available`; `default` None means all.
+    """How many answers each row of the request wants, at most `available`; `default` None means all."""
+    return min(agreed(TOP_K, tensors, available if default is None else default), available)
 
-    `top_k` [rows, 1] is optional; the rows of a request share the shape of its outputs, so they must agree.
+
+def agreed(name: str, tensors: Tensors, default: int) -> int:
+    """The number `name` [rows, 1], at least 1; `default` without it.
+
+    The rows of a request share the shape of its outputs, so they must agree.
     """
-    count = default
-    if TOP_K in tensors:
-        values = tensors[TOP_K]
-        if values.size == 0:
-            raise InvalidInput(f"{TOP_K} is empty")
-        count = int(values.flat[0])
-        if np.any(values != count):
-            raise InvalidInput(f"{TOP_K} differs between the rows of one request")
-        if count < 1:
-            raise InvalidInput(f"{TOP_K} must be at least 1, not {count}")
-    return available if count is None else min(count, available)
+    if name not in tensors:
+        return default
+    values = tensors[name]
+    if values.size == 0:
+        raise InvalidInput(f"{name} is empty")
+    count = int(values.flat[0])
+    if np.any(values != count):
+        raise InvalidInput(f"{name} differs between the rows of one request")
+    if count < 1:
+        raise InvalidInput(f"{name} must be at least 1, not {count}")
+    return count
 
 
 def head(raw: bytes, characters: int) -> str:

@@ -68,7 +68,7 @@ def open_postprocessor(folder: Path | str) -> Postprocessor:
     folder = Path(folder)
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     task = settings.get("task")
-    if task not in TASKS or TASKS[task].ends_with_net:
+    if task not in TASKS:
         raise ValueError(f"{folder / 'settings.json'}: task {task!r} has no postprocessing step")
     module = importlib.import_module("." + task.replace("-", "_"), __package__)
     postprocessor: Postprocessor = module.Postprocessor.read(settings, folder)

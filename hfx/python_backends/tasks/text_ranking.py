@@ -1,4 +1,4 @@
-"""The score of a query and a text, as sentence-transformers' CrossEncoder.predict (5.7) gives it."""
+"""The score of a query and a text, as sentence-transformers' CrossEncoder.predict (6.2) gives it."""
 
 from __future__ import annotations
 

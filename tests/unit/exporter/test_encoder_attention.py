@@ -14,7 +14,7 @@ import torch
 from hfx import names
 from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.encoder.folders import copy_operators
-from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import Quantized, row_wise
 from hfx.exporter.tasks import find_task
 from hfx.native import library
@@ -53,7 +53,7 @@ def embedder(model_type: str) -> tuple[onnx.ModelProto, Quantized]:
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1 and ("attn" in name or "attention" in name):
                 parameter.mul_(3.0)
-    graph = build_graph(model, EMBEDDINGS, 1, Pooling("mean", normalize=False))
+    graph = build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling()))
     return graph, row_wise(graph, LEVELS)
 
 
@@ -89,19 +89,19 @@ def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(mode
 def test_deberta_without_a_convolution_skips_padding() -> None:
     """As its third version is."""
     model = tiny_encoders.build("deberta-v2", EMBEDDINGS.auto_class, num_attention_heads=2, conv_kernel_size=0)
-    assert row_wise(build_graph(model, EMBEDDINGS, 1, Pooling("cls", normalize=False)), LEVELS).skips_padding
+    assert row_wise(build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling(("cls",)))), LEVELS).skips_padding
 
 
 def test_heads_that_the_operator_does_not_take_are_written_out() -> None:
     model = tiny_encoders.build("deberta", EMBEDDINGS.auto_class, num_attention_heads=4)
-    found = row_wise(build_graph(model, EMBEDDINGS, 1, Pooling("cls", normalize=False)), LEVELS)
+    found = row_wise(build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling(("cls",)))), LEVELS)
     assert not [op for op in kinds(found.model) if op.startswith("SelfAttention")] and not found.skips_padding
 
 
 def test_keys_that_heads_share_are_read_by_head() -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = tiny_encoders.build("eurobert", EMBEDDINGS.auto_class, **sizes)
-    found = kinds(row_wise(build_graph(model, EMBEDDINGS, 1, Pooling("cls", normalize=False)), LEVELS).model)
+    found = kinds(row_wise(build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling(("cls",)))), LEVELS).model)
     assert found["SelfAttentionHeads"] == model.config.num_hidden_layers
 
 
@@ -123,7 +123,7 @@ def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> 
 def test_residuals_and_activations_of_a_layer_are_the_operators_own(model_type: str) -> None:
     task = find_task("feature-extraction")
     model = tiny_encoders.build(model_type, task.auto_class)
-    graph = build_graph(model, task, 0, Pooling("mean", normalize=False))
+    graph = build_graph(model, task, 0, make_pooler(Pooling()))
     layers = getattr(model.config, "num_hidden_layers", 0)
     found = kinds(row_wise(graph, LEVELS).model)
     assert found["Int8LinearAdd"] == 2 * layers

@@ -11,7 +11,7 @@ import pytest
 from hfx import names
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.masks import LONGEST, SHORT, simplify_masks
-from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
 from hfx.exporter.tasks import find_task
 from tests.rigs import onnx_toys, tiny_encoders
@@ -27,7 +27,7 @@ KINDS = ("bart", "bert", "deberta", "modernbert", "mobilebert", "mpnet", "nomic_
 
 def traced(model_type: str, **config: int) -> onnx.ModelProto:
     model = tiny_encoders.build(model_type, EMBEDDINGS.auto_class, **config)
-    return build_graph(model, EMBEDDINGS, 1, Pooling("mean", normalize=False))
+    return build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling()))
 
 
 def simplified(graph: onnx.ModelProto, longest: int = LONG) -> onnx.ModelProto:

@@ -10,12 +10,13 @@ import pytest
 import torch
 from onnx import helper
 
-from hfx.exporter.encoder.pooling import Mode, Pooling, append_pooling, sum_by_products
+from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, append_pooling, make_pooler, sum_by_products
 from tests.rigs import onnx_toys
 
 WIDTH = 8
 MODES: tuple[Mode, ...] = get_args(Mode)
-POOLINGS = [Pooling(mode, normalize) for mode in MODES for normalize in (False, True)]
+NORMALIZE = (Layer("Normalize"),)
+POOLINGS = [*(Pooling((mode,), layers) for mode in MODES for layers in ((), NORMALIZE)), Pooling(MODES)]
 
 
 def graph(pooling: Pooling) -> onnx.ModelProto:
@@ -24,7 +25,7 @@ def graph(pooling: Pooling) -> onnx.ModelProto:
         [onnx_toys.floats("hidden", "rows", "tokens", WIDTH), onnx_toys.integers("mask", "rows", "tokens")],
         [onnx_toys.floats("last_hidden_state", "rows", "tokens", WIDTH)],
     )
-    append_pooling(model, pooling, "last_hidden_state", "mask", "embedding", WIDTH)
+    append_pooling(model, make_pooler(pooling), "last_hidden_state", "mask", "embedding")
     return model
 
 
@@ -34,16 +35,13 @@ def pool(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def reference(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """sentence_transformers.models.Pooling and Normalize, written out."""
-    tokens, real = torch.tensor(hidden), torch.tensor(mask)[..., None].expand(hidden.shape).float()
-    if pooling.mode == "cls":
-        result = tokens[:, 0]
-    elif pooling.mode == "max":
-        result = tokens.masked_fill(real == 0, -1e9).max(1).values
-    else:
-        count = real.sum(1).clamp(min=1e-9)
-        result = (tokens * real).sum(1) / (count if pooling.mode == "mean" else count.sqrt())
-    return (torch.nn.functional.normalize(result, p=2, dim=1) if pooling.normalize else result).numpy()
+    """sentence_transformers.sentence_transformer.modules.Pooling and Normalize."""
+    from sentence_transformers.sentence_transformer.modules import Normalize
+    from sentence_transformers.sentence_transformer.modules import Pooling as Reference
+
+    features = {"token_embeddings": torch.tensor(hidden), "attention_mask": torch.tensor(mask)}
+    features = Reference(WIDTH, pooling.modes)(features)
+    return (Normalize()(features) if pooling.layers else features)["sentence_embedding"].numpy()
 
 
 def example(rows: int = 5, tokens: int = 7) -> tuple[np.ndarray, np.ndarray]:
@@ -56,16 +54,16 @@ def example(rows: int = 5, tokens: int = 7) -> tuple[np.ndarray, np.ndarray]:
 def test_it_is_sentence_transformers_pooling_beside_a_row_of_padding_and_one_of_nan(pooling: Pooling) -> None:
     hidden, mask = example()
     mask[2] = 0
-    hidden[1, 0] = np.nan
-    embedding, others = pool(pooling, hidden, mask), [0, 2, 3, 4]
-    assert np.isnan(embedding[1]).all() and np.isfinite(embedding[others]).all()
-    np.testing.assert_allclose(embedding[others], reference(pooling, hidden, mask)[others], rtol=1e-6, atol=1e-7)
+    hidden[1, mask[1] == 1] = np.nan
+    embedding = pool(pooling, hidden, mask)
+    assert np.isnan(embedding[1]).all() and np.isfinite(embedding[[0, 2, 3, 4]]).all()
+    np.testing.assert_allclose(embedding[[0, 3, 4]], reference(pooling, hidden, mask)[[0, 3, 4]], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_zero_embedding_normalizes_to_zero(mode: Mode) -> None:
     hidden, mask = np.zeros((1, 3, WIDTH), np.float32), np.ones((1, 3), int)
-    assert not pool(Pooling(mode, normalize=True), hidden, mask).any()
+    assert not pool(Pooling((mode,), NORMALIZE), hidden, mask).any()
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 100])

@@ -238,3 +238,14 @@ def test_the_longest_input_is_the_longest_that_torch_reads(tmp_path: Path, prefi
     model(input_ids=torch.full((1, longest), 7))
     with pytest.raises((IndexError, RuntimeError)):
         model(input_ids=torch.full((1, longest + 1), 7))
+
+
+def test_shorter_vectors_are_an_option_where_the_checkpoint_or_the_user_says_so(tmp_path: Path) -> None:
+    def has(dimensions: bool = False, **config: Any) -> bool:
+        made = plan(tmp_path, ExportOptions(dimensions=dimensions), architectures=["BertModel"], **config)
+        return any(spec.name == "dimensions" for spec in made.task.inputs)
+
+    assert not has() and not has(matryoshka_dimensions=[], is_matryoshka=False)
+    assert has(dimensions=True) and has(matryoshka_dimensions=[8, 16]) and has(is_matryoshka=True)
+    with pytest.raises(UsageError, match="--dimensions is for feature-extraction"):
+        plan(tmp_path, ExportOptions(dimensions=True), architectures=["BertForSequenceClassification"])

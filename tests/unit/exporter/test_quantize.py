@@ -225,10 +225,15 @@ def test_half_stores_float16_behind_float_inputs_and_outputs_and_stays_near() ->
 
 def test_half_of_a_whole_encoder_answers_like_it() -> None:
     from hfx.exporter.encoder.build import build_graph
-    from hfx.exporter.encoder.pooling import Pooling
+    from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
     from hfx.exporter.tasks import find_task
 
-    graph = build_graph(tiny_checkpoints.bert("Model"), find_task("feature-extraction"), 0, Pooling("mean", True))
+    graph = build_graph(
+        tiny_checkpoints.bert("Model"),
+        find_task("feature-extraction"),
+        0,
+        make_pooler(Pooling(layers=(Layer("Normalize"),))),
+    )
     tokens = np.arange(5, 21, dtype=np.int32)
     feed = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
     feed["item_shape"] = np.int32([[10], [6]])

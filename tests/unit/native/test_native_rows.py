@@ -231,7 +231,8 @@ def settled(step: Any, encoder: Encoder, given: dict[str, Any], parameters: dict
     """The settings that the Python step takes from a request."""
     model, arrays = step(), dict(given)
     model.encoder = encoder
-    model.settings = {name: DTYPES[name] for name in tasks.TASKS[encoder.settings.task].options}
+    options = tasks.TASKS[encoder.settings.task].options
+    model.settings = {name: DTYPES[name] for name in options.keys() & DTYPES.keys()}  # others have Python steps
     model._check(arrays)
     model._add_parameters(SimpleNamespace(parameters=lambda: json.dumps(parameters)), arrays)
     return {name: arrays[name] for name in model.settings if name in arrays}

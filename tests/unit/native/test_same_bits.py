@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto
 
 from hfx.exporter.encoder.build import build_graph
-from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
 from hfx.exporter.tasks import find_task
 from hfx.native import library
@@ -137,7 +137,7 @@ def test_onnxruntime_only_moves_data_of_an_encoder(model_type: str, name: str, t
     model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2, **ENCODERS[model_type])
     if model is None:
         pytest.skip("transformers has no such class")
-    pooling = Pooling(mode, normalize=True) if mode else None  # type: ignore[arg-type]
+    pooling = make_pooler(Pooling((mode,), (Layer("Normalize"),))) if mode else None  # type: ignore[arg-type]
     graph = row_wise(build_graph(model, task, tiny_encoders.PAD, pooling)).model
     assert inexact(graph.SerializeToString(), tmp_path) == []
 

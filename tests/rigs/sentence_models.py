@@ -1,0 +1,140 @@
+"""Small random checkpoints of many configurations, written by sentence-transformers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.rigs import tiny_checkpoints
+from tests.rigs.tiny_checkpoints import HIDDEN, POSITIONS, SPECIALS, WORDS
+
+CASED_WORDS = (*WORDS, "The", "Cat", "Paris", "A")
+TEXTS = (
+    "the cat sat in paris.",
+    "",
+    "a bad film?",
+    "THE CAT SAT in Paris. A dog",
+    "good",
+    "the dog ran in a good film. " * 3,
+    "the dog ran in a good film. " * 90,
+    "[SEP] a [MASK] b [CLS]",
+    *(f"a {'b ' * n}cats" for n in range(8, 64, 5)),
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`modules` behind the transformer; `settings` of the library's model, `transformer` of its first module.
+
+    `cased` tokenizers have no lower case of their own; without `special` tokens a text has none around it.
+    """
+
+    modules: tuple[Any, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    transformer: dict[str, Any] = field(default_factory=dict)
+    cased: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Path:
+    """The transformer and its tokenizer, saved by transformers."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertTokenizerFast
+
+    model = tiny_checkpoints.bert(
+        head, vocab_size=len(SPECIALS) + len(CASED_WORDS), initializer_range=0.3, **recipe.config, **config
+    )
+    model.save_pretrained(folder)
+    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *CASED_WORDS))}
+    words = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    words.normalizer = normalizers.BertNormalizer(lowercase=not recipe.cased)
+    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    BertTokenizerFast(
+        tokenizer_object=words, model_max_length=POSITIONS, do_lower_case=not recipe.cased
+    ).save_pretrained(folder)
+    return folder
+
+
+def write_embedder(folder: Path, recipe: Recipe) -> Any:
+    """Save the recipe's SentenceTransformer in `folder`; the model as the library reads it back."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    torch.manual_seed(1)
+    source = base(folder / "base", recipe)
+    modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
+    SentenceTransformer(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"))
+    return SentenceTransformer(str(folder / "model"), device="cpu")
+
+
+def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
+    """Save the recipe's CrossEncoder in `folder`; the model as the library reads it back."""
+    import torch
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    torch.manual_seed(1)
+    if recipe.modules:
+        source = base(folder / "base", recipe)
+        modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
+        CrossEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+    else:
+        source = base(folder / "base", recipe, "ForSequenceClassification", num_labels=labels)
+        CrossEncoder(str(source), device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+    return CrossEncoder(str(folder / "model"), device="cpu")
+
+
+def pooling(*modes: str, **settings: Any) -> Any:
+    """A pooling module in the making."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    return lambda: Pooling(HIDDEN, modes if len(modes) > 1 else modes[0], **settings)
+
+
+def dense(inputs: int, outputs: int, activation: str = "Tanh", **settings: Any) -> Any:
+    """A dense module in the making."""
+    import torch
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    return lambda: Dense(inputs, outputs, activation_function=getattr(torch.nn, activation)(), **settings)
+
+
+def normalize() -> Any:
+    """A module of the library."""
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    return Normalize()
+
+
+def layer_norm(width: int) -> Any:
+    """A layer norm with weights of its own, in the making."""
+    import torch
+    from sentence_transformers.sentence_transformer.modules import LayerNorm
+
+    def make() -> Any:
+        module = LayerNorm(width)
+        torch.nn.init.normal_(module.norm.weight)
+        torch.nn.init.normal_(module.norm.bias)
+        return module
+
+    return make
+
+
+def dropout() -> Any:
+    """A module that does nothing outside training."""
+    from sentence_transformers.sentence_transformer.modules import Dropout
+
+    return Dropout(0.3)
+
+
+def furthest(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """The largest 1 - cosine of two lists of vectors."""
+    import numpy as np
+
+    a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.max(1 - (a * b).sum(1) / norms))

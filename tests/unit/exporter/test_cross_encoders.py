@@ -1,0 +1,79 @@
+"""Cross-encoders written by sentence-transformers, exported wholly, score as its predict does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hfx.local.encoder import LocalModel
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, layer_norm, normalize, pooling, write_cross_encoder
+
+SCORES = {"module_output_name": "scores"}
+IDENTITY = {"activation_fn": torch.nn.Identity()}
+PROMPTS = {"prompts": {"query": "the dog: ", "odd": "a [SEP] fil", "long": "a " * 70}}
+RECIPES = {
+    "plain": Recipe(()),
+    "identity": Recipe((), IDENTITY),
+    "short": Recipe((), {"max_length": 20}),
+    "prompts": Recipe((), PROMPTS),
+    "default-prompt": Recipe((), PROMPTS | IDENTITY | {"default_prompt_name": "query", "max_length": 20}, cased=True),
+    "pooled": Recipe((pooling("cls"), dense(HIDDEN, 1, "Identity", **SCORES))),
+    "several-layers": Recipe(
+        (
+            pooling("mean", "max"),
+            dense(2 * HIDDEN, 40, "GELU"),
+            layer_norm(40),
+            dense(40, 1, "Identity", bias=False, **SCORES),
+        ),
+        PROMPTS,
+    ),
+    "normalized": Recipe((pooling("lasttoken"), normalize, dense(HIDDEN, 1, "Tanh", **SCORES)), IDENTITY),
+    "lower-case": Recipe(
+        (pooling("mean"), dense(HIDDEN, 1, "Identity", **SCORES)), transformer={"do_lower_case": True}, cased=True
+    ),
+}
+PAIRS = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
+
+
+def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> list[float]:
+    requests = [{"query": query, "text_input": text, **options} for query, text in pairs]
+    return [each["score"] for each in model.infer_all(requests)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_scores_are_those_of_predict(tmp_path: Path, name: str) -> None:
+    reference = write_cross_encoder(tmp_path, RECIPES[name])
+    assert export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model").task == "text-ranking"
+    model = LocalModel.open(tmp_path / "repository", "model")
+    choices: list[dict[str, str]] = [{}]
+    if reference.prompts:
+        choices += [*({"prompt_name": each} for each in reference.prompts), {"prompt": "in PARIS "}, {"prompt": ""}]
+    for chosen in choices:
+        expected = np.array([reference.predict([pair], **chosen)[0] for pair in PAIRS])
+        assert len(set(expected.tolist())) >= 9
+        found = scores(model, PAIRS, **chosen)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        assert [scores(model, [pair], **chosen)[0] for pair in PAIRS] == found
+    raw = [reference.predict([pair], activation_fn=torch.nn.Identity())[0] for pair in PAIRS]
+    np.testing.assert_allclose(scores(model, PAIRS, raw_scores=True), raw, rtol=1e-5, atol=1e-5)
+    texts = sorted(TEXTS[:6])
+    ranked = reference.rank(TEXTS[0], texts)
+    found = scores(model, [(TEXTS[0], text) for text in texts])
+    assert np.argsort(-np.array(found)).tolist() == [each["corpus_id"] for each in ranked]
+
+
+@pytest.mark.parametrize("name", ["plain", "several-layers"])
+def test_int8_scores_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
+    reference = write_cross_encoder(tmp_path, RECIPES[name])
+    export_checkpoint(
+        tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime="native", max_drop=0.5
+    )
+    model = LocalModel.open(tmp_path / "repository", "model")
+    found = scores(model, PAIRS)
+    assert [scores(model, [pair])[0] for pair in PAIRS] == found
+    assert np.corrcoef(found, reference.predict(PAIRS))[0, 1] > 0.9

@@ -1,0 +1,223 @@
+"""Checkpoints written by sentence-transformers, exported wholly, answer as its encode does."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.errors import CheckpointCorrupt, RequestRefused
+from hfx.exporter.encoder.sentence_transformers import ACTIVATIONS, POOLING_FIELDS
+from hfx.local.encoder import LocalModel
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import (
+    HIDDEN,
+    TEXTS,
+    Recipe,
+    dense,
+    dropout,
+    furthest,
+    layer_norm,
+    normalize,
+    pooling,
+    write_embedder,
+)
+
+MODES = tuple(POOLING_FIELDS.values())
+WIDE = HIDDEN * len(MODES)
+PROMPTS = {"prompts": {"query": "the dog: ", "passage": "A CAT? ", "odd": "the [SEP] fil", "": "b", "long": "a " * 70}}
+RECIPES = {
+    **{mode: Recipe((pooling(mode),)) for mode in MODES},
+    **{f"{mode}-normalized": Recipe((pooling(mode), normalize)) for mode in ("mean", "lasttoken")},
+    "all": Recipe((pooling(*MODES), normalize)),
+    "max-mean-dense": Recipe((pooling("max", "mean"), dense(2 * HIDDEN, 48), normalize)),
+    "weighted-and-last": Recipe((pooling("lasttoken", "weightedmean"),)),
+    "two-dense": Recipe((pooling("mean"), dense(HIDDEN, 64), dense(64, 24, "Identity", bias=False), normalize)),
+    "dense-before-norm": Recipe((pooling("cls"), dense(HIDDEN, 40, "GELU"), layer_norm(40))),
+    "normalized-twice": Recipe((pooling("mean"), normalize, dense(HIDDEN, HIDDEN, "Identity"), normalize)),
+    "layer-norm": Recipe((pooling(*MODES), layer_norm(WIDE), normalize)),
+    "dropout": Recipe((pooling("mean"), dropout, normalize)),
+    "residual": Recipe((pooling("mean"), dense(HIDDEN, HIDDEN, "ReLU", use_residual=True))),
+    "residual-projected": Recipe((pooling("mean"), dense(HIDDEN, 48, "Mish", use_residual=True), normalize)),
+    "lower-case": Recipe((pooling("mean"),), transformer={"do_lower_case": True}, cased=True),
+    "lower-case-twice": Recipe((pooling("mean"),), transformer={"do_lower_case": True}),
+    "cased": Recipe((pooling("mean"),), cased=True),
+    "short": Recipe((pooling("weightedmean"),), transformer={"max_seq_length": 20}),
+    "longer-than-the-tokenizer": Recipe(
+        (pooling("mean"),), transformer={"max_seq_length": 90}, config={"max_position_embeddings": 96}
+    ),
+    "longer-than-the-positions": Recipe((pooling("mean"),), transformer={"max_seq_length": 200}),
+    **{
+        f"prompts-{mode}": Recipe((pooling(mode, include_prompt=False),), PROMPTS | {"default_prompt_name": "query"})
+        for mode in MODES
+    },
+    "prompts": Recipe((pooling("mean"), normalize), PROMPTS),
+    "prompts-short": Recipe((pooling("lasttoken", "max"),), PROMPTS, transformer={"max_seq_length": 20}),
+    "prompts-cased": Recipe(
+        (pooling("mean"),), PROMPTS, transformer={"do_lower_case": True, "max_seq_length": 17}, cased=True
+    ),
+    "prompts-not-pooled": Recipe((pooling("mean", include_prompt=False), dense(HIDDEN, 24)), {"prompts": {}}),
+    "weighted-long": Recipe(
+        (pooling("weightedmean", "lasttoken"),),
+        transformer={"max_seq_length": 600},
+        config={"max_position_embeddings": 600},
+    ),
+    "truncated-vectors": Recipe((pooling("mean"), normalize), {"truncate_dim": 24}),
+}
+
+
+def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> list[Any]:
+    return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    model = LocalModel.open(tmp_path / "repository", "model")
+    reference.max_seq_length = min(reference.max_seq_length, reference[0].config.max_position_embeddings)
+    expected = [reference.encode([text])[0] for text in TEXTS]
+    assert len({vector.tobytes() for vector in expected}) >= 9
+    found = answers(model)
+    assert furthest(found, expected) <= 1e-5
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert [answers(model, (text,))[0] for text in TEXTS] == found
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("prompts")])
+def test_prompts_are_those_of_encode(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    model = LocalModel.open(tmp_path / "repository", "model")
+    for encode, chosen in [
+        (reference.encode_query, {"prompt_name": "query"}),
+        (reference.encode_document, {"prompt_name": "document"}),
+        *((partial(reference.encode, prompt_name=each), {"prompt_name": each}) for each in reference.prompts),
+        *((partial(reference.encode, prompt=each), {"prompt": each}) for each in ("", "a film in PARIS. ", "cat")),
+    ]:
+        found = answers(model, **chosen)
+        assert furthest(found, [encode([text])[0] for text in TEXTS]) <= 1e-5
+        assert [answers(model, (text,), **chosen)[0] for text in TEXTS] == found
+    with pytest.raises(RequestRefused, match="prompt_name is 'no'; the model's prompts are 'query', 'document'"):
+        model.infer({"text_input": "a", "prompt_name": "no"})
+    with pytest.raises(RequestRefused, match="send one of them"):
+        model.infer({"text_input": "a", "prompt_name": "query", "prompt": "b"})
+
+
+def test_a_model_without_prompts_takes_none(tmp_path: Path) -> None:
+    write_embedder(tmp_path, RECIPES["mean"])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    with pytest.raises(RequestRefused, match="has no prompts"):
+        LocalModel.open(tmp_path / "repository", "model").infer({"text_input": "a", "prompt_name": "query"})
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_is_that_of_torch(tmp_path: Path, activation: str) -> None:
+    from hfx.exporter.encoder.pooling import append_pooling, make_pooler
+    from hfx.exporter.encoder.sentence_transformers import read_pooling
+    from hfx.exporter.source import open_checkpoint
+    from tests.rigs import onnx_toys
+
+    reference = write_embedder(tmp_path, Recipe((pooling("mean"), dense(HIDDEN, 40, activation))))
+    pooler = make_pooler(read_pooling(tmp_path / "model"), open_checkpoint(str(tmp_path / "model")))
+    graph = onnx_toys.graph(
+        [onnx_toys.helper.make_node("Identity", ["states"], ["hidden"])],
+        [onnx_toys.floats("states", "rows", "tokens", HIDDEN), onnx_toys.integers("mask", "rows", "tokens")],
+        [onnx_toys.floats("hidden", "rows", "tokens", HIDDEN)],
+    )
+    append_pooling(graph, pooler, "hidden", "mask", "embedding")
+    states = np.random.default_rng(0).normal(scale=3, size=(5, 1, HIDDEN)).astype(np.float32)
+    (found,) = onnx_toys.run(graph, states=states, mask=np.ones((5, 1), int))
+    import torch
+
+    with torch.no_grad():
+        expected = reference.eval()[2]({"sentence_embedding": torch.from_numpy(states[:, 0])})[
+            "sentence_embedding"
+        ].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["all", "two-dense", "residual-projected", "layer-norm", "prompts-mean", "prompts-weightedmean"]
+)
+def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(
+        tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime="native", max_drop=0.5
+    )
+    model = LocalModel.open(tmp_path / "repository", "model")
+    found = answers(model)
+    assert [answers(model, (text,))[0] for text in TEXTS] == found
+    assert furthest(found, reference.encode(list(TEXTS))) < 0.05
+
+
+@pytest.mark.parametrize("name", ["all", "two-dense", "weighted-long", "prompts-lasttoken"])
+def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(
+        tmp_path / "model", tmp_path / "repository", name="model", precision=None, device="both", cpu_runtime="openvino"
+    )
+    expected = [reference.encode([text])[0] for text in TEXTS]
+    for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
+        model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
+        found = answers(model)
+        assert furthest(found, expected) <= limit
+        assert [answers(model, (text,))[0] for text in TEXTS] == found
+
+
+@pytest.mark.parametrize("damage", ["missing", "misshapen"])
+def test_damaged_weights_of_a_module_are_corrupt(tmp_path: Path, damage: str) -> None:
+    write_embedder(tmp_path, RECIPES["two-dense"])
+    file = tmp_path / "model" / "2_Dense" / "model.safetensors"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes((tmp_path / "model" / "3_Dense" / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointCorrupt, match="2_Dense"):
+        export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+
+
+@pytest.mark.parametrize("name", ["max-mean-dense", "short", "prompts-mean", "lower-case", "layer-norm"])
+def test_files_of_older_versions_mean_the_same(tmp_path: Path, name: str) -> None:
+    """As versions 2 to 5 wrote them: other paths of classes and names of fields, pickled weights of modules."""
+    import torch
+    from safetensors.torch import load_file
+    from sentence_transformers import SentenceTransformer
+
+    recipe, folder = RECIPES[name], tmp_path / "model"
+    length = write_embedder(tmp_path, recipe).max_seq_length
+    modules = json.loads((folder / "modules.json").read_text())
+    for module in modules:
+        kind, place = module["type"].rsplit(".", 1)[-1], folder / module["path"]
+        module["type"] = f"sentence_transformers.models.{kind}"
+        if kind == "Transformer":
+            old = {"max_seq_length": length, "do_lower_case": recipe.transformer.get("do_lower_case", False)}
+            (folder / "sentence_bert_config.json").write_text(json.dumps(old))
+            continue
+        weights = place / "model.safetensors"
+        if weights.exists():
+            torch.save(load_file(weights), place / "pytorch_model.bin")
+            weights.unlink()
+        config = json.loads((place / "config.json").read_text()) if kind != "Normalize" else {}
+        if kind == "Normalize":
+            (place / "config.json").unlink()
+        if kind == "Pooling":
+            modes = config.pop("pooling_mode")
+            modes = [modes] if isinstance(modes, str) else modes
+            config = {field: mode in modes for field, mode in POOLING_FIELDS.items()} | {
+                "word_embedding_dimension": config["embedding_dimension"],
+                "include_prompt": config["include_prompt"],
+            }
+        if kind == "Dense":
+            config = {key: config[key] for key in ("in_features", "out_features", "bias", "activation_function")}
+        if config:
+            (place / "config.json").write_text(json.dumps(config))
+    (folder / "modules.json").write_text(json.dumps(modules))
+    reference = SentenceTransformer(str(folder), device="cpu")
+    export_checkpoint(folder, tmp_path / "repository", name="model")
+    found = answers(LocalModel.open(tmp_path / "repository", "model"))
+    assert furthest(found, [reference.encode([text])[0] for text in TEXTS]) <= 1e-5
