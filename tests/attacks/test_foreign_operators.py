@@ -30,6 +30,7 @@ def foreign(file: Path, facts: Path, key: str) -> None:
     """Put another library in the place of the model's, with its own hash in `facts`."""
     text, old = facts.read_text(), hashlib.sha256(file.read_bytes()).hexdigest()
     assert key in text and old in text
+    file.unlink()  # a process may have it mapped
     file.write_bytes(FOREIGN)
     facts.write_text(text.replace(old, hashlib.sha256(FOREIGN).hexdigest()))
 

@@ -182,7 +182,7 @@ def test_an_encoder_is_one_native_model_where_it_can_be(served: Served, deployme
             assert [each.score for each in answer.predictions] == expected["score"]
     assert [path.name for path in served.folder.glob("verdicts*")] == ["verdicts"]
     mapped = Path(f"/proc/{served.pid}/maps").read_text()
-    assert f"{served.folder}/verdicts/1/libtriton_hfx.so" in mapped
+    assert f"{served.folder}/verdicts/1/libtriton_hfx_" in mapped
     assert f"{served.folder}/sentiment/1/packages/onnxruntime/capi" in mapped
 
 

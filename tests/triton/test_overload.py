@@ -93,7 +93,7 @@ def test_requests_whose_callers_have_left_are_not_computed(overloaded: EmbeddedS
         return int(overloaded.statistics()[f"{UNBOUNDED}_net"]["inference_stats"]["success"]["count"])
 
     alone = load(overloaded, UNBOUNDED, 1)[0]
-    before, requests = answered(), 300
+    before, requests = answered(), 900
     outcomes = load(overloaded, UNBOUNDED, requests, timeout=1.0)
     assert Counter(outcome.status for outcome in outcomes)["DEADLINE_EXCEEDED"] > 0
     assert load(overloaded, UNBOUNDED, 1)[0].score == alone.score

@@ -99,7 +99,7 @@ def test_another_error_of_a_lock_is_refused(unfinished: Path) -> None:
 def test_an_endpoint_does_not_run_jobs_without_locks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rig = Rig(tmp_path, capsys)
     rig.deploy()
-    words = ("invoke", ENDPOINT, "--input", rig.files(2), "--job-name", "first", "--workspace", rig.workspace)
+    words = ("azure", "invoke", ENDPOINT, "--input", rig.files(2), "--job-name", "first", "--workspace", rig.workspace)
     with lockless(errno.ENOLCK, *words) as running:
         text, _ = running.communicate(timeout=60)
     assert (running.returncode, "no file locks, which jobs of endpoints need" in text) == (2, True), text
