@@ -1,4 +1,4 @@
-"""How far a long step is: loops count what they have done, for whoever shows the step (pipeline.export)."""
+"""How far a long step is: loops count what they have done, and pipeline.export shows it."""
 
 from __future__ import annotations
 

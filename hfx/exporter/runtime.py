@@ -262,7 +262,7 @@ def near_tie(
 
 @contextmanager
 def other_work() -> Iterator[Callable[[], float]]:
-    """Yields the function that says how many cores other processes had in the block; 0 where Linux doesn't tell."""
+    """Yields what says how many cores other processes had in the block; 0 where /proc/stat can't be read."""
     began, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
     yield lambda: round(max(0.0, _busy_seconds() - busy - time.process_time() + own) / (time.perf_counter() - began), 1)
 

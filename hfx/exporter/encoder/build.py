@@ -14,7 +14,7 @@ from onnx_ir.passes import common as passes
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.plan import OPSET
-from hfx.exporter.encoder.pooling import append_pooling, sum_by_products
+from hfx.exporter.encoder.pooling import append_pooling, sum_by_operators
 from hfx.exporter.encoder.ragged import assign, flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check
@@ -110,7 +110,7 @@ def build_graph(
     outputs = task.net_outputs(model.config.to_dict())
     read = [HIDDEN_STATE] if pooler is not None else [spec.name for spec in outputs]
     graph = clean(_without_casts(_export(model, task, read, exporter)))
-    sum_by_products(graph, names.ATTENTION_MASK)
+    sum_by_operators(graph, names.ATTENTION_MASK)
     if not types:
         _of_one_type(graph)
     inputs = [value.name for value in graph.graph.input]

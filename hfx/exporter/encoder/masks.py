@@ -32,7 +32,8 @@ def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
     if longest > LONGEST or all(shown not in node.output for node in graph.node):
         return
     values = _same(model, {}, SHORT)
-    values = _same(model, values, longest) if values else values
+    if values:
+        values = _same(model, values, longest)
     if not values:
         return
     new = NodeList("hfx.mask.")

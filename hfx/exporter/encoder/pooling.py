@@ -254,8 +254,8 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
     define(model)
 
 
-def sum_by_products(model: onnx.ModelProto, mask: str) -> None:
-    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as one operator.
+def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
+    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as operators.
 
     For the reason given in `append_pooling`: they are then the same alone and in any batch.
     """

@@ -93,7 +93,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-# Clients that send token ids unless they are told not to.
+# Clients that send token ids by default, and the setting that ends it.
 TOKEN_IDS = {
     "input": "LangChain does so with OpenAIEmbeddings(check_embedding_ctx_length=False)",
     "prompt": "lm-eval does so with tokenized_requests=False",

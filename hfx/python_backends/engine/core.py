@@ -92,7 +92,7 @@ class Core:
         self.jobs: dict[int, Job] = {}  # by arrival
         self.runners = runners
         self.row_seconds = 0.0  # of a completed request: its rows by the time that it had them, a mean of recent ones
-        self._picker = picker
+        self.picker = picker
         self._observer = observer
         self._deadlines: list[tuple[float, int]] = []  # and arrival
 
@@ -138,7 +138,7 @@ class Core:
         try:
             runner = self.runner_of(plan.jobs[0])
             draft = plan.draft if isinstance(plan, Run) else ()
-            steps = self._picker.pick(run_plan(runner, plan), plan.picks, draft)
+            steps = self.picker.pick(run_plan(runner, plan), plan.picks, draft)
             drop_rejected(runner, plan, steps)
         except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             self.fail(plan.jobs, _step_failed(plan, error))

@@ -262,6 +262,7 @@ class Engine:
         self._core.abandon(left, error)
         for runner in self._core.runners:
             runner.close()
+        self._core.picker.close()
 
 
 def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:

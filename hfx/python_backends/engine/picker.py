@@ -37,6 +37,10 @@ class Picker:
         # Contiguous copies, for a run at a time.
         self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
 
+    def close(self) -> None:
+        """Drop its sessions and copies, rows x vocabulary floats each."""
+        del self._log_softmax, self._top_k, self._scores, self._logits
+
     def pick(self, outputs: Outputs, picks: Picks, draft: Sequence[int] = ()) -> list[Step]:
         """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error.
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import helper
 
-from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, append_pooling, make_pooler, sum_by_products
+from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, append_pooling, make_pooler, sum_by_operators
 from tests.rigs import onnx_toys
 
 WIDTH = 8
@@ -86,5 +86,5 @@ def test_a_sum_of_the_mask_alone_stays_as_it_is(factor: str) -> None:
     axes = {"last": 2, "tokens": 1}
     model.graph.initializer.extend(helper.make_tensor(name, 7, [1], [axis]) for name, axis in axes.items())
     before = model.SerializeToString()
-    sum_by_products(model, "mask")
+    sum_by_operators(model, "mask")
     assert model.SerializeToString() == before

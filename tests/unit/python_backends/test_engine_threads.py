@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,6 +133,17 @@ def test_waiting_for_a_result_ends_when_its_time_is_over(decoder: Path) -> None:
         gate.open()
         assert handle.result(10)
         assert handle.done
+
+
+def test_closing_frees_sessions_and_copies_of_logits(decoder: Path) -> None:
+    """Of an engine that is kept: a session of native operators keeps the library's code in use."""
+    engine = Engine.open(decoder, slots=2, threads=1)
+    engine.submit(ask((1,), 3)).result(10)
+    picker = engine._core.picker
+    kept = [weakref.ref(each) for each in (picker._scores, picker._log_softmax, picker._top_k)]
+    assert all(each() is not None for each in kept)
+    engine.close()
+    assert [each() for each in kept] == [None] * 3
 
 
 def test_closing_fails_what_runs_and_what_waits_and_hangs_nobody(decoder: Path) -> None:
