@@ -125,8 +125,7 @@ void Model::run(Job *batch) {
     Array<Job *> jobs;
     for (Job *job = batch, *next; job; job = next) {
         next = job->next;
-        bool cancelled = is_cancelled(*job) && !job->fail(triton::CANCELLED, "The request was cancelled.");
-        if (cancelled || (!jobs.push(job) && !job->fail(triton::UNAVAILABLE))) finish(job);
+        if (!jobs.push(job) && !job->fail(triton::UNAVAILABLE)) finish(job);
     }
     Runs runs(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, jobs);
     const uint64_t first = now();
@@ -137,11 +136,11 @@ void Model::run(Job *batch) {
         size_t rows = 0;
         for (size_t at = 0; at < count; at++) {
             Job &job = *ran[at];
-            job.began = began, job.ended = ended, rows += job.inputs.rows;
+            if (job.code != triton::CANCELLED) job.began = began, job.ended = ended, rows += job.inputs.rows;
             if (!job.failed() && !answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
             finish(&job);
         }
-        triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
+        if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
         all += rows;
     }
     queue_.ran(all, now() - first);
