@@ -5,7 +5,7 @@
 
 # COMMAND ----------
 
-# MAGIC %pip install hfx[batch] tokenizers onnxruntime openvino
+# MAGIC %pip install /Volumes/main/models/hfx-0.2.0-py3-none-manylinux_2_17_x86_64.whl[batch] tokenizers onnxruntime openvino
 
 # COMMAND ----------
 
