@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from docs.generate import tables
-from hfx.cli.commands import COMMANDS, load
+from docs.generate import environment, tables
+from hfx.cli.commands import COMMANDS
 
 WIDTH = 110
 
@@ -18,6 +17,7 @@ def pages() -> dict[str, str]:
         "lint.md": lint_page(),
         "settings.md": tables.settings_page(),
         "tensors.md": tables.tensors_page(),
+        "environment.md": environment.environment_page(),
         "errors.md": tables.errors_page(),
         "parameters.md": tables.parameters_page(),
         "metrics.md": tables.metrics_page(),
@@ -27,20 +27,10 @@ def pages() -> dict[str, str]:
 
 def command_page() -> str:
     """The help of every command."""
-    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes: [errors.md](errors.md).", ""]
-    for name, command in _commands("", COMMANDS):
+    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes: [Errors](errors.md).", ""]
+    for name, command in environment.commands("", COMMANDS):
         parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
     return "\n".join(parts)
-
-
-def _commands(prefix: str, table: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Every command by its whole name, the members of a group instead of it."""
-    for name in table:
-        command = load(name, table)
-        if members := getattr(command, "table", None):
-            yield from _commands(f"{prefix}{name} ", members)
-        else:
-            yield prefix + name, command
 
 
 def lint_page() -> str:
