@@ -8,6 +8,12 @@ from docs.generate import environment, tables
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 110
+GLOBAL = """Global options:
+  --json      Print one JSON object on stdout.
+  --debug     Show tracebacks.
+  -h, --help  Show this message and exit.
+
+"""
 
 
 def pages() -> dict[str, str]:
@@ -27,7 +33,10 @@ def pages() -> dict[str, str]:
 
 def command_page() -> str:
     """The help of every command."""
-    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes: [Errors](errors.md).", ""]
+    note = (
+        "Made from `--help` by `make docs`. Every command also has the global options. Exit codes: [Errors](errors.md)."
+    )
+    parts = ["# Command line", "", note, "", "```", GLOBAL.strip(), "```", ""]
     for name, command in environment.commands("", COMMANDS):
         parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
     return "\n".join(parts)
@@ -49,4 +58,4 @@ def _help(command: Any, name: str) -> str:
     settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = command.context_class(command, info_name=f"hfx {name}", **settings)
     text: str = command.get_help(context)
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip().replace(GLOBAL, "")
