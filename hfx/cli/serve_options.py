@@ -1,4 +1,4 @@
-"""The options of `hfx serve`: about Triton, and about the public HTTP port, who may use it and its bounds."""
+"""The options of `hfx serve`: about Triton, and about the public HTTP port, its access and its bounds."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class ServeOptions:
     strict: Annotated[
         bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
     ] = False
-    watch: Annotated[bool, Option("--watch", help="Serve models that are published anew as soon as they are.")] = False
+    watch: Annotated[bool, Option("--watch", help="Reload models as soon as they are published again.")] = False
     triton: Annotated[
-        str, Option(help="The Triton release; 26.07 without it.", rich_help_panel=CONTAINER, metavar="TAG")
+        str, Option(help="The Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")
     ] = ""
     image: Annotated[
         str, Option(help="The image, with a digest if you like.", rich_help_panel=CONTAINER, metavar="IMAGE")

@@ -153,8 +153,8 @@ def test_the_committed_results_are_of_the_scenarios_and_give_the_readmes_section
 def test_a_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
-    write_page(page, "new")
+    write_page(page, "new", "figures")
     assert page.read_text() == "before\n<!-- figures: begin -->\n\nnew\n\n<!-- figures: end -->\nafter\n"
     page.write_text("no marks")
     with pytest.raises(UsageError):
-        write_page(page, "new")
+        write_page(page, "new", "figures")
