@@ -145,8 +145,9 @@ def metrics_page() -> str:
         ),
     ]
     text = (
-        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` and "
-        "its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for `histogram_quantile`."
+        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` "
+        "and its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for "
+        "`histogram_quantile`."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
 
