@@ -126,7 +126,7 @@ def test_parameters_of_triton_pass(way: str, writing_server: EmbeddedServer, rec
 @pytest.mark.parametrize("door", DOORS)
 def test_names_of_other_servers_are_taken(door: str, writing_server: EmbeddedServer, recital: Recital) -> None:
     whole = recital.text("a", TOKENS)
-    asked = {"max_new_tokens": TOKENS, "stop": ["never said", whole[STOP]], "frequency_penalty": 0.0}
+    asked = {"max_new_tokens": TOKENS, "stop": ["never said", whole[STOP]], "presence_penalty": 0.0}
     answer = DOORS[door](writing_server, Ask(RECITAL, "a", asked))
     assert (answer.text, answer.finish_reason) == (whole[: whole.index(whole[STOP])], "stop")
 
