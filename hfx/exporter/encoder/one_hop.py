@@ -14,11 +14,12 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
-from hfx.names import COMPILED_TOKENIZER, DIMENSIONS, PROMPT_NAME, Task
+from hfx.names import APPLY_SOFTMAX, COMPILED_TOKENIZER, DIMENSIONS, PROMPT_NAME, Task
 
 TASKS = frozenset({Task.TEXT_CLASSIFICATION, Task.FEATURE_EXTRACTION, Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
-OF_PYTHON = {PROMPT_NAME: "prompts", DIMENSIONS: "shorter vectors"}  # inputs that native/backend has not
+# Inputs that native/backend has not.
+OF_PYTHON = {PROMPT_NAME: "prompts", DIMENSIONS: "shorter vectors", APPLY_SOFTMAX: "scores of several labels"}
 GENERATED = 100_000  # texts, of some twenty characters each
 
 

@@ -26,9 +26,9 @@ from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.feature_extraction import embedding, width
 from hfx.exporter.tasks.task import default_labels, labels_of
-from hfx.exporter.tasks.text_ranking import logits, one_label
+from hfx.exporter.tasks.text_ranking import logits, scoring
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
-from hfx.names import DIMENSIONS, PROMPT_NAME, Task
+from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.python_backends.tasks import PROMPTS
 
@@ -102,6 +102,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     pooling = _pooling(checkpoint, task)
     if pooling is not None:
         task = _pooled(task, pooling.width(width(checkpoint.config)))
+    elif task.task is Task.TEXT_RANKING:
+        task = scoring(task, labels_of(checkpoint.config))
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
@@ -139,13 +141,8 @@ def _pooled(task: EncoderTask, numbers: int) -> EncoderTask:
     if task.task is Task.FEATURE_EXTRACTION:
         return replace(task, net_outputs=lambda config: embedding(numbers))
     headless = find_task(Task.FEATURE_EXTRACTION)
-    return replace(
-        task,
-        auto_class=headless.auto_class,
-        headless=True,
-        net_outputs=lambda config: logits(numbers),
-        postprocess_settings=lambda config: one_label(default_labels(numbers)),
-    )
+    task = replace(task, auto_class=headless.auto_class, headless=True, net_outputs=lambda config: logits(numbers))
+    return scoring(task, default_labels(numbers))
 
 
 def _prompts(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> Prompts | None:
@@ -164,6 +161,7 @@ def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderT
     if is_cut:
         task = replace(task, postprocess_settings=lambda config: {}, postprocess_reads=(DIMENSIONS,))
     omitted = (() if has_prompts else tuple(PROMPTS)) + (() if is_cut else (DIMENSIONS,))
+    omitted += () if APPLY_SOFTMAX in task.postprocess_reads else (APPLY_SOFTMAX,)
     return replace(task, omitted=frozenset(omitted))
 
 
@@ -224,8 +222,11 @@ def _aggregation(requested: str | None, task: EncoderTask) -> str | None:
 
 
 def _activation(checkpoint: Checkpoint, task: EncoderTask) -> str | None:
-    """What makes a score of a cross-encoder's logit; None for every other task."""
-    return read_activation(checkpoint.folder, checkpoint.config) if task.task is Task.TEXT_RANKING else None
+    """What makes scores of a cross-encoder's logits; None for every other task."""
+    if task.task is not Task.TEXT_RANKING:
+        return None
+    (scores,) = task.net_outputs(checkpoint.config)
+    return read_activation(checkpoint.folder, checkpoint.config, scores.dims[0])
 
 
 def _notes(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ CROSS_ENCODER = "CrossEncoder"
 CROSS_ENCODER_FIELD = "sbert_ce_default_activation_function"  # of config.json, before version 4
 # The last part of an activation's path -> its name in settings.json.
 KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
+OF_SEVERAL = {"Softmax": "softmax"}  # of one score it would be 1
 
 
 def read_pooling(folder: Path) -> Pooling:
@@ -151,18 +152,19 @@ def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
     return library.get("model_type") == CROSS_ENCODER or _activation_path(folder, config) is not None
 
 
-def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """The activation (sigmoid, none) that CrossEncoder.predict (6.2) applies to the logit of a pair.
+def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) -> str:
+    """The activation (sigmoid, softmax, none) that CrossEncoder.predict (6.2) applies to the logits of a pair.
 
     Raises CheckpointUnsupported for another one.
     """
-    path = _activation_path(folder, config) or "Sigmoid"
-    if path.rsplit(".", 1)[-1] not in KNOWN_ACTIVATIONS:
+    path = _activation_path(folder, config) or ("Sigmoid" if labels == 1 else "Identity")
+    known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
+    if path.rsplit(".", 1)[-1] not in known:
         raise CheckpointUnsupported(
             f"The scores of {folder} go through {path!r}, which hfx can't export.",
-            f"Supported activations: {', '.join(KNOWN_ACTIVATIONS)} of torch.nn.",
+            f"Supported activations: {', '.join(known)} of torch.nn.",
         )
-    return KNOWN_ACTIVATIONS[path.rsplit(".", 1)[-1]]
+    return known[path.rsplit(".", 1)[-1]]
 
 
 def _activation_path(folder: Path, config: Mapping[str, Any]) -> str | None:

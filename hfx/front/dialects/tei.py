@@ -37,7 +37,7 @@ from hfx.front.fields import (
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
+from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.python_backends.tasks.text_classification import sigmoid
 
@@ -77,9 +77,16 @@ async def similarity(request: DialectRequest) -> bytes:
 
 
 async def predict(request: DialectRequest) -> bytes:
-    """POST /predict: the scores of all labels for a text, or for each of a batch (a list of lists of one text)."""
+    """POST /predict: the scores of all labels for a text, or for each of a batch (a list of lists of one text).
+
+    Of a cross-encoder with several labels: of a pair, which is a list of two texts, or a list of such lists.
+    """
     fields = json_object(request.content)
     refuse_unknown(fields, {"inputs", "raw_scores", *CUT})
+    if request.model:
+        model = await _model(request, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
+        if model.task is Task.TEXT_RANKING:
+            return await _predict_pairs(request, model, fields)
     if flag(fields, "raw_scores"):
         raise Refusal(400, "raw_scores is true: models send scores after their activation. Leave it out.")
     model = await _model(request, Task.TEXT_CLASSIFICATION)
@@ -91,6 +98,38 @@ async def predict(request: DialectRequest) -> bytes:
     check_cut(fields, results, default=False)
     answers = [[{"score": each.score, "label": each.label} for each in result.predictions] for result in results]
     return dumped(answers if is_batch else answers[0])
+
+
+async def _predict_pairs(request: DialectRequest, model: ServedModel, fields: Fields) -> bytes:
+    """The softmax of the labels' logits, or with `raw_scores` these, best first."""
+    if APPLY_SOFTMAX not in model.metadata.input_types:
+        raise Refusal(400, f"{model.name} has one label. Send its texts to /rerank.", reason=WRONG_MODEL)
+    inputs = fields.get("inputs")
+    rows = _bounded(inputs) if isinstance(inputs, list) else [inputs]
+    is_batch = isinstance(rows[0], list)
+    pairs = [_pair(row) for row in (rows if is_batch else [inputs])]
+    raw = flag(fields, "raw_scores")
+    answers = await pair_labels(request, model, pairs, raw=True, softmax=not raw)
+    return dumped(answers if is_batch else answers[0])
+
+
+async def pair_labels(
+    request: DialectRequest,
+    model: ServedModel,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    raw: bool,
+    softmax: bool,
+    **prompt: Any,
+) -> list[list[dict[str, Any]]]:
+    """The labels of each pair and their scores, best first."""
+    names = request.files.settings(model)["labels"]
+    call = calls.predict(model.name, raw or None, softmax or None, **prompt)
+    rows = await request.inference.rows(model, [call(pair) for pair in pairs])
+    return [
+        [{"label": names[at], "score": float(row[at])} for at in np.argsort(-row, kind="stable").tolist()]
+        for row in rows
+    ]
 
 
 async def rerank(request: DialectRequest) -> bytes:
@@ -216,6 +255,12 @@ def _single(row: Any) -> str:
         message = f"{shown(row)} is no list of one text. Send a text, or lists of one text each; pairs go to /rerank."
         raise Refusal(400, message, param="inputs")
     return text(row[0], "inputs")
+
+
+def _pair(row: Any) -> tuple[str, str]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise Refusal(400, f"{shown(row)} is no pair. Send a list of two texts, or several.", param="inputs")
+    return text(row[0], "inputs"), text(row[1], "inputs")
 
 
 def _tokens(source: str, encoding: Any) -> bytes:
