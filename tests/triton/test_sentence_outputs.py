@@ -1,4 +1,4 @@
-"""What sentence-transformers' other models give, through `hfx serve`: scores of several labels."""
+"""What sentence-transformers' other models give, through `hfx serve`: scores of several labels, sparse vectors."""
 
 from __future__ import annotations
 
@@ -18,21 +18,36 @@ from hfx.client import Client
 from hfx.errors import UsageError
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS, Recipe, write_cross_encoder
+from tests.rigs.sentence_models import (
+    TEXTS,
+    Recipe,
+    pooling,
+    splade,
+    write_cross_encoder,
+    write_embedder,
+    write_sparse_encoder,
+)
 from tests.rigs.serve_process import ServeProcess, serving
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
 PAIRS, LABELS = "pairs", 3
+SPARSE, DENSE = "sparse", "dense"
+SHORT = list(TEXTS[:6])
 SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
     """The library's models, and where they are saved."""
-    folder = tmp_path_factory.mktemp(PAIRS)
-    recipe = Recipe((), {"prompts": {"query": "the dog: "}})
-    return {PAIRS: (write_cross_encoder(folder, recipe, LABELS), folder / "model")}
+    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE)}
+    prompted = {"prompts": {"query": "the dog: "}}
+    made = {
+        PAIRS: write_cross_encoder(folders[PAIRS], Recipe((), prompted), LABELS),
+        SPARSE: write_sparse_encoder(folders[SPARSE], Recipe((splade(),))),
+        DENSE: write_embedder(folders[DENSE], Recipe((pooling("mean"),))),
+    }
+    return {name: (model, folders[name] / "model") for name, model in made.items()}
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +133,40 @@ def test_the_command_line_has_all_scores(
     assert json.loads(capsys.readouterr().out)["results"][0]["score"] == pytest.approx(expected, abs=1e-5)
     assert main(command) == 0
     assert len(capsys.readouterr().out.split()) >= LABELS
+
+
+@pytest.mark.parametrize("path", ["/embed_sparse", f"/models/{SPARSE}/embed_sparse"])
+def test_sparse_vectors_have_what_is_not_0(
+    path: str, client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
+    model = references[SPARSE][0]
+    expected = np.stack([model.encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in SHORT])
+    vectors = client.embed(SPARSE, SHORT)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    status, _, answer = call(served, path, {"inputs": SHORT, "truncate": True})
+    assert status == 200 and any(len(row) < expected.shape[1] for row in answer)
+    for row, vector in zip(answer, vectors, strict=True):
+        assert [each["index"] for each in row] == np.flatnonzero(vector).tolist()
+        assert [each["value"] for each in row] == vector[vector != 0].tolist()
+    assert call(served, path, {"inputs": SHORT[0]})[2] == answer[:1]
+    assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (f"/models/{DENSE}/embed_sparse", {"inputs": SHORT}, 424),
+        (f"/models/{PAIRS}/embed_sparse", {"inputs": SHORT}, 424),
+        ("/embed_sparse", {"inputs": []}, 400),
+        ("/embed_sparse", {"inputs": 3}, 422),
+        ("/embed_sparse", {"inputs": TEXTS[6]}, 413),
+        ("/embed_sparse", {"inputs": SHORT, "normalize": True}, 422),
+        ("/embed_sparse", {"inputs": ["a"] * 600}, 413),
+    ],
+)
+def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:
+    answered, _, answer = call(served, path, body)
+    assert answered == status, answer
 
 
 def test_batch_jobs_have_one_score_a_row(repository: Path) -> None:

@@ -46,6 +46,7 @@ TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer
 DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
+SPARSE = "splade"  # what the pooling of models with sparse vectors begins with
 EMPTY = "EMPTY"
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
@@ -62,6 +63,15 @@ async def embed(request: DialectRequest) -> bytes:
     refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, DIMENSIONS, *CUT})
     vectors = await _vectors(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
+
+
+async def embed_sparse(request: DialectRequest) -> bytes:
+    """POST /embed_sparse: the numbers of each input's vector that are not 0, of a SPLADE model."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
+    model = await _pooled_model(request, SPARSE)
+    vectors = await _vectors(request, model, fields, _inputs(fields))
+    return dumped([[{"index": at, "value": float(row[at])} for at in np.flatnonzero(row).tolist()] for row in vectors])
 
 
 async def similarity(request: DialectRequest) -> bytes:
@@ -229,6 +239,26 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
     return model
 
 
+async def _pooled_model(request: DialectRequest, pooling: str) -> ServedModel:
+    """The model of the path, or the only one, whose vectors are of this `pooling`. Raises Refusal for another."""
+    catalog = request.inference.catalog
+    if request.model:
+        models = [await _model(request, Task.FEATURE_EXTRACTION)]
+    else:
+        models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
+    found = [model for model in models if _pooling(request, model).startswith(pooling)]
+    if len(found) != 1:
+        names = ", ".join(model.name for model in found or models) or "none"
+        message = f"The vectors of {pooling} models are sent here, and the path names none; there are: {names}."
+        raise Refusal(400, message, reason=WRONG_MODEL)
+    return found[0]
+
+
+def _pooling(request: DialectRequest, model: ServedModel) -> str:
+    """How the model's vectors are made, as its manifest has it."""
+    return ",".join(request.files.manifest(model)["choices"].get("pooling") or ["the model's own"])
+
+
 async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
     call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
@@ -285,7 +315,7 @@ def _token(source: str, token_id: int, token: str, offsets: tuple[int, int], spe
 
 def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
     if model.task is Task.FEATURE_EXTRACTION:
-        return {"embedding": {"pooling": "the model's own"}}
+        return {"embedding": {"pooling": _pooling(request, model)}}
     labels = request.files.settings(model)["labels"]
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     return {"reranker" if model.task is Task.TEXT_RANKING else "classifier": names}
@@ -295,6 +325,7 @@ CUTTING: Mapping[str, Schema] = {"truncate": BOOLEAN, "truncation_direction": TE
 EMBED = body(
     "inputs", inputs=TEXTS, normalize=BOOLEAN, parameters=OBJECT, prompt_name=TEXT, dimensions=WHOLE, **CUTTING
 )
+EMBED_SPARSE = body("inputs", inputs=TEXTS, prompt_name=TEXT, **CUTTING)
 SENTENCES = body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT))
 SIMILARITY = body("inputs", inputs=SENTENCES, parameters=body("", **CUTTING))
 PREDICT = body("inputs", inputs=either(TEXT, array(array(TEXT))), raw_scores=BOOLEAN, **CUTTING)
@@ -312,6 +343,7 @@ DIALECT = Dialect(
     "text-embeddings-inference",
     (
         *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
+        *routes("POST", "embed_sparse", embed_sparse, "Sparse vectors of texts.", EMBED_SPARSE),
         *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
         *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
         *routes("POST", "rerank", rerank, "Texts ranked for a query.", RERANK),
