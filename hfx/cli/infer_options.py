@@ -42,6 +42,10 @@ class EncoderOptions:
     raw_scores: Annotated[
         bool | None, Option("--raw-scores/--no-raw-scores", help="Text ranking: scores without an activation.")
     ] = None
+    apply_softmax: Annotated[
+        bool | None,
+        Option("--apply-softmax/--no-apply-softmax", help="Text ranking, several labels: scores that add up to 1."),
+    ] = None
     dimensions: Annotated[
         int | None, Option(help="Embeddings: how many numbers, of models that have shorter vectors.")
     ] = None

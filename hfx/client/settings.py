@@ -59,26 +59,20 @@ def setting_values(settings: GenerationSettings) -> dict[str, list[Value]]:
 
 def _checked(name: str, value: Any) -> Any:
     """`value` of the setting `name`, a list as a tuple. Raises UsageError for one of the wrong type."""
-    if SETTINGS[name].is_list:
+    setting = SETTINGS[name]
+    if setting.is_list:
         if isinstance(value, str):
             raise UsageError(f"{name} is one text, {value!r}.", f"Give a list: [{value!r}].")
-        value = tuple(value)
-    if allowed := _allowed(name, value):
-        raise UsageError(f"{name} is {value!r}.", f"Give {allowed}.")
-    return value
-
-
-def _allowed(name: str, value: Any) -> str:
-    """What the setting takes; empty if it takes `value`."""
-    setting = SETTINGS[name]
-    if setting.dtype in TYPES:
-        types, allowed = TYPES[setting.dtype]
-        return "" if type(value) in types else allowed
+        value = value if setting.is_keyed and isinstance(value, Mapping) else tuple(value)
+    types, allowed = TYPES.get(setting.dtype, ((), ""))
+    if type(value) in types:
+        return value
     try:
-        setting.check(name, value)
+        if not types:
+            return setting.check(name, value)
     except InvalidRequest as refusal:
-        return refusal.allowed
-    return ""
+        allowed = refusal.allowed
+    raise UsageError(f"{name} is {value!r}.", f"Give {allowed}.")
 
 
 # What follows is made by `make docs` from the table in hfx/python_backends/engine/generation_settings.py: change that.
@@ -105,6 +99,10 @@ class GenerationSettings:
     `seed`                  The same seed gives the same text; drawn if not set (a whole number from 0 to
                             18446744073709551615)
     `repetition_penalty`    Above 1: against tokens that were there before (a number from 0.01 to 100)
+    `frequency_penalty`     Taken from a token's logit for each time that it was generated (a number from -2 to 2)
+    `presence_penalty`      Taken from a token's logit once it was generated (a number from -2 to 2)
+    `logit_bias`            Added to the logits of single tokens: ID:NUMBER (at most 1024 pairs of a token's id and a
+                            number)
     `no_repeat_ngram_size`  No sequence of this many tokens twice; 0: no such rule (a whole number of at least 0)
     `length_penalty`        Beam search: above 0 favours longer texts, below 0 shorter ones (a number from -10 to 10)
     `early_stopping`        Beam search: end with enough texts (true), when better ones are unlikely (false) or
@@ -134,6 +132,9 @@ class GenerationSettings:
     epsilon_cutoff: float | None = None
     seed: int | None = None
     repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Mapping[int, float] | Iterable[str] | None = None
     no_repeat_ngram_size: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -168,6 +169,9 @@ class Settings(TypedDict, total=False):
     epsilon_cutoff: float | None
     seed: int | None
     repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | Iterable[str] | None
     no_repeat_ngram_size: int | None
     length_penalty: float | None
     early_stopping: bool | Literal["never"] | None

@@ -188,6 +188,7 @@ BODIES = {
     "/v1/completions": {"model": "stories", "prompt": PROMPT, "max_tokens": 2},
     "/v1/embeddings": {"model": "similar-int8", "input": TEXT},
     "/v1/rerank": {"model": RANKER, "query": TEXT, "documents": [TEXT]},
+    "/v2/rerank": {"query": TEXT, "documents": [TEXT]},
     "/models/{model}": {"inputs": PROMPT, "parameters": {"max_tokens": 2}},
     "/models/{model}/generate": {"inputs": PROMPT, "parameters": {"max_tokens": 2}},
     "/embed": {"inputs": TEXT},

@@ -14,7 +14,7 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
-from hfx.names import COMPILED_TOKENIZER, Task
+from hfx.names import APPLY_SOFTMAX, COMPILED_TOKENIZER, Task
 
 TASKS = frozenset({Task.TEXT_CLASSIFICATION, Task.FEATURE_EXTRACTION, Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
@@ -57,6 +57,8 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     task = plan.task.task
     if task not in TASKS:
         return f"Python steps are needed by {task}"
+    if any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs):
+        return "Python steps are needed by scores of several labels"
     try:
         native.library()
     except NativeMissing as missing:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..checks import Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from ..errors import DoesNotFit, EngineError, InvalidRequest
-from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, setting
+from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, logit_biases, setting
 from .spec import EngineSpec
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -166,6 +166,7 @@ def _all_ids(request: Request) -> Iterable[tuple[str, Ids]]:
     yield "prompt", request.prompt
     for name in ("eos_ids", "decoder_prompt", "suppress_ids", "begin_suppress_ids"):
         yield name, getattr(settings, name)
+    yield "logit_bias", tuple(logit_biases(settings.logit_bias))
     for name in ("bad_words_ids", "stop_sequences"):
         yield name, tuple(one for sequence in getattr(settings, name) for one in sequence)
     for name in ("forced_bos_id", "forced_eos_id"):

@@ -39,6 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "log-probabilities": {"log_probs": True, "top_log_probs": 3},
     "ends": {"eos_ids": (3, 7, 11), "min_tokens": 4},
     "edited": {"repetition_penalty": 1.1, "no_repeat_ngram_size": 6},
+    "penalties": {"frequency_penalty": 0.02, "presence_penalty": -0.1, "logit_bias": {40: 0.5}},
     "edited at times": {"no_repeat_ngram_size": 6},  # the argmax is enough until a sequence repeats itself
     "forced": {"forced_eos_id": 5, "forced_bos_id": 9},
     "sampled": {"do_sample": True, "top_k": 3, "temperature": 0.3, "seed": 4},
