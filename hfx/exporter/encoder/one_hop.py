@@ -55,10 +55,9 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
-    if task not in TASKS:
-        return f"Python steps are needed by {task}"
-    if any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs):
-        return "Python steps are needed by scores of several labels"
+    has_several = any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs)
+    if task not in TASKS or has_several:
+        return f"Python steps are needed by {'scores of several labels' if has_several else task}"
     try:
         native.library()
     except NativeMissing as missing:
