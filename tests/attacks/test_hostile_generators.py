@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -199,12 +200,10 @@ def test_a_field_that_cannot_be_meant_is_named(copy: Copy, family: str, field: s
 
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 32}
-SCALED: tuple[dict[str, Any], ...] = (
-    {"rope_type": "linear", "factor": 2.0},
-    {"rope_type": "dynamic", "factor": 2.0},
-    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40},
-    {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0},
-    {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+UNSCALABLE: tuple[dict[str, Any], ...] = (
+    {"rope_type": "proportional", "partial_rotary_factor": 1.0},
+    {"rope_type": "imagined", "factor": 2.0},
+    {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0,
      "original_max_position_embeddings": 40},
 )  # fmt: skip
 # Fields that mean another net: sizes that the attention doesn't take, functions and switches without a block.
@@ -215,7 +214,7 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"hidden_act": "tanh"}, "hidden_act"),
     ("llama", {"head_dim": 24}, "head_dim"),
     ("llama", {"sliding_window": 32}, "sliding_window"),
-    *(("llama", {"rope_parameters": DROPPED, "rope_scaling": scaling}, scaling["rope_type"]) for scaling in SCALED),
+    *(("llama", {"rope_parameters": DROPPED, "rope_scaling": each}, each["rope_type"]) for each in UNSCALABLE),
     ("llama", {"rope_parameters": DROPPED, "partial_rotary_factor": 0.5}, "0.5 of each head"),
     ("qwen2", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "layer_types"),
     ("llama", {"max_position_embeddings": 4_194_304}, "is 4194304, which can't be exported"),
@@ -248,6 +247,54 @@ def test_a_base_of_angles_that_cannot_be_meant_is_named(copy: Copy, theta: Any) 
     folder = copy("llama")
     edit_json(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": theta})
     refused(CheckpointCorrupt, "rope_theta", lambda: build(folder))
+
+
+LLAMA3 = tiny_generators.ROTARY["llama3"] | {"rope_type": "llama3"}
+LONGROPE = tiny_generators.ROTARY["longrope"] | {"rope_type": "longrope"}
+YARN = tiny_generators.ROTARY["yarn"] | {"rope_type": "yarn"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        LLAMA3 | {"factor": 0},
+        LLAMA3 | {"low_freq_factor": -1.0},
+        LLAMA3 | {"high_freq_factor": 1.0, "original_max_position_embeddings": 2 * math.pi},  # of a wave of this length
+        YARN | {"factor": float("inf")},
+        YARN | {"attention_factor": float("nan")},
+        YARN | {"beta_fast": "fast"},
+        YARN | {"rope_theta": 1.0},
+        YARN | {"original_max_position_embeddings": -5},
+        LONGROPE | {"short_factor": [1.0, 2.0]},
+        LONGROPE | {"short_factor": [0.0] * 8},
+        LONGROPE | {"short_factor": "short"},
+        LONGROPE | {"original_max_position_embeddings": 99.5},
+        {"rope_type": "linear", "factor": "many"},
+        {"rope_type": "linear"},
+        {"rope_type": ["linear"], "factor": 2.0},
+        "linear",
+    ],
+    ids=str,
+)  # fmt: skip
+def test_scales_of_positions_that_cannot_be_meant_are_refused(copy: Copy, fields: Any) -> None:
+    folder = copy("llama")
+    edit_json(folder / "config.json", rope_parameters=fields)
+    with pytest.raises((CheckpointCorrupt, CheckpointUnsupported), match=r"config\.json") as caught:
+        build(folder)
+    assert caught.value.fix
+
+
+def test_scales_are_read_where_transformers_4_wrote_them(copy: Copy) -> None:
+    folder = copy("llama")
+    scaling = {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
+    build(folder)
+    plain = (folder / "engine" / "weights.bin").read_bytes()
+    tables = []
+    for fields in ({"rope_scaling": scaling, "rope_theta": 500.0}, {"rope_parameters": LLAMA3}):
+        edit_json(folder / "config.json", **{"rope_parameters": DROPPED, "rope_scaling": DROPPED} | fields)
+        build(folder)
+        tables.append((folder / "engine" / "weights.bin").read_bytes())
+    assert tables[0] == tables[1] != plain
 
 
 @pytest.mark.parametrize("name", ["pegasus", "marian", "m2m"])

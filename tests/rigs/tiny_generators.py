@@ -51,6 +51,20 @@ LLAMA = {
     "num_key_value_heads": 3,
     "head_dim": 16,
 }
+# Prompts of more than 20 tokens are beyond what these were trained with.
+TRAINED = {"original_max_position_embeddings": 20, "rope_theta": 500.0, "factor": 4.0}
+ROTARY: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 3.0, "rope_theta": 500.0},
+    "dynamic": {"factor": 3.0, "rope_theta": 500.0},
+    "llama3": TRAINED | {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "yarn": TRAINED,
+    "yarn-stated": TRAINED | {"attention_factor": 1.3, "beta_fast": 3.0, "beta_slow": 0.5, "truncate": False},
+    "yarn-scaled": TRAINED | {"mscale": 2.0, "mscale_all_dim": 0.7},
+    "longrope": TRAINED | {
+        "original_max_position_embeddings": POSITIONS, "long_factor": [9.0] * 8,
+        "short_factor": [1 + 0.3 * at for at in range(8)],
+    },
+}  # fmt: skip
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
     "llama": ("LlamaForCausalLM", "LlamaConfig"),
@@ -77,7 +91,12 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "llama-biased": LLAMA | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
     "llama-own-kv": LLAMA | {"num_attention_heads": 3, "num_key_value_heads": None, "head_dim": None},
     "llama-theta": LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}, "head_dim": 32},
+    **{
+        f"llama-{name}": LLAMA | {"rope_parameters": {"rope_type": name.split("-")[0], **fields}}
+        for name, fields in ROTARY.items()
+    },
     "qwen2": LLAMA | {"num_key_value_heads": 2},
+    "qwen2-yarn": LLAMA | {"rope_parameters": {"rope_type": "yarn", **ROTARY["yarn"]}},
     "qwen2-tied": LLAMA | {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1},
     "bart": BART,
     "bart-scaled": SCALED,

@@ -6,32 +6,23 @@ Names and formulas are those of transformers' {Llama,Qwen2}ForCausalLM.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from hfx.errors import CheckpointUnsupported
 from hfx.exporter.families.family import Config, Family
+from hfx.exporter.families.rotary import ROTARY_STEP, read_positions, read_rotary, stated_rotary
 from hfx.exporter.graph.blocks import (
     Attention,
     Embedding,
     FeedForward,
-    FloatArray,
     Head,
     Layer,
     Linear,
     Net,
     Norm,
-    Parameter,
-    Rotary,
     Stack,
     side_by_side,
 )
 from hfx.exporter.tensors import CheckpointTensors
 
-MOST_POSITIONS = 1 << 20  # rows of the tables of angles
-ROTARY_STEP = 16  # GroupQueryAttention rotates heads of no other sizes
 IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and what is computed
 
 
@@ -41,9 +32,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
     vocabulary = config.size("vocab_size")
-    positions = config.size("max_position_embeddings")
-    if positions > MOST_POSITIONS:
-        raise config.unsupported("max_position_embeddings", f"at most {MOST_POSITIONS}")
+    positions = read_positions(config)
     tied = config.tied_head(tensors, "lm_head.weight", root + "embed_tokens.weight")
     table = tensors.first(root + "embed_tokens.weight", *(["lm_head.weight"] if tied else []))
     embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, reader.hidden))
@@ -55,7 +44,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         layers=tuple(reader.layer(f"{root}layers.{index}.") for index in range(config.layers("num_hidden_layers"))),
         pre_norm=True,
         final_norm=reader.norm(root + "norm"),
-        rotary=_rotary(config, reader.head_dim, positions),
+        rotary=read_rotary(config, stated_rotary(config), reader.head_dim, positions),
     )
     weight = embedding.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
     head = Head(Linear("lm_head", weight), embedding if tied else None)
@@ -69,35 +58,6 @@ def _refuse_windows(config: Config) -> None:
         raise config.unsupported("layer_types", "'full_attention' for every layer (use_sliding_window: false)")
     if config.get("model_type") == "llama":  # where a Qwen2 has a window that it uses, its layer_types say so
         config.refuse("sliding_window", None)
-
-
-def _rotary(config: Config, head_dim: int, positions: int) -> Rotary:
-    """The angles of `positions` positions."""
-    import torch
-
-    # transformers 5 has all of it in one field, 4 in two.
-    old = {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {})}
-    stated: dict[str, Any] = config.get("rope_parameters") or old
-    kind, share = stated.get("rope_type") or stated.get("type") or "default", stated.get("partial_rotary_factor")
-    if kind != "default" or share not in (None, 1):
-        what = f"of the type {str(kind)[:50]!r}" if kind != "default" else f"in {str(share)[:50]} of each head"
-        raise CheckpointUnsupported(
-            f"Rotary positions {what} ({config.file}) can't be exported.",
-            "hfx exports models whose rotary positions are of the type 'default', in whole heads.",
-        )
-    theta = replace(config, values=stated).positive("rope_theta")
-    # By torch: at position 30,000, one bit of a frequency is an angle of 0.002.
-    shares = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    frequencies: FloatArray = (1.0 / theta**shares).numpy()
-
-    def angles(start: int, stop: int) -> FloatArray:
-        return np.arange(start, stop, dtype=np.float32)[:, None] * frequencies
-
-    shape = (positions, head_dim // 2)
-    return Rotary(
-        Parameter("rotary.cos", shape, lambda start, stop: np.cos(angles(start, stop))),
-        Parameter("rotary.sin", shape, lambda start, stop: np.sin(angles(start, stop))),
-    )
 
 
 class _Reader:
