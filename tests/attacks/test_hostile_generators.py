@@ -30,6 +30,7 @@ READ = {
         "model.layers.1.self_attn.k_proj.weight",
         "model.layers.0.mlp.up_proj.weight",
     ),
+    "qwen3": ("model.layers.1.self_attn.q_norm.weight", "model.layers.0.self_attn.k_norm.weight"),
     "bart": ("model.shared.weight", "model.decoder.layers.1.encoder_attn.k_proj.bias", "final_logits_bias"),
     "t5": (
         "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
@@ -44,7 +45,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in (*FAMILIES, "qwen2"):
+    for family in (*FAMILIES, "mistral", "qwen2", "qwen3"):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -172,6 +173,8 @@ CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
         "mlp_bias": (2,),
         "max_position_embeddings": (0, 10**9),
     },
+    "mistral": {"sliding_window": (0, -1, "7", 2.5, True), "head_dim": (0, "16")},
+    "qwen3": {"attention_bias": ("yes",), "rms_norm_eps": (0,)},
     "bart": {
         "encoder_attention_heads": (0, 5, "6"),
         "decoder_ffn_dim": (0, -1),
@@ -216,9 +219,11 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"sliding_window": 32}, "sliding_window"),
     *(("llama", {"rope_parameters": DROPPED, "rope_scaling": each}, each["rope_type"]) for each in UNSCALABLE),
     ("llama", {"rope_parameters": DROPPED, "partial_rotary_factor": 0.5}, "0.5 of each head"),
-    ("qwen2", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "layer_types"),
+    ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
+    ("llama", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "sliding_window"),
+    ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+    ("mistral", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
     ("llama", {"max_position_embeddings": 4_194_304}, "is 4194304, which can't be exported"),
-    ("qwen2", {"layer_types": DROPPED, "max_window_layers": 1, **WINDOW}, "layer_types"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
     ("t5", {"d_kv": 12}, "d_kv"),

@@ -37,6 +37,8 @@ ENCODERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 HEADS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {},
+    "mistral": {},
+    "qwen3": {},
     "bart": {"encoder_attention_heads": 3},
     "t5": {"d_kv": 16, "num_heads": 3},
 }

@@ -65,10 +65,15 @@ ROTARY: dict[str, dict[str, Any]] = {
         "short_factor": [1 + 0.3 * at for at in range(8)],
     },
 }  # fmt: skip
+WINDOW = {"use_sliding_window": True, "sliding_window": 9}
+ROPE_500 = {"rope_type": "default", "rope_theta": 500.0}
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
     "llama": ("LlamaForCausalLM", "LlamaConfig"),
+    "ministral": ("MinistralForCausalLM", "MinistralConfig"),
+    "mistral": ("MistralForCausalLM", "MistralConfig"),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config"),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config"),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config"),
     "bart": ("BartForConditionalGeneration", "BartConfig"),
     "mbart": ("MBartForConditionalGeneration", "MBartConfig"),
@@ -98,6 +103,24 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "qwen2": LLAMA | {"num_key_value_heads": 2},
     "qwen2-yarn": LLAMA | {"rope_parameters": {"rope_type": "yarn", **ROTARY["yarn"]}},
     "qwen2-tied": LLAMA | {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1},
+    "qwen2-window": LLAMA | WINDOW | {"max_window_layers": 1},
+    "qwen3": LLAMA | {"num_key_value_heads": 2},
+    "qwen3-tied": LLAMA
+    | {
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "rms_norm_eps": 1e-2,
+    },
+    "qwen3-window": LLAMA | WINDOW | {"layer_types": ["sliding_attention", "full_attention"]},
+    "ministral": LLAMA | {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]},
+    "mistral": LLAMA | {"sliding_window": 7},
+    "mistral-wide": LLAMA | {"sliding_window": 33, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 48},
+    "mistral-narrow": LLAMA | {"sliding_window": 2, "num_key_value_heads": 6, "rope_parameters": ROPE_500},
+    "mistral-unbounded": LLAMA
+    | {"sliding_window": None, "tie_word_embeddings": True, "head_dim": None, "num_attention_heads": 3},
     "bart": BART,
     "bart-scaled": SCALED,
     "bart-untied": BART | {"tie_word_embeddings": False},

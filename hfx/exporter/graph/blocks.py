@@ -7,7 +7,7 @@ nor a checkpoint's names are known here, so that another emitter can be put behi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -145,7 +145,9 @@ class Rotary:
 class Attention:
     """Self attention; `qkv` puts all heads of Q before those of K and V. Scores are multiplied by `scale`.
 
-    As many neighbouring heads of Q share a head of K and V as `kv_heads` divide `heads` into.
+    As many neighbouring heads of Q share a head of K and V as `kv_heads` divide `heads` into. `head_norms` are those of
+    each head of Q, and of K, before these are turned by `rotary`. With a `window`, a token attends to itself and to the
+    tokens before it, so many in all.
     """
 
     qkv: Linear
@@ -154,6 +156,9 @@ class Attention:
     kv_heads: int
     head_dim: int
     scale: float
+    rotary: Rotary | None = None
+    head_norms: tuple[Norm, Norm] | None = None
+    window: int | None = None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -198,10 +203,9 @@ class Layer:
 class Stack:
     """An encoder or a decoder.
 
-    `positions` [positions, hidden] are added to the embedding; `rotary` is for every self attention. Tokens `pad_id`
-    have the last row of `positions`, whatever their place, and an encoder counts places without them. With `pre_norm` a
-    layer's norms stand before its parts and `final_norm` behind the last layer; otherwise each norm stands behind its
-    part and the residual.
+    `positions` [positions, hidden] are added to the embedding. Tokens `pad_id` have the last row of `positions`,
+    whatever their place, and an encoder counts places without them. With `pre_norm` a layer's norms stand before its
+    parts and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual.
     """
 
     embedding: Embedding
@@ -211,7 +215,6 @@ class Stack:
     layers: tuple[Layer, ...]
     pre_norm: bool
     final_norm: Norm | None
-    rotary: Rotary | None = None
     pad_id: int | None = None
 
 
@@ -231,7 +234,8 @@ class Head:
 class Net:
     """A generator: the stacks, the head, and the limits of its positions (in tokens).
 
-    Rotary positions and shared heads of K and V are for nets without an encoder: ValueError in others.
+    Rotary positions, shared heads of K and V, norms of heads and windows are for nets without an encoder: ValueError in
+    others.
     """
 
     family: str
@@ -247,6 +251,7 @@ class Net:
     def __post_init__(self) -> None:
         if self.encoder is None:
             return
-        attentions = [layer.attention for stack in (self.encoder, self.decoder) for layer in stack.layers]
-        if self.encoder.rotary or self.decoder.rotary or any(each.kv_heads != each.heads for each in attentions):
-            raise ValueError("rotary positions and shared heads of K and V are written for decoders alone")
+        for attention in (layer.attention for stack in (self.encoder, self.decoder) for layer in stack.layers):
+            plain = replace(attention, rotary=None, head_norms=None, window=None, kv_heads=attention.heads)
+            if attention != plain:
+                raise ValueError("rotary positions, shared heads, norms of heads and windows are for decoders alone")

@@ -69,9 +69,7 @@ class _Run:
             x = self.norm(x, stack.embedding_norm)
         bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
         for layer in stack.layers:
-            parts: list[Callable[[FloatArray], FloatArray]] = [
-                partial(_self_attention, layer.attention, stack.rotary, bias)
-            ]
+            parts: list[Callable[[FloatArray], FloatArray]] = [partial(self.attention, layer.attention, bias)]
             if layer.cross is not None and self.memory is not None:
                 parts.append(partial(_cross_attention, layer.cross, self.memory))
             parts.append(partial(_feed_forward, layer.feed_forward))
@@ -94,14 +92,28 @@ class _Run:
         self.observe(block, out)
         return out
 
+    def attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
+        query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
+        if block.head_norms is not None:
+            query, key = (self.head_norm(*pair) for pair in zip((query, key), block.head_norms, strict=True))
+        if block.rotary is not None:
+            query, key = (_turned(each, block.rotary, block.head_dim) for each in (query, key))
+        if block.kv_heads != block.heads:
+            key, value = (_repeated(each, block) for each in (key, value))
+        if block.window is not None:
+            bias = bias + _in_window(block.window, x.shape[1])
+        return linear(_attended(query, key, value, block, bias), block.out)
 
-def _self_attention(block: Attention, rotary: Rotary | None, bias: FloatArray, x: FloatArray) -> FloatArray:
-    query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
-    if rotary is not None:
-        query, key = (_turned(each, rotary, block.head_dim) for each in (query, key))
-    if block.kv_heads != block.heads:
-        key, value = (_repeated(each, block) for each in (key, value))
-    return linear(_attended(query, key, value, block, bias), block.out)
+    def head_norm(self, x: FloatArray, block: Norm) -> FloatArray:
+        """`block` of each head of x [rows, tokens, heads * dim]."""
+        heads = x.reshape(*x.shape[:2], -1, block.weight.shape[0])
+        return self.norm(heads, block).reshape(x.shape)
+
+
+def _in_window(window: int, tokens: int) -> FloatArray:
+    """What is added to scores [tokens, tokens] so that each token attends to `window` tokens."""
+    mask: FloatArray = np.tril(np.full((tokens, tokens), -np.inf, np.float32), -window)
+    return mask
 
 
 def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:

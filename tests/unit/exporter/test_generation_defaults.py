@@ -35,7 +35,9 @@ PROMPT = (5, 9, 17, 4)
 FAMILIES = {
     "gpt2": 50257,
     "llama": 60,
+    "mistral": 60,
     "qwen2": 60,
+    "qwen3": 60,
     "bart": 60,
     "mbart": 60,
     "m2m": 60,
