@@ -30,6 +30,8 @@ READ = {
         "model.layers.1.self_attn.k_proj.weight",
         "model.layers.0.mlp.up_proj.weight",
     ),
+    "neox": ("gpt_neox.layers.1.attention.query_key_value.weight", "gpt_neox.embed_in.weight"),
+    "opt-narrow": ("model.decoder.project_in.weight", "model.decoder.embed_positions.weight"),
     "qwen3": ("model.layers.1.self_attn.q_norm.weight", "model.layers.0.self_attn.k_norm.weight"),
     "bart": ("model.shared.weight", "model.decoder.layers.1.encoder_attn.k_proj.bias", "final_logits_bias"),
     "t5": (
@@ -45,7 +47,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in (*FAMILIES, "mistral", "qwen2", "qwen3"):
+    for family in (*FAMILIES, "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3"):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -173,6 +175,19 @@ CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
         "mlp_bias": (2,),
         "max_position_embeddings": (0, 10**9),
     },
+    "neox": {
+        "num_attention_heads": (0, "3"),
+        "use_parallel_residual": ("yes", 1),
+        "layer_norm_eps": (0,),
+        "max_position_embeddings": (0,),
+    },
+    "opt": {
+        "num_attention_heads": (0, 5, "6"),
+        "ffn_dim": (0, -1),
+        "do_layer_norm_before": ("yes",),
+        "word_embed_proj_dim": (0, "24"),
+        "layer_norm_elementwise_affine": (0,),
+    },
     "mistral": {"sliding_window": (0, -1, "7", 2.5, True), "head_dim": (0, "16")},
     "qwen3": {"attention_bias": ("yes",), "rms_norm_eps": (0,)},
     "bart": {
@@ -224,6 +239,10 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
     ("mistral", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
     ("llama", {"max_position_embeddings": 4_194_304}, "is 4194304, which can't be exported"),
+    ("neox", {"hidden_act": "mish"}, "hidden_act"),
+    ("neox", {"num_attention_heads": 6}, "num_attention_heads"),
+    ("opt", {"activation_function": "selu"}, "activation_function"),
+    ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
     ("t5", {"d_kv": 12}, "d_kv"),
@@ -300,6 +319,14 @@ def test_scales_are_read_where_transformers_4_wrote_them(copy: Copy) -> None:
         build(folder)
         tables.append((folder / "engine" / "weights.bin").read_bytes())
     assert tables[0] == tables[1] != plain
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, 0.01, "half", None, float("nan")])
+def test_a_share_of_heads_that_cannot_be_turned_is_named(copy: Copy, share: Any) -> None:
+    folder = copy("neox")
+    fields = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": share}
+    edit_json(folder / "config.json", rope_parameters=fields)
+    refused(CheckpointCorrupt, "partial_rotary_factor", lambda: build(folder))
 
 
 @pytest.mark.parametrize("name", ["pegasus", "marian", "m2m"])

@@ -38,6 +38,8 @@ HEADS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {},
     "mistral": {},
+    "neox": {},
+    "opt": {"num_attention_heads": 3},
     "qwen3": {},
     "bart": {"encoder_attention_heads": 3},
     "t5": {"d_kv": 16, "num_heads": 3},

@@ -51,6 +51,22 @@ LLAMA = {
     "num_key_value_heads": 3,
     "head_dim": 16,
 }
+NEOX = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "hidden_size": 48,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+}
+OPT = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "hidden_size": 48,
+    "ffn_dim": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+}
 # Prompts of more than 20 tokens are beyond what these were trained with.
 TRAINED = {"original_max_position_embeddings": 20, "rope_theta": 500.0, "factor": 4.0}
 ROTARY: dict[str, dict[str, Any]] = {
@@ -70,6 +86,8 @@ ROPE_500 = {"rope_type": "default", "rope_theta": 500.0}
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
     "llama": ("LlamaForCausalLM", "LlamaConfig"),
+    "neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig"),
+    "opt": ("OPTForCausalLM", "OPTConfig"),
     "ministral": ("MinistralForCausalLM", "MinistralConfig"),
     "mistral": ("MistralForCausalLM", "MistralConfig"),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config"),
@@ -91,6 +109,17 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "gpt2-unscaled": GPT2 | {"scale_attn_weights": False},
     "gpt2-by-layer": GPT2 | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
     "gpt2-quick-gelu": GPT2 | {"activation_function": "quick_gelu"},
+    "neox": NEOX,
+    "neox-in-turn": NEOX | {"use_parallel_residual": False, "tie_word_embeddings": True, "attention_bias": False},
+    "neox-half": NEOX | {"rotary_pct": 0.5, "rotary_emb_base": 300, "hidden_act": "gelu_new"},
+    "neox-odd": NEOX | {"rotary_pct": 0.3125},  # 5 of 16 channels, of which transformers makes 6
+    "neox-whole": NEOX | {"rotary_pct": 1.0, "num_attention_heads": 1},
+    "neox-yarn": NEOX | {"rope_parameters": {"rope_type": "yarn", **TRAINED, "partial_rotary_factor": 0.5}},
+    "opt": OPT,
+    "opt-behind": OPT | {"do_layer_norm_before": False, "activation_function": "gelu"},
+    "opt-350": OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 24, "_remove_final_layer_norm": True},
+    "opt-narrow": OPT | {"word_embed_proj_dim": 16, "tie_word_embeddings": False},
+    "opt-plain": OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False},
     "llama": LLAMA,
     "llama-tied": LLAMA | {"tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
     "llama-biased": LLAMA | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},

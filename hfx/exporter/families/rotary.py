@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN
@@ -50,31 +51,50 @@ def read_positions(config: Config) -> int:
 
 def read_rotary(config: Config, stated: dict[str, Any], head_dim: int, positions: int) -> Rotary:
     """The angles of `positions` positions, by the fields `stated`. CheckpointUnsupported names the type."""
-    kind, share = str(stated.get("rope_type") or stated.get("type") or "default"), stated.get("partial_rotary_factor")
+    share = stated.get("partial_rotary_factor")
     if share not in (None, 1):
         raise _unsupported(config, f"in {str(share)[:50]} of each head", "in whole heads")
-    if kind not in TYPES:
-        raise _unsupported(config, f"of the type {kind[:50]!r}", f"of the types {', '.join(TYPES)}")
-    frequencies, scale = _frequencies(config, kind, stated, head_dim, positions)
+    return _tables(*_frequencies(config, stated, head_dim, head_dim, positions), positions)
 
+
+def read_partial_rotary(
+    config: Config, stated: dict[str, Any], head_dim: int, positions: int
+) -> tuple[Rotary, NDArray[np.int64]]:
+    """As `read_rotary`, where only the first channels of heads may be turned, and the order for channels of Q and K.
+
+    In this order the others are turned together, by angles of 0: scores don't depend on an order of channels.
+    """
+    share = replace(config, values=stated).positive("partial_rotary_factor")
+    turned = int(head_dim * share)
+    if not 0 < turned <= head_dim:
+        raise CheckpointCorrupt(f"partial_rotary_factor in {config.file} is {share}; it should be at most 1.", AGAIN)
+    frequencies, scales = _frequencies(config, stated, head_dim, turned, positions)
+    pairs, rest = len(frequencies), head_dim // 2 - len(frequencies)
+    frequencies, scales = np.pad(frequencies, (0, rest)), np.pad(scales, (0, rest), constant_values=1)
+    parts = np.split(np.arange(head_dim), np.cumsum([pairs, pairs, rest]))
+    return _tables(frequencies, scales, positions), np.concatenate([parts[at] for at in (0, 2, 1, 3)])
+
+
+def _tables(frequencies: FloatArray, scales: FloatArray, positions: int) -> Rotary:
     def angles(start: int, stop: int) -> FloatArray:
         return np.arange(start, stop, dtype=np.float32)[:, None] * frequencies
 
-    shape = (positions, head_dim // 2)
+    shape = (positions, len(frequencies))
     return Rotary(
-        Parameter("rotary.cos", shape, lambda start, stop: np.cos(angles(start, stop)) * scale),
-        Parameter("rotary.sin", shape, lambda start, stop: np.sin(angles(start, stop)) * scale),
+        Parameter("rotary.cos", shape, lambda start, stop: np.cos(angles(start, stop)) * scales),
+        Parameter("rotary.sin", shape, lambda start, stop: np.sin(angles(start, stop)) * scales),
     )
 
 
 def _frequencies(
-    config: Config, kind: str, stated: dict[str, Any], head_dim: int, positions: int
-) -> tuple[FloatArray, np.float32]:
-    """The angle of each pair of channels at position 1, and what cosines and sines are multiplied by."""
+    config: Config, stated: dict[str, Any], head_dim: int, turned: int, positions: int
+) -> tuple[FloatArray, FloatArray]:
+    """The angle of each pair of the `turned` channels at position 1, and the factor of its cosines and sines."""
     import torch
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    fields = replace(config, values=stated)
+    kind, fields = str(stated.get("rope_type") or stated.get("type") or "default"), replace(config, values=stated)
+    if kind not in TYPES:
+        raise _unsupported(config, f"of the type {kind[:50]!r}", f"of the types {', '.join(TYPES)}")
     theta = fields.positive("rope_theta")
     for field in TYPES[kind]:
         fields.positive(field)
@@ -85,8 +105,20 @@ def _frequencies(
             f"of this type where max_position_embeddings is no more than {ORIGINAL}",
         )
     if kind in ("default", "dynamic"):
-        shares = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        return (1.0 / theta**shares).numpy(), np.float32(1)
+        shares = torch.arange(0, turned, 2, dtype=torch.float32) / turned
+        return (1.0 / theta**shares).numpy(), np.ones(len(shares), np.float32)
+    found, scale = _scaled(config, kind, stated, head_dim, positions)
+    if found.shape != (-(-turned // 2),) or not np.isfinite(found).all() or not math.isfinite(scale):
+        raise _not_computed(config, stated)
+    return found, np.full(len(found), scale, np.float32)
+
+
+def _scaled(
+    config: Config, kind: str, stated: dict[str, Any], head_dim: int, positions: int
+) -> tuple[FloatArray, float]:
+    """The frequencies by transformers' function of `kind`."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     asked: Any = SimpleNamespace(
         rope_parameters=stated,
         standardize_rope_params=lambda: None,
@@ -97,13 +129,14 @@ def _frequencies(
     )
     try:
         found, scale = ROPE_INIT_FUNCTIONS[kind](asked, "cpu")
-        whole = tuple(found.shape) == (head_dim // 2,) and bool(found.isfinite().all()) and math.isfinite(scale)
-    except (TypeError, ValueError, KeyError, ArithmeticError, RuntimeError):
-        whole = False
-    if not whole:
-        shown = str(dict(stated))[:200]
-        raise CheckpointCorrupt(f"The rotary positions in {config.file} can't be computed: {shown}.", AGAIN)
-    return found.numpy(), np.float32(scale)
+        return found.numpy(), float(scale)
+    except (TypeError, ValueError, KeyError, ArithmeticError, RuntimeError) as error:
+        raise _not_computed(config, stated) from error
+
+
+def _not_computed(config: Config, stated: dict[str, Any]) -> CheckpointCorrupt:
+    shown = str(dict(stated))[:200]
+    return CheckpointCorrupt(f"The rotary positions in {config.file} can't be computed: {shown}.", AGAIN)
 
 
 def _unsupported(config: Config, what: str, exported: str) -> CheckpointUnsupported:

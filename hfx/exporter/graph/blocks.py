@@ -57,6 +57,17 @@ class Parameter:
         shape = (self.shape[0], len(chosen))
         return Parameter(f"{self.name}{list(chosen)}", shape, lambda a, b: self.take(a, b)[:, chosen])
 
+    def reordered(self, order: NDArray[np.int64]) -> Parameter:
+        """Its rows in another order."""
+
+        def take(start: int, stop: int) -> FloatArray:
+            rows = order[start:stop]
+            first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+            taken: FloatArray = self.take(first, last)[rows - first]
+            return taken
+
+        return Parameter(f"{self.name}[reordered]", self.shape, take)
+
     def times(self, factors: FloatArray) -> Parameter:
         """A vector times `factors`; it takes the place of this one, name included."""
         return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors[a:b])
@@ -112,11 +123,12 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Rows of `table` [vocabulary, hidden] by token id, times `scale`."""
+    """Rows of `table` [vocabulary, width] by token id, times `scale`; `projection` makes [hidden] of them."""
 
     name: str
     table: Parameter
     scale: float = 1.0
+    projection: Linear | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +217,8 @@ class Stack:
 
     `positions` [positions, hidden] are added to the embedding. Tokens `pad_id` have the last row of `positions`,
     whatever their place, and an encoder counts places without them. With `pre_norm` a layer's norms stand before its
-    parts and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual.
+    parts and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual. With
+    `parallel`, both parts of a layer read what goes into it.
     """
 
     embedding: Embedding
@@ -216,18 +229,21 @@ class Stack:
     pre_norm: bool
     final_norm: Norm | None
     pad_id: int | None = None
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
 class Head:
     """Hidden state to logits. `embedding` is the decoder's where head and embedding are one table, else None.
 
-    `loud` are channels of the hidden state so large that an int8 head multiplies them apart, in float32.
+    `projection` makes the rows that `linear` reads of hidden states. `loud` are channels of the hidden state so large
+    that an int8 head multiplies them apart, in float32.
     """
 
     linear: Linear
     embedding: Embedding | None
     loud: tuple[int, ...] = ()
+    projection: Linear | None = None
 
 
 @dataclass(frozen=True)

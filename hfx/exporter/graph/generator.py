@@ -116,6 +116,8 @@ class GeneratorWriter:
         writer.save(path)
 
     def _head(self, writer: GraphWriter, hidden: Value) -> None:
+        if self.net.head.projection is not None:
+            hidden = self._linear(writer, self.formats.linear)(hidden, self.net.head.projection)
         head = HeadWriter(writer, self._linear(writer, self.formats.head), self._table(writer))
         head(hidden, self.net.head, self.net.vocab_size)
 
@@ -209,7 +211,11 @@ class StackWriter:
         for index, layer in enumerate(stack.layers):
             qkv = self.linear(normed, layer.attention.qkv)
             attended = self.attend(qkv, index, layer.attention)
-            normed, residual = close(attended, layer.attention.out, self.linear)
+            if stack.parallel:
+                normed = self._narrow(norm(self.writer, residual, layer.norms[1], self.residual))
+                residual = self._added(attended, layer.attention.out, self.linear, residual)
+            else:
+                normed, residual = close(attended, layer.attention.out, self.linear)
             if layer.cross is not None and self.cross is not None:
                 attended = self.cross(self.linear(normed, layer.cross.query), index, layer.cross)
                 normed, residual = close(attended, layer.cross.out, self.linear)
@@ -221,7 +227,10 @@ class StackWriter:
     def _enter(self, stack: Stack, ids: Value, positions: Value | None) -> tuple[Value, Value]:
         """What the first layer reads, and the residual beside it."""
         writer = self.writer
-        x = self._cast(self.table.rows(ids, stack.embedding), writer.compute, self.residual)
+        x = self.table.rows(ids, stack.embedding)
+        if stack.embedding.projection is not None:
+            x = self.linear(x, stack.embedding.projection)
+        x = self._cast(x, writer.compute, self.residual)
         if stack.positions is not None and positions is not None:
             if stack.pad_id is not None:
                 is_pad = writer.node("Equal", [ids, writer.const(stack.pad_id, np.int64)])
@@ -239,12 +248,24 @@ class StackWriter:
         self, x: Value, block: Linear, linear: LinearWriter, residual: Value, closing: Norm
     ) -> tuple[Value, Value]:
         """(`closing` of the sum, the sum) of `block` of x and the residual."""
-        x = self._cast(x, self.writer.compute, linear.dtype)
-        if linear.dtype is np.float32 and self.residual is np.float32:
-            total = linear.added(x, block, residual)
+        if self._is_wide(linear):
+            total = self._added(x, block, linear, residual)
             return norm(self.writer, total, closing, self.residual), total
-        y = self._cast(linear(x, block), linear.dtype, self.residual)
-        return skip_norm(self.writer, y, residual, closing, self.residual)
+        return skip_norm(self.writer, self._product(x, block, linear), residual, closing, self.residual)
+
+    def _added(self, x: Value, block: Linear, linear: LinearWriter, residual: Value) -> Value:
+        """`block` of x, plus the residual."""
+        if self._is_wide(linear):
+            return linear.added(self._cast(x, self.writer.compute, linear.dtype), block, residual)
+        return self.writer.node("Add", [self._product(x, block, linear), residual])
+
+    def _is_wide(self, linear: LinearWriter) -> bool:
+        return linear.dtype is np.float32 and self.residual is np.float32
+
+    def _product(self, x: Value, block: Linear, linear: LinearWriter) -> Value:
+        """`block` of x, in the type of the residual."""
+        y = linear(self._cast(x, self.writer.compute, linear.dtype), block)
+        return self._cast(y, linear.dtype, self.residual)
 
     def _narrow(self, x: Value) -> Value:
         return self._cast(x, self.residual, self.writer.compute)
@@ -255,7 +276,7 @@ class StackWriter:
 
 def _closing_norms(stack: Stack) -> Iterator[Norm]:
     """The norm that follows each residual addition, in order."""
-    norms = [block for layer in stack.layers for block in layer.norms]
+    norms = [block for layer in stack.layers for block in layer.norms[: 1 if stack.parallel else None]]
     if not stack.pre_norm:
         return iter(norms)
     if stack.final_norm is None:

@@ -63,6 +63,8 @@ class _Run:
     def stack(self, stack: Stack, ids: Ids) -> FloatArray:
         """The last hidden state [rows, tokens, hidden]."""
         x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
+        if stack.embedding.projection is not None:
+            x = linear(x, stack.embedding.projection)
         if stack.positions is not None:
             x = x + self.positions(stack, stack.positions, ids)
         if stack.embedding_norm is not None:
@@ -73,6 +75,9 @@ class _Run:
             if layer.cross is not None and self.memory is not None:
                 parts.append(partial(_cross_attention, layer.cross, self.memory))
             parts.append(partial(_feed_forward, layer.feed_forward))
+            if stack.parallel:
+                x = sum((part(self.norm(x, norm)) for part, norm in zip(parts, layer.norms, strict=True)), start=x)
+                continue
             for part, norm in zip(parts, layer.norms, strict=True):
                 x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
         return x if stack.final_norm is None else self.norm(x, stack.final_norm)

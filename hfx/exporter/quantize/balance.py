@@ -41,7 +41,8 @@ def balanced(net: Net, formats: Formats, levels: int) -> Net:
     encoder, decoder = net.encoder and _stack(net.encoder, observer.factors), _stack(net.decoder, observer.factors)
     if net.encoder is not None and net.encoder.final_norm is not None:
         decoder = _memories(decoder, observer.factors.get(net.encoder.final_norm.name))
-    loud = () if decoder.final_norm is None else _loud(observer.peaks[decoder.final_norm.name])
+    read_by_head = decoder.final_norm if net.head.projection is None else None
+    loud = () if read_by_head is None else _loud(observer.peaks[read_by_head.name])
     return replace(net, encoder=encoder, decoder=decoder, head=replace(net.head, loud=loud))
 
 

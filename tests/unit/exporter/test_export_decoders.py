@@ -19,9 +19,10 @@ from tests.rigs import chat_tokenizers, tiny_generators, writing_checkpoints
 from tests.rigs.generation_tokenizers import LINES, byte_fallback, byte_level
 from tests.rigs.processors import HAS_NATIVE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
 
 POSITIONS, TOKENS = 256, 16
+SETTINGS = {"max_new_tokens": TOKENS, "no_repeat_ngram_size": 2}  # random weights would repeat one token
 TEXTS = (*LINES, "a", " ".join(LINES[:2]))
 
 
@@ -52,6 +53,8 @@ def _composed() -> Any:
 # Generator of tiny_generators -> a tokenizer as its published checkpoints have.
 DECODERS: dict[str, Callable[[], Any]] = {
     "llama-llama3": chat_tokenizers.KINDS["bytes, a beginning (Llama 3)"],
+    "neox": lambda: _wrapped("GPTNeoXTokenizerFast", byte_level().backend_tokenizer),
+    "opt": lambda: _wrapped("GPT2TokenizerFast", byte_level().backend_tokenizer, "</s>", "</s>"),
     "mistral": lambda: _wrapped("LlamaTokenizerFast", byte_fallback().backend_tokenizer, "<s>", "</s>"),
     "qwen3-window": _composed,
 }
@@ -66,7 +69,7 @@ def saved(name: str, root: Path) -> Path:
     model = tiny_generators.build(
         name, vocab_size=len(tokenizer), max_position_embeddings=POSITIONS, pad_token_id=tokenizer.pad_token_id, **ids
     )
-    return writing_checkpoints.save_whole(root / name, model, tokenizer, {"max_new_tokens": TOKENS})
+    return writing_checkpoints.save_whole(root / name, model, tokenizer, SETTINGS)
 
 
 @cache
@@ -103,7 +106,6 @@ def test_texts_are_those_of_transformers(name: str, settings: dict[str, Any], ro
     assert len({answer["text_output"] for answer in answers}) > len(texts) // 2
 
 
-@pytest.mark.usefixtures("few_texts")
 @pytest.mark.parametrize("name", DECODERS)
 def test_int8_is_published_on_native_operators(name: str, root: Path) -> None:
     """Random weights decide closely between tokens: 0.97 of them stayed the same."""

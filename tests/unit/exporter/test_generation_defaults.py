@@ -36,6 +36,8 @@ FAMILIES = {
     "gpt2": 50257,
     "llama": 60,
     "mistral": 60,
+    "neox": 60,
+    "opt": 60,
     "qwen2": 60,
     "qwen3": 60,
     "bart": 60,
