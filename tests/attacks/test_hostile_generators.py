@@ -30,6 +30,11 @@ READ = {
         "model.layers.1.self_attn.k_proj.weight",
         "model.layers.0.mlp.up_proj.weight",
     ),
+    "gemma": (
+        "model.layers.1.pre_feedforward_layernorm.weight",
+        "model.layers.2.post_feedforward_layernorm.weight",
+        "model.layers.0.self_attn.k_norm.weight",
+    ),
     "neox": ("gpt_neox.layers.1.attention.query_key_value.weight", "gpt_neox.embed_in.weight"),
     "opt-narrow": ("model.decoder.project_in.weight", "model.decoder.embed_positions.weight"),
     "qwen3": ("model.layers.1.self_attn.q_norm.weight", "model.layers.0.self_attn.k_norm.weight"),
@@ -47,7 +52,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in (*FAMILIES, "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3"):
+    for family in (*FAMILIES, "gemma", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3"):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -175,6 +180,11 @@ CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
         "mlp_bias": (2,),
         "max_position_embeddings": (0, 10**9),
     },
+    "gemma": {
+        "query_pre_attn_scalar": (0, "10", -4),
+        "sliding_window": (0, "9", None),
+        "hidden_activation": (3,),
+    },
     "neox": {
         "num_attention_heads": (0, "3"),
         "use_parallel_residual": ("yes", 1),
@@ -239,6 +249,10 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
     ("mistral", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
     ("llama", {"max_position_embeddings": 4_194_304}, "is 4194304, which can't be exported"),
+    ("gemma", {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+    ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma", {"hidden_activation": "mish"}, "hidden_activation"),
     ("neox", {"hidden_act": "mish"}, "hidden_act"),
     ("neox", {"num_attention_heads": 6}, "num_attention_heads"),
     ("opt", {"activation_function": "selu"}, "activation_function"),
@@ -319,6 +333,19 @@ def test_scales_are_read_where_transformers_4_wrote_them(copy: Copy) -> None:
         build(folder)
         tables.append((folder / "engine" / "weights.bin").read_bytes())
     assert tables[0] == tables[1] != plain
+
+
+def test_a_gemma_of_transformers_4_has_the_positions_and_windows_of_one_of_5(tmp_path: Path) -> None:
+    tiny_generators.save(tmp_path, tiny_generators.build("gemma-linear"))
+    content = []
+    old = {"rope_theta": 700.0, "rope_local_base_freq": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    old |= {"rope_parameters": DROPPED, "layer_types": DROPPED, "sliding_window_pattern": 2}
+    for fields in ({}, old | {"transformers_version": "4.57.0"}):
+        edit_json(tmp_path / "config.json", **fields)
+        build(tmp_path)
+        engine = tmp_path / "engine"
+        content.append((engine.joinpath("weights.bin").read_bytes(), engine.joinpath("decoder.onnx").read_bytes()))
+    assert content[0] == content[1]
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, 0.01, "half", None, float("nan")])

@@ -36,6 +36,7 @@ ENCODERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 HEADS: dict[str, dict[str, Any]] = {
     "gpt2": {},
+    "gemma": {},
     "llama": {},
     "mistral": {},
     "neox": {},

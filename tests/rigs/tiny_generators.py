@@ -83,8 +83,18 @@ ROTARY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 WINDOW = {"use_sliding_window": True, "sliding_window": 9}
 ROPE_500 = {"rope_type": "default", "rope_theta": 500.0}
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 700.0}
+GEMMA_ROPE = {"sliding_attention": ROPE_500 | {"rope_theta": 50.0}, "full_attention": ROPE_500}
+GEMMA = LLAMA | {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 9,
+    "query_pre_attn_scalar": 10,
+    "rope_parameters": GEMMA_ROPE,
+}
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
+    "gemma": ("Gemma3ForCausalLM", "Gemma3TextConfig"),
     "llama": ("LlamaForCausalLM", "LlamaConfig"),
     "neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig"),
     "opt": ("OPTForCausalLM", "OPTConfig"),
@@ -109,6 +119,23 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "gpt2-unscaled": GPT2 | {"scale_attn_weights": False},
     "gpt2-by-layer": GPT2 | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
     "gpt2-quick-gelu": GPT2 | {"activation_function": "quick_gelu"},
+    "gemma": GEMMA,
+    "gemma-untied": GEMMA
+    | {
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+        "query_pre_attn_scalar": 40,
+        "hidden_activation": "silu",
+        "num_key_value_heads": 1,
+        "sliding_window": 40,
+    },
+    "gemma-linear": GEMMA
+    | {
+        "layer_types": None,
+        "sliding_window_pattern": 2,
+        "head_dim": 32,
+        "rope_parameters": GEMMA_ROPE | {"full_attention": LINEAR},
+    },
     "neox": NEOX,
     "neox-in-turn": NEOX | {"use_parallel_residual": False, "tie_word_embeddings": True, "attention_bias": False},
     "neox-half": NEOX | {"rotary_pct": 0.5, "rotary_emb_base": 300, "hidden_act": "gelu_new"},

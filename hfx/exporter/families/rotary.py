@@ -34,11 +34,14 @@ TYPES: dict[str, tuple[str, ...]] = {
 }
 
 
-def stated_rotary(config: Config) -> dict[str, Any]:
-    """What the config says of rotary positions: transformers 5 has all of it in one field, 4 in two."""
+def stated_rotary(config: Config, kind: str | None = None) -> dict[str, Any]:
+    """What the config says of rotary positions, of the layers of a `kind` where these have their own.
+
+    transformers 5 has all of it in one field, 4 in two.
+    """
     old = {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {})}
     stated: dict[str, Any] = config.get("rope_parameters") or old
-    return stated
+    return stated if kind is None else stated.get(kind) or {}
 
 
 def read_positions(config: Config) -> int:
@@ -49,12 +52,12 @@ def read_positions(config: Config) -> int:
     return positions
 
 
-def read_rotary(config: Config, stated: dict[str, Any], head_dim: int, positions: int) -> Rotary:
+def read_rotary(config: Config, stated: dict[str, Any], head_dim: int, positions: int, name: str = "rotary") -> Rotary:
     """The angles of `positions` positions, by the fields `stated`. CheckpointUnsupported names the type."""
     share = stated.get("partial_rotary_factor")
     if share not in (None, 1):
         raise _unsupported(config, f"in {str(share)[:50]} of each head", "in whole heads")
-    return _tables(*_frequencies(config, stated, head_dim, head_dim, positions), positions)
+    return _tables(name, *_frequencies(config, stated, head_dim, head_dim, positions), positions)
 
 
 def read_partial_rotary(
@@ -72,17 +75,17 @@ def read_partial_rotary(
     pairs, rest = len(frequencies), head_dim // 2 - len(frequencies)
     frequencies, scales = np.pad(frequencies, (0, rest)), np.pad(scales, (0, rest), constant_values=1)
     parts = np.split(np.arange(head_dim), np.cumsum([pairs, pairs, rest]))
-    return _tables(frequencies, scales, positions), np.concatenate([parts[at] for at in (0, 2, 1, 3)])
+    return _tables("rotary", frequencies, scales, positions), np.concatenate([parts[at] for at in (0, 2, 1, 3)])
 
 
-def _tables(frequencies: FloatArray, scales: FloatArray, positions: int) -> Rotary:
+def _tables(name: str, frequencies: FloatArray, scales: FloatArray, positions: int) -> Rotary:
     def angles(start: int, stop: int) -> FloatArray:
         return np.arange(start, stop, dtype=np.float32)[:, None] * frequencies
 
     shape = (positions, len(frequencies))
     return Rotary(
-        Parameter("rotary.cos", shape, lambda start, stop: np.cos(angles(start, stop)) * scales),
-        Parameter("rotary.sin", shape, lambda start, stop: np.sin(angles(start, stop)) * scales),
+        Parameter(name + ".cos", shape, lambda start, stop: np.cos(angles(start, stop)) * scales),
+        Parameter(name + ".sin", shape, lambda start, stop: np.sin(angles(start, stop)) * scales),
     )
 
 

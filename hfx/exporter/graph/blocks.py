@@ -48,6 +48,11 @@ class Parameter:
         scale = np.float32(factor)
         return Parameter(f"{self.name}*{factor:.9g}", self.shape, lambda a, b: self.take(a, b) * scale)
 
+    def plus(self, number: float) -> Parameter:
+        """The tensor plus `number`."""
+        added = np.float32(number)
+        return Parameter(f"{self.name}+{number:.9g}", self.shape, lambda a, b: self.take(a, b) + added)
+
     def with_columns_times(self, factors: FloatArray) -> Parameter:
         """A matrix whose columns are multiplied by `factors`; it takes the place of this one, name included."""
         return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors)
@@ -203,12 +208,16 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Layer:
-    """Self attention, cross attention where there is any, and feed forward; a norm for each of them."""
+    """Self attention, cross attention where there is any, and feed forward; a norm for each of them.
+
+    `post_norms` are those of what self attention and feed forward give, before it is added.
+    """
 
     attention: Attention
     cross: CrossAttention | None
     feed_forward: FeedForward
     norms: tuple[Norm, ...]
+    post_norms: tuple[Norm, ...] = ()
 
 
 @dataclass(frozen=True)

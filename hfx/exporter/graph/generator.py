@@ -205,7 +205,7 @@ class StackWriter:
         normed, residual = self._enter(stack, ids, positions)
 
         def close(x: Value, block: Linear, linear: LinearWriter) -> tuple[Value, Value]:
-            out, total = self._closed(x, block, linear, residual, next(norms))
+            out, total = self._closed(x, block, linear, residual, *next(norms))
             return self._narrow(out), total if stack.pre_norm else out
 
         for index, layer in enumerate(stack.layers):
@@ -245,9 +245,12 @@ class StackWriter:
         return self._narrow(norm(writer, x, stack.layers[0].norms[0], self.residual)), x
 
     def _closed(
-        self, x: Value, block: Linear, linear: LinearWriter, residual: Value, closing: Norm
+        self, x: Value, block: Linear, linear: LinearWriter, residual: Value, own: Norm | None, closing: Norm
     ) -> tuple[Value, Value]:
-        """(`closing` of the sum, the sum) of `block` of x and the residual."""
+        """(`closing` of the sum, the sum) of `block` of x, its `own` norm applied, and the residual."""
+        if own is not None:
+            product = norm(self.writer, self._product(x, block, linear), own, self.residual)
+            return skip_norm(self.writer, product, residual, closing, self.residual)
         if self._is_wide(linear):
             total = self._added(x, block, linear, residual)
             return norm(self.writer, total, closing, self.residual), total
@@ -274,11 +277,12 @@ class StackWriter:
         return x if dtype is wanted else self.writer.cast(x, wanted)
 
 
-def _closing_norms(stack: Stack) -> Iterator[Norm]:
-    """The norm that follows each residual addition, in order."""
+def _closing_norms(stack: Stack) -> Iterator[tuple[Norm | None, Norm]]:
+    """The norm of what is added, if any, and that which follows the addition, of each residual addition in order."""
+    own: list[Norm | None] = [block for layer in stack.layers for block in layer.post_norms]
     norms = [block for layer in stack.layers for block in layer.norms[: 1 if stack.parallel else None]]
-    if not stack.pre_norm:
-        return iter(norms)
-    if stack.final_norm is None:
-        raise ValueError("a stack with norms before its parts ends with a norm")
-    return iter([*norms[1:], stack.final_norm])
+    if stack.pre_norm:
+        if stack.final_norm is None:
+            raise ValueError("a stack with norms before its parts ends with a norm")
+        norms = [*norms[1:], stack.final_norm]
+    return zip(own or [None] * len(norms), norms, strict=True)

@@ -30,6 +30,7 @@ from hfx.exporter.graph.blocks import (
 )
 
 Observe = Callable[[Norm, FloatArray], None]
+Part = Callable[[FloatArray], FloatArray]
 Ids = NDArray[np.int64]
 
 ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
@@ -71,13 +72,15 @@ class _Run:
             x = self.norm(x, stack.embedding_norm)
         bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
         for layer in stack.layers:
-            parts: list[Callable[[FloatArray], FloatArray]] = [partial(self.attention, layer.attention, bias)]
+            parts: list[Part] = [partial(self.attention, layer.attention, bias)]
             if layer.cross is not None and self.memory is not None:
                 parts.append(partial(_cross_attention, layer.cross, self.memory))
             parts.append(partial(_feed_forward, layer.feed_forward))
             if stack.parallel:
                 x = sum((part(self.norm(x, norm)) for part, norm in zip(parts, layer.norms, strict=True)), start=x)
                 continue
+            if layer.post_norms:
+                parts = [self.then(*each) for each in zip(parts, layer.post_norms, strict=True)]
             for part, norm in zip(parts, layer.norms, strict=True):
                 x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
         return x if stack.final_norm is None else self.norm(x, stack.final_norm)
@@ -96,6 +99,10 @@ class _Run:
         out: FloatArray = y if block.bias is None else y + block.bias.read()
         self.observe(block, out)
         return out
+
+    def then(self, part: Part, block: Norm) -> Part:
+        """`part` and then `block`."""
+        return lambda x: self.norm(part(x), block)
 
     def attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
         query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)

@@ -118,7 +118,8 @@ def _stack(stack: Stack, factors: Factors) -> Stack:
 def _layer(layer: Layer, factors: Factors) -> Layer:
     attention, cross, feed_forward = layer.attention, layer.cross, layer.feed_forward
     found = [factors.get(norm.name) for norm in layer.norms]
-    return Layer(
+    return replace(
+        layer,
         attention=replace(attention, qkv=_multiplied(attention.qkv, found[0])),
         cross=cross and replace(cross, query=_multiplied(cross.query, found[1])),
         feed_forward=replace(feed_forward, up=_multiplied(feed_forward.up, found[-1])),

@@ -50,11 +50,22 @@ def _composed() -> Any:
     return _wrapped("Qwen2TokenizerFast", backend)
 
 
+def _gemma() -> Any:
+    """Gemma's: as Llama's, without a space in front of the text."""
+    from tokenizers import decoders, normalizers
+
+    backend = byte_fallback().backend_tokenizer
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return _wrapped("GemmaTokenizerFast", backend, "<bos>", "<eos>")
+
+
 # Generator of tiny_generators -> a tokenizer as its published checkpoints have.
 DECODERS: dict[str, Callable[[], Any]] = {
     "llama-llama3": chat_tokenizers.KINDS["bytes, a beginning (Llama 3)"],
     "neox": lambda: _wrapped("GPTNeoXTokenizerFast", byte_level().backend_tokenizer),
     "opt": lambda: _wrapped("GPT2TokenizerFast", byte_level().backend_tokenizer, "</s>", "</s>"),
+    "gemma": _gemma,
     "mistral": lambda: _wrapped("LlamaTokenizerFast", byte_fallback().backend_tokenizer, "<s>", "</s>"),
     "qwen3-window": _composed,
 }

@@ -29,6 +29,7 @@ SOURCE = GENERATOR.integers(3, tiny_generators.VOCABULARY, (4, 14))
 WRITERS = {
     "gpt2": ((".c_proj.weight", 1),),
     "llama": (("o_proj.weight", 0), ("down_proj.weight", 0)),
+    "gemma": (("post_attention_layernorm.weight", 0), ("post_feedforward_layernorm.weight", 0)),
     "neox": (("dense.weight", 0), ("4h_to_h.weight", 0)),
     "opt": (("out_proj.weight", 0), ("fc2.weight", 0)),
     "mbart": (("out_proj.weight", 0), ("fc2.weight", 0)),
@@ -37,6 +38,7 @@ WRITERS = {
 READERS = {
     "gpt2": (("c_attn.weight", 0), ("c_fc.weight", 0)),
     "llama": (("q_proj.weight", 1), ("gate_proj.weight", 1)),
+    "gemma": (("q_proj.weight", 1), ("gate_proj.weight", 1)),
     "neox": (("query_key_value.weight", 1), ("h_to_4h.weight", 1)),
     "opt": (("q_proj.weight", 1), ("fc1.weight", 1)),
     "mbart": (("q_proj.weight", 1), ("fc1.weight", 1)),

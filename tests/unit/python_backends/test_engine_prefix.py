@@ -101,7 +101,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators don't run here")
 WAYS = [
-    *(pytest.param(name, NATIVE, marks=native) for name in ("gpt2", "llama", "mistral")),
+    *(pytest.param(name, NATIVE, marks=native) for name in ("gpt2", "llama", "mistral", "gemma")),
     ("gpt2", ONNXRUNTIME),
 ]
 
