@@ -29,6 +29,7 @@ native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not bui
 FAMILIES = {
     "gpt2": {"n_positions": 256, "bos_token_id": 0, "eos_token_id": 1},
     "llama": {"max_position_embeddings": 256},
+    "mistral": {"max_position_embeddings": 256},
     "bart": {"max_position_embeddings": 256},
     "t5-gated": {"num_layers": 2, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
