@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,7 @@ def scenarios(results: Mapping[str, Figures]) -> str:
         ratio = (f"{HFX} is x",) if len(figures.ways()) > 1 else ()
         keys = [(case, way) for case in figures.cases() for way in figures.ways(case)]
         rows = [_medians(figures, case, way, shown, bool(ratio)) for case, way in keys]
+        rows = [("" if row[0] == before[0] else row[0], *row[1:]) for before, row in itertools.pairwise([("",), *rows])]
         body = table("", ("load", "candidate", *shown, *ratio), rows).split("\n", 2)[2]
         notes = [f"- {subject}: {note}" for subject, note in figures.notes.items()]
         parts += [f"## {name}", "", f"{work.title}.", "", body, *notes]
