@@ -7,7 +7,7 @@ from typing import Any
 from docs.generate import environment, tables
 from hfx.cli.commands import COMMANDS
 
-WIDTH = 110
+WIDTH = 88
 GLOBAL = """Global options:
   --json      Print one JSON object on stdout.
   --debug     Show tracebacks.
