@@ -128,8 +128,8 @@ def parameters_page() -> str:
 
 
 def metrics_page() -> str:
-    """The metrics of generators."""
-    from hfx.front.settings import SAMPLES
+    """The metrics of generators and of the HTTP front."""
+    from hfx.front.metrics import FAMILIES
     from hfx.python_backends.engine.core import Stats
     from hfx.python_backends.serving.metrics import counts, histograms
 
@@ -139,11 +139,15 @@ def metrics_page() -> str:
             (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
             for name, sample in samples.items()
         ),
-        *((code(name), kind, "", description) for name, kind, description in SAMPLES),
+        *(
+            (code(each.name), each.kind(each.name, each.text).type, ", ".join(map(code, each.labels)), each.text)
+            for each in FAMILIES
+        ),
     ]
     text = (
         "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` "
-        "publishes the last two, without a label. Buckets are counters with the label `le`, for `histogram_quantile`."
+        "and its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for "
+        "`histogram_quantile`."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
 

@@ -44,7 +44,15 @@ def fact_columns(task: Task) -> tuple[Column, ...]:
 
 
 def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
-    """The labels of a classifier, sorted, as its answer to a short text has them; empty for other tasks."""
+    """The labels of a classifier, sorted, as its answer to a short text has them; empty for other tasks.
+
+    Raises UsageError for two of one name, and for a cross-encoder of several: the output has one score a row.
+    """
+    if names.APPLY_SOFTMAX in model.metadata.input_types:
+        raise UsageError(
+            "The model has scores of several labels for a pair, and the output has one score a row.",
+            "Score pairs by predict() of hfx.client.",
+        )
     if not TASKS[model.task].has_all_labels:
         return ()
     request = {names.TEXT_INPUT: [TASKS[model.task].probe], **all_labels(model.task), **settings}

@@ -42,6 +42,10 @@ class EncoderOptions:
     raw_scores: Annotated[
         bool | None, Option("--raw-scores/--no-raw-scores", help="Text ranking: scores without an activation.")
     ] = None
+    apply_softmax: Annotated[
+        bool | None,
+        Option("--apply-softmax/--no-apply-softmax", help="Text ranking, several labels: scores that add up to 1."),
+    ] = None
     dimensions: Annotated[
         int | None, Option(help="Embeddings: how many numbers, of models that have shorter vectors.")
     ] = None
@@ -79,7 +83,7 @@ def _type(setting: Setting) -> Any:
         return list[str]
     if setting.choices and setting.type is not bool:
         return Literal[tuple(str(choice).lower() for choice in setting.choices)]
-    return setting.type
+    return str if setting.dtype == "STRING" else setting.type  # an object is typed as JSON
 
 
 def _option(setting: Setting) -> Any:

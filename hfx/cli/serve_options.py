@@ -122,7 +122,7 @@ class FrontOptions:
         Path | None,
         Option(
             envvar="HFX_API_KEY_FILE",
-            help="File with an API key in each line; HTTP requests then need one as a bearer token.",
+            help="File with KEY or LABEL:KEY in each line; HTTP requests then need a key as a bearer token.",
             metavar="FILE",
             readable=False,
         ),
@@ -160,7 +160,10 @@ class FrontOptions:
     ] = 16
     max_connections: Annotated[int, Option(help="HTTP connections at a time.", min=1)] = 2048
     max_requests: Annotated[int, Option(help="HTTP requests in progress at a time.", min=1)] = 1024
-    access_log: Annotated[bool, Option("--access-log", help="A line on stderr for each HTTP request.")] = False
+    access_log: Annotated[
+        Literal["text", "json"] | None,
+        Option(help="A line on stderr for each HTTP request, as text or as an object in JSON."),
+    ] = None
     scrape_port: Annotated[
         int,
         Option(
@@ -211,7 +214,7 @@ class FrontOptions:
             limits=Limits(self.max_body * MIB, self.max_connections, self.max_requests),
             tls=self.tls,
             key_file=self.key_file,
-            access_log=self.access_log,
+            access_log=self.access_log or "",
             repository=str(repository.absolute()),
             playground=not self.no_playground,
             hosts=self.allowed_hosts,
@@ -246,7 +249,7 @@ class FrontOptions:
         """The path of the file with the API keys; empty without one. Raises UsageError for a file without keys."""
         if self.api_key_file is None:
             return ""
-        from hfx.front.access import read_keys
+        from hfx.front.keys import read_keys
 
         path = str(self.api_key_file.absolute())
         read_keys(path)

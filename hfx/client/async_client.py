@@ -177,6 +177,25 @@ class AsyncClient(AsyncBase):
             await self._call_all(calls.rank(name, query, raw_scores, prompt_name, prompt), enumerate(texts), timeout)
         )
 
+    async def predict(
+        self,
+        name: str,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        raw_scores: Flag = None,
+        apply_softmax: Flag = None,
+        prompt_name: Word = None,
+        prompt: Word = None,
+        timeout: Seconds = None,
+    ) -> Vectors:
+        """The scores of pairs of a query and a text, as CrossEncoder.predict: float32 of shape [pairs, labels].
+
+        A model of one label has the shape [pairs], and no `apply_softmax`. `raw_scores` are the logits; for
+        `prompt_name` and `prompt` see `rank`.
+        """
+        rows = await self._call_all(calls.predict(name, raw_scores, apply_softmax, prompt_name, prompt), pairs, timeout)
+        return calls.scores(rows, await self.metadata(name))
+
     @overload
     async def generate(
         self, name: str, texts: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]

@@ -26,6 +26,7 @@ from hfx.client.results import (
     decode_generation,
     decode_piece,
     decode_rank,
+    decode_scores,
 )
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
@@ -130,6 +131,23 @@ def rank(
     return call
 
 
+def predict(
+    name: str, raw_scores: Flag, apply_softmax: Flag, prompt_name: Word = None, prompt: Word = None
+) -> Callable[[tuple[str, str]], Call[Vectors]]:
+    """The scores of a pair's labels, of a query and a text."""
+    options: dict[str, list[Any]] = {**_prompts(prompt_name, prompt)}
+    flags = {names.RAW_SCORES: raw_scores, names.APPLY_SOFTMAX: apply_softmax}
+    options |= {option: [bool(value)] for option, value in flags.items() if value is not None}
+
+    def call(pair: tuple[str, str]) -> Call[Vectors]:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise UsageError(f"{pair!r:.80} is no pair.", "Give pairs of a query and a text.")
+        query = {names.QUERY: [check_text(pair[0], "query")]}
+        return Call(name, _text(pair[1]) | query | options, decode_scores, (names.SCORE,))
+
+    return call
+
+
 def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[Generation]]:
     """A generated text."""
     values = setting_values(settings)
@@ -168,6 +186,15 @@ def matrix(embeddings: Sequence[Embedding], model: ModelMetadata) -> Vectors:
         return np.stack([embedding.vector for embedding in embeddings])
     width = next((max(tensor.shape[-1], 0) for tensor in model.outputs if tensor.name == names.EMBEDDING), 0)
     return np.empty((0, width), np.float32)
+
+
+def scores(rows: Sequence[Vectors], model: ModelMetadata) -> Vectors:
+    """The scores as float32 of shape [pairs, labels], or [pairs] of one label."""
+    import numpy as np
+
+    width = next((max(tensor.shape[-1], 0) for tensor in model.outputs if tensor.name == names.SCORE), 1)
+    matrix = np.stack(rows) if rows else np.empty((0, width), np.float32)
+    return matrix[:, 0] if matrix.shape[1] == 1 else matrix
 
 
 def check_several(texts: Many) -> None:

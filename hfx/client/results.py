@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfx import names
 from hfx.answering import Piece as Piece
-from hfx.errors import RequestCancelled, ServerError
+from hfx.errors import RequestCancelled, ServerError, UsageError
 from hfx.python_backends.generation.pieces import Token as Token
 
 if TYPE_CHECKING:
@@ -203,8 +203,22 @@ def decode_embedding(outputs: Tensors) -> Embedding:
 
 
 def decode_rank(outputs: Tensors, index: int) -> Rank:
-    """From `score` FP32 [1, 1]: that of the text with this index."""
+    """From `score` FP32 [1, 1]: that of the text with this index. Raises UsageError for scores of several labels."""
+    if (count := _tensor(outputs, names.SCORE).size) > 1:
+        raise UsageError(
+            f"The model has scores of {count} labels for a pair, by which no text is ranked.",
+            "Use predict() of hfx.client, /predict of text-embeddings-inference's API, or plain infer requests.",
+        )
     return Rank(index, _value(outputs, names.SCORE, float), _truncated_tokens(outputs))
+
+
+def decode_scores(outputs: Tensors) -> npt.NDArray[np.float32]:
+    """From `score` FP32 [1, n]: those of the labels."""
+    array = _tensor(outputs, names.SCORE)
+    if array.ndim != 2 or array.shape[0] != 1:
+        raise ServerError(f"The model's scores have the shape {list(array.shape)} instead of [1, n].")
+    scores: npt.NDArray[np.float32] = array[0].astype("float32", copy=False)
+    return scores
 
 
 def best_first(ranks: Iterable[Rank]) -> list[Rank]:

@@ -59,26 +59,20 @@ def setting_values(settings: GenerationSettings) -> dict[str, list[Value]]:
 
 def _checked(name: str, value: Any) -> Any:
     """`value` of the setting `name`, a list as a tuple. Raises UsageError for one of the wrong type."""
-    if SETTINGS[name].is_list:
+    setting = SETTINGS[name]
+    if setting.is_list:
         if isinstance(value, str):
             raise UsageError(f"{name} is one text, {value!r}.", f"Give a list: [{value!r}].")
-        value = tuple(value)
-    if allowed := _allowed(name, value):
-        raise UsageError(f"{name} is {value!r}.", f"Give {allowed}.")
-    return value
-
-
-def _allowed(name: str, value: Any) -> str:
-    """What the setting takes; empty if it takes `value`."""
-    setting = SETTINGS[name]
-    if setting.dtype in TYPES:
-        types, allowed = TYPES[setting.dtype]
-        return "" if type(value) in types else allowed
+        value = value if setting.is_keyed and isinstance(value, Mapping) else tuple(value)
+    types, allowed = TYPES.get(setting.dtype, ((), ""))
+    if type(value) in types:
+        return value
     try:
-        setting.check(name, value)
+        if not types:
+            return setting.check(name, value)
     except InvalidRequest as refusal:
-        return refusal.allowed
-    return ""
+        allowed = refusal.allowed
+    raise UsageError(f"{name} is {value!r}.", f"Give {allowed}.")
 
 
 # What follows is made by `make docs` from the table in hfx/python_backends/engine/generation_settings.py: change that.
@@ -105,6 +99,10 @@ class GenerationSettings:
     `seed`                  The same seed gives the same text; drawn if not set (a whole number from 0 to
                             18446744073709551615)
     `repetition_penalty`    Above 1: against tokens that were there before (a number from 0.01 to 100)
+    `frequency_penalty`     Taken from a token's logit for each time that it was generated (a number from -2 to 2)
+    `presence_penalty`      Taken from a token's logit once it was generated (a number from -2 to 2)
+    `logit_bias`            Added to the logits of single tokens: ID:NUMBER (at most 1024 pairs of a token's id and a
+                            number)
     `no_repeat_ngram_size`  No sequence of this many tokens twice; 0: no such rule (a whole number of at least 0)
     `length_penalty`        Beam search: above 0 favours longer texts, below 0 shorter ones (a number from -10 to 10)
     `early_stopping`        Beam search: end with enough texts (true), when better ones are unlikely (false) or
@@ -114,6 +112,9 @@ class GenerationSettings:
                             part by part
     `merge`                 Chunks: how their answers become one; recursive: by answering the answers again
     `overlap`               Chunks: sentences that two share (a whole number from 0 to 16)
+    `json_schema`           Structured output: the answer is JSON that this JSON schema allows
+    `regex`                 Structured output: the answer as a whole matches this expression
+    `choices`               Structured output: the answer is one of these texts (a list of at most 1024 texts)
     `source_lang`           Translation: the code of the text's language, the model's own: fra_Latn, fr_XX, fr
     `target_lang`           Translation: the code of the answer's language
     `add_special_tokens`    Put the tokenizer's special tokens around the text; false for one that has its own
@@ -134,6 +135,9 @@ class GenerationSettings:
     epsilon_cutoff: float | None = None
     seed: int | None = None
     repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Mapping[int, float] | Iterable[str] | None = None
     no_repeat_ngram_size: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -141,6 +145,9 @@ class GenerationSettings:
     long: Literal["error", "truncate", "chunk"] | None = None
     merge: Literal["concat", "recursive"] | None = None
     overlap: int | None = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choices: Iterable[str] | None = None
     source_lang: str | None = None
     target_lang: str | None = None
     add_special_tokens: bool | None = None
@@ -168,6 +175,9 @@ class Settings(TypedDict, total=False):
     epsilon_cutoff: float | None
     seed: int | None
     repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | Iterable[str] | None
     no_repeat_ngram_size: int | None
     length_penalty: float | None
     early_stopping: bool | Literal["never"] | None
@@ -175,6 +185,9 @@ class Settings(TypedDict, total=False):
     long: Literal["error", "truncate", "chunk"] | None
     merge: Literal["concat", "recursive"] | None
     overlap: int | None
+    json_schema: str | dict[str, Any] | None
+    regex: str | None
+    choices: Iterable[str] | None
     source_lang: str | None
     target_lang: str | None
     add_special_tokens: bool | None

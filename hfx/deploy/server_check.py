@@ -32,17 +32,22 @@ UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # of generators: dialects have them in f
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A model to compare; `activation` is that of its scores, empty where it is not in its settings."""
+    """A model to compare; `activation` is that of its scores, empty where it is not in its settings.
+
+    `labels` are those of its settings, in the order of its scores.
+    """
 
     name: str
     task: Task
     activation: str = ""
+    labels: tuple[str, ...] = ()
 
 
 def asked_model(repository: Path, name: str, task: Task) -> AskedModel:
     """The published model NAME of `repository`."""
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
-    return AskedModel(name, task, json.loads(settings.read_bytes()).get("activation", "") if settings.is_file() else "")
+    values = json.loads(settings.read_bytes()) if settings.is_file() else {}
+    return AskedModel(name, task, values.get("activation", ""), tuple(values.get("labels", ())))
 
 
 @dataclass(frozen=True)
@@ -234,10 +239,18 @@ def connected(
 
 
 def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
-    """A function that sends requests for `model` in `dialect`; the answers have the tensors that it carries."""
+    """A function that sends requests for `model` in `dialect`; the answers have the tensors that it carries.
+
+    Raises UsageError for a cross-encoder of several labels, whose scores dialects put into another order.
+    """
     from hfx.client.retries import Deadline, Retries, RetryPolicy
     from hfx.client.transport import run
 
+    if model.task is Task.TEXT_RANKING and len(model.labels) > 1:
+        raise UsageError(
+            f"{model.name} has scores of several labels, which can't be compared through {dialect}.",
+            "Leave --through out.",
+        )
     conversion, retries = DIALECTS[dialect][model.task], Retries(RetryPolicy(), _sleep)
     path = conversion.path.format(model=model.name)
 

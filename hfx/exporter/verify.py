@@ -23,6 +23,7 @@ from hfx.exporter.options import DEFAULT_MAX_DROP
 from hfx.exporter.plan import Plan
 from hfx.exporter.tasks import EncoderTask, find_task
 from hfx.exporter.tasks.task import Answer, Request
+from hfx.exporter.tasks.text_ranking import scoring
 from hfx.manifest import Manifest
 from hfx.repository.catalog import model as read_model
 
@@ -91,7 +92,10 @@ def open_published(repository: Path, name: str) -> Published:
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
     labels = json.loads(settings.read_bytes()).get("labels", []) if settings.is_file() else []
     find = find_generation_task if manifest.task in names.GENERATION_TASKS else find_task
-    return Published(manifest, find(manifest.task), tuple(labels), read_recorded(repository / name / REFERENCE_FILE))
+    task = find(manifest.task)
+    if isinstance(task, EncoderTask) and task.task is names.Task.TEXT_RANKING:
+        task = scoring(task, labels)
+    return Published(manifest, task, tuple(labels), read_recorded(repository / name / REFERENCE_FILE))
 
 
 def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:

@@ -82,6 +82,12 @@ def cosines(vectors: Vector) -> list[float]:
     return [float(cosine) for cosine in rows[1:] @ rows[0]]
 
 
+def cosine_pairs(first: Vector, second: Vector) -> list[float]:
+    """The cosine of each row of `first` with that of `second`."""
+    cosines: list[float] = (normalized(first) * normalized(second)).sum(axis=1).tolist()
+    return cosines
+
+
 # Tokens and their log-probabilities, as OpenAI's API and text-generation-inference have them
 
 LogprobsForm = Callable[[Sequence[Token]], Mapping[str, Any] | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hfx.python_backends.engine.generation_settings import BY_ALL_NAMES, LISTS
+from hfx.python_backends.engine.generation_settings import BY_ALL_NAMES, Setting
 
 Schema = Mapping[str, Any]
 
@@ -32,10 +32,14 @@ def body(required: str, /, **properties: Schema) -> dict[str, Any]:
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
+def _lists(setting: Setting) -> Schema:
+    return either(OBJECT, array(TEXT)) if setting.is_keyed else TEXTS
+
+
 TEXTS = either(TEXT, array(TEXT))
 # The settings of generators, by all their names.
 GENERATION: Mapping[str, Schema] = {
-    name: {**(TEXTS if name in LISTS else TYPES.get(row.dtype, {})), "description": f"{row.text}: {row.allowed}"}
+    name: {**(_lists(row) if row.is_list else TYPES.get(row.dtype, {})), "description": f"{row.text}: {row.allowed}"}
     for name, row in BY_ALL_NAMES.items()
     if row.dtype
 }

@@ -1,10 +1,17 @@
-"""Text ranking: the score of a text for a query."""
+"""Text ranking: the score of a text for a query, or a pair's score for each label."""
 
 from __future__ import annotations
 
 from hfx import names
 from hfx.python_backends.tasks import TASKS
-from hfx.tasks.task import FormField, TaskView, output, shown_score
+from hfx.tasks.task import Answer, FormField, TaskView, output, shown_score
+
+
+def lines(answer: Answer) -> list[str]:
+    """The scores in a line."""
+    scores = answer[names.SCORE]
+    return ["\t".join(map(shown_score, scores if isinstance(scores, list) else [scores]))]
+
 
 QUERY = FormField("inputs.query", "Query", "line", value="How did she travel?", is_required=True)
 TEXTS = FormField(
@@ -17,7 +24,7 @@ TEXTS = FormField(
 )
 TASK = TaskView(
     TASKS[names.Task.TEXT_RANKING],
-    lines=lambda answer: [shown_score(answer[names.SCORE])],
+    lines=lines,
     columns=lambda labels: (output(names.SCORE, "number"),),
     form=(QUERY, TEXTS),
     example="'A garden.' 'A train.' --query 'Which plants grow here?'",

@@ -196,6 +196,8 @@ def random_request(rng: random.Random, has_encoder: bool) -> Request:
     kind = rng.choice(("greedy", "greedy", "edited", "beams", "sampled", "nucleus"))
     if kind == "edited":
         settings |= {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    if rng.random() < 0.3:
+        settings |= {"frequency_penalty": 0.4, "presence_penalty": 1.5, "logit_bias": {rng.randrange(VOCABULARY): 3}}
     if kind == "beams":
         beams = rng.randint(2, 3)
         settings |= {"num_beams": beams, "num_return_sequences": rng.randint(1, beams)}

@@ -88,6 +88,29 @@ def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
     return CrossEncoder(str(folder / "model"), device="cpu")
 
 
+def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
+    """Save the recipe's SparseEncoder in `folder`; the model as the library reads it back."""
+    import torch
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    torch.manual_seed(1)
+    source = base(folder / "base", recipe, "ForMaskedLM")
+    modules = [
+        Transformer(str(source), transformer_task="fill-mask", **recipe.transformer),
+        *(make() for make in recipe.modules),
+    ]
+    SparseEncoder(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"))
+    return SparseEncoder(str(folder / "model"), device="cpu")
+
+
+def splade(**settings: Any) -> Any:
+    """A SPLADE pooling in the making."""
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    return lambda: SpladePooling(**settings)
+
+
 def pooling(*modes: str, **settings: Any) -> Any:
     """A pooling module in the making."""
     from sentence_transformers.sentence_transformer.modules import Pooling

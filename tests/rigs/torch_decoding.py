@@ -14,12 +14,15 @@ from transformers import (
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    LogitsProcessor,
+    LogitsProcessorList,
     StoppingCriteria,
     T5Config,
     T5ForConditionalGeneration,
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from hfx.python_backends.engine.generation_settings import logit_biases
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.search import Search
 from tests.rigs import engine_oracle
@@ -59,7 +62,9 @@ class TorchModel:
     @torch.inference_mode()
     def generate(self, prompt: tuple[int, ...], settings: Settings) -> Any:
         """transformers' answer, its new ids as `new_ids` [returned, length]."""
-        options = {"stopping_criteria": [EndsWith(settings, prompt)]} if settings.stop_sequences else {}
+        options: dict[str, Any] = {"logits_processor": LogitsProcessorList([OpenAIPenalties(settings, len(prompt))])}
+        if settings.stop_sequences:
+            options["stopping_criteria"] = [EndsWith(settings, prompt)]
         if self.is_encoder_decoder:
             options["decoder_input_ids"] = torch.tensor([settings.decoder_prompt])
         output = self.model.generate(
@@ -82,6 +87,28 @@ class EndsWith(StoppingCriteria):
     def __call__(self, input_ids: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
         new = [row[self.start :] for row in input_ids.tolist()]
         return torch.tensor([any(tuple(row[-len(stop) :]) == stop for stop in self.sequences) for row in new])
+
+
+class OpenAIPenalties(LogitsProcessor):
+    """OpenAI's formula: logits[j] -= count[j] * frequency + (count[j] > 0) * presence; then logits[j] += bias[j].
+
+    `generate` gives it the scores after its own processors. A token that is forced, which is the only one with a score,
+    stays as it is.
+    """
+
+    def __init__(self, settings: Settings, prompt: int) -> None:
+        self.start = len(settings.decoder_prompt) or prompt
+        self.frequency, self.presence = settings.frequency_penalty, settings.presence_penalty
+        self.biases = logit_biases(settings.logit_bias)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        edited = scores.clone()
+        new = input_ids[:, self.start :]
+        counts = torch.zeros_like(scores).scatter_add_(1, new, torch.ones(new.shape))
+        edited -= counts * self.frequency + (counts > 0) * self.presence
+        for token, bias in self.biases.items():
+            edited[:, token] += bias
+        return torch.where(scores.isfinite().sum(1, keepdim=True) == 1, scores, edited)
 
 
 def pad_id(settings: Settings) -> int:
@@ -173,6 +200,9 @@ def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any
         "max_tokens": max_tokens,
         "min_tokens": min(one_of(0, 0, 3, 8), max_tokens),
         "repetition_penalty": one_of(1.0, 1.0, 1.3, 0.7, 2.5),
+        "frequency_penalty": one_of(0, 0, 0.6, 2.0, -0.3),
+        "presence_penalty": one_of(0, 0, 1.1, -0.7),
+        "logit_bias": one_of((), (), {31: 2.5, 40: -100, 33: -0.3}),
         "no_repeat_ngram_size": one_of(0, 0, 1, 2, 3),
         "length_penalty": one_of(1.0, 0.0, -0.5, 0.6, 2.0),
         "early_stopping": one_of(False, True, "never"),

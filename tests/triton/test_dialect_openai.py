@@ -56,6 +56,32 @@ def test_a_stop_text_ends_a_completion(api: openai.OpenAI, grpc: Client) -> None
     assert (choice.text, choice.finish_reason) == (text[: text.index(stop)], "stop")
 
 
+@pytest.mark.parametrize("way", [{}, {"temperature": 0.8, "seed": 7}, {"extra_body": {"num_beams": 2}}], ids=str)
+def test_penalties_and_biases_change_a_text_as_in_every_other_interface(
+    way: dict[str, Any], api: openai.OpenAI, grpc: Client
+) -> None:
+    plain = grpc.generate("stories", PROMPT, max_tokens=24, logprobs=0)
+    often = max({token.id for token in plain.tokens}, key=[token.id for token in plain.tokens].count)
+    penalties: Any = {"frequency_penalty": 1.5, "presence_penalty": 0.4, "logit_bias": {str(often): -100}}
+    settings: Any = {key: value for key, value in way.items() if key != "extra_body"} | way.get("extra_body", {})
+    expected = grpc.generate("stories", PROMPT, max_tokens=24, **penalties, **settings)
+    answer = api.completions.create(model="stories", prompt=PROMPT, max_tokens=24, **penalties, **way)
+    assert answer.choices[0].text == expected.text != plain.text
+    if "extra_body" not in way:
+        tokens = grpc.generate("stories", PROMPT, max_tokens=24, logprobs=0, **penalties, **settings).tokens
+        assert often not in [token.id for token in tokens]
+
+
+def test_as_many_texts_and_stop_texts_as_openai_has_and_more(api: openai.OpenAI, grpc: Client) -> None:
+    answer = api.completions.create(model="stories", prompt=PROMPT, n=128, max_tokens=2, seed=0, temperature=1.5)
+    assert [choice.index for choice in answer.choices] == list(range(128))
+    assert answer.choices[127].text == grpc.generate("stories", PROMPT, max_tokens=2, seed=127, temperature=1.5).text
+    text = grpc.generate("stories", PROMPT, max_tokens=30).text
+    stops = [f"never {number}" for number in range(8)] + [text.split()[4]]
+    [choice] = api.completions.create(model="stories", prompt=PROMPT, max_tokens=30, stop=stops).choices
+    assert (choice.text, choice.finish_reason) == (text[: text.index(stops[-1])], "stop")
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_each_prompt_has_n_texts_of_seeds_that_follow_each_other(
     streams: bool, api: openai.OpenAI, grpc: Client
@@ -151,15 +177,17 @@ def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, g
         ("prompt", {"prompt": "\ud800"}),
         ("echo", {"echo": True}),
         ("suffix", {"suffix": "end"}),
-        ("logit_bias", {"logit_bias": {"5": 1}}),
-        ("frequency_penalty", {"frequency_penalty": 0.5}),
+        ("logit_bias", {"logit_bias": {"5": 101}}),
+        ("logit_bias", {"logit_bias": {"999999": 1}}),
+        ("frequency_penalty", {"frequency_penalty": 2.5}),
+        ("max_completion_tokens", {"max_completion_tokens": 3, "max_tokens": 4}),
         ("best_of", {"best_of": 3}),
         ("logprobs", {"logprobs": 6}),
         ("logprobs", {"logprobs": 2, "num_beams": 2}),
         ("logprobs", {"logprobs": 2, "num_beams": 2, "stream": True}),
         ("top_logprobs", {"logprobs": 2, "top_logprobs": 2}),
         ("return_log_probs", {"return_log_probs": True}),
-        ("n", {"n": 65}),
+        ("n", {"n": 129}),
         ("stream_options", {"stream_options": {"include_usage": True}}),
         ("max_tokens", {"max_tokens": 0}),
         ("max_tokens", {"max_tokens": 100_000}),

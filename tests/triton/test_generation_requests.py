@@ -14,7 +14,7 @@ import pytest
 
 from hfx.errors import HfxError
 from hfx.exporter.generation.folders import INPUTS
-from hfx.python_backends.engine.generation_settings import ALIASES, BY_ALL_NAMES, NEUTRAL, SETTINGS
+from hfx.python_backends.engine.generation_settings import ALIASES, BY_ALL_NAMES, SETTINGS
 from hfx.python_backends.inputs import LONGEST_TEXT
 from hfx.python_backends.serving.request import COUNTS
 from hfx.triton import EmbeddedServer
@@ -51,8 +51,9 @@ OUT_OF_RANGE: dict[str, Any] = {
     "logprobs": 21,
     "stop_words": ["y" * 2**20],
     "stop": [""],
-    "frequency_penalty": -0.5,
-    "presence_penalty": 2.0,
+    "frequency_penalty": -2.5,
+    "presence_penalty": 2.1,
+    "logit_bias": ["5:101"],
     "source_lang": "fr_XX",  # of which the model has none
     "target_lang": "fr_XX",
     "timeout_ms": 0,
@@ -250,7 +251,7 @@ def test_every_field_is_in_the_tables() -> None:
     tensors = {spec.name for spec in INPUTS} - {"text_input", "stream", "cancel_request"}
     tested = OUT_OF_RANGE.keys() | ALL_IN_RANGE
     assert tested == tensors
-    assert tested - set(COUNTS.values()) | NO_TENSOR == {*SETTINGS, *ALIASES, *NEUTRAL, "timeout_ms"}
+    assert tested - set(COUNTS.values()) | NO_TENSOR == {*SETTINGS, *ALIASES, "timeout_ms"}
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda each: str(each)[:40])

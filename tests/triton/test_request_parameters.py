@@ -106,7 +106,7 @@ def test_parameters_are_settings(way: str, writing_server: EmbeddedServer, recit
         ({"max_token": 5}, "There is no field max_token; did you mean max_tokens"),
         ({"top": 0.5}, "did you mean top_k"),
         ({"colour": "red"}, "There is no field colour; fields are max_tokens"),
-        ({"presence_penalty": 0.5}, "presence_penalty is 0.5; allowed: 0"),
+        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; allowed: a number from -2 to 2"),
     ],
 )
 def test_a_parameter_that_is_no_setting_is_refused(
@@ -126,7 +126,7 @@ def test_parameters_of_triton_pass(way: str, writing_server: EmbeddedServer, rec
 @pytest.mark.parametrize("door", DOORS)
 def test_names_of_other_servers_are_taken(door: str, writing_server: EmbeddedServer, recital: Recital) -> None:
     whole = recital.text("a", TOKENS)
-    asked = {"max_new_tokens": TOKENS, "stop": ["never said", whole[STOP]], "frequency_penalty": 0.0}
+    asked = {"max_new_tokens": TOKENS, "stop": ["never said", whole[STOP]], "presence_penalty": 0.0}
     answer = DOORS[door](writing_server, Ask(RECITAL, "a", asked))
     assert (answer.text, answer.finish_reason) == (whole[: whole.index(whole[STOP])], "stop")
 

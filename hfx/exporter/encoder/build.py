@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOKEN_INPUTS = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOKEN_TYPE_IDS)
-HIDDEN_STATE = "last_hidden_state"
 ADVICE: dict[Exporter, str] = {
     "own": "torch's tracer refused it; with --exporter optimum, optimum's exporter may take it.",
     "optimum": "optimum's exporter refused it; --exporter own may take it.",
@@ -108,7 +107,7 @@ def build_graph(
     types, StorageFull where TMPDIR can't be written.
     """
     outputs = task.net_outputs(model.config.to_dict())
-    read = [HIDDEN_STATE] if pooler is not None else [spec.name for spec in outputs]
+    read = [str(pooler.reads)] if pooler is not None else [spec.name for spec in outputs]
     graph = clean(_without_casts(_export(model, task, read, exporter)))
     sum_by_operators(graph, names.ATTENTION_MASK)
     if not types:
@@ -120,7 +119,7 @@ def build_graph(
             "hfx exports models that read token ids, an attention mask and token types.",
         )
     if pooler is not None:
-        append_pooling(graph, pooler, HIDDEN_STATE, names.ATTENTION_MASK, outputs[0].name)
+        append_pooling(graph, pooler, read[0], names.ATTENTION_MASK, outputs[0].name)
     _keep_outputs(graph, [spec.name for spec in outputs])
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})

@@ -180,7 +180,7 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
             ) from error
         if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
-        return {outputs[0]: pooler(result.last_hidden_state.float(), mask).numpy()}
+        return {outputs[0]: pooler(getattr(result, str(pooler.reads)).float(), mask).numpy()}
 
 
 def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:

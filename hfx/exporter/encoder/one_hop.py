@@ -14,11 +14,10 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
-from hfx.names import COMPILED_TOKENIZER, DIMENSIONS, PROMPT_NAME, Task
+from hfx.names import APPLY_SOFTMAX, COMPILED_TOKENIZER, Task
 
 TASKS = frozenset({Task.TEXT_CLASSIFICATION, Task.FEATURE_EXTRACTION, Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
-OF_PYTHON = {PROMPT_NAME: "prompts", DIMENSIONS: "shorter vectors"}  # inputs that native/backend has not
 GENERATED = 100_000  # texts, of some twenty characters each
 
 
@@ -56,10 +55,9 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
-    needing = [] if task in TASKS else [str(task)]
-    needing += [words for name, words in OF_PYTHON.items() if any(spec.name == name for spec in plan.task.inputs)]
-    if needing:
-        return f"Python steps are needed by {' and '.join(needing)}"
+    has_several = any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs)
+    if task not in TASKS or has_several:
+        return f"Python steps are needed by {'scores of several labels' if has_several else task}"
     try:
         native.library()
     except NativeMissing as missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +26,11 @@ from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.feature_extraction import embedding, width
+from hfx.exporter.tasks.fill_mask import vocabulary
 from hfx.exporter.tasks.task import default_labels, labels_of
-from hfx.exporter.tasks.text_ranking import logits, one_label
+from hfx.exporter.tasks.text_ranking import logits, scoring
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
-from hfx.names import DIMENSIONS, PROMPT_NAME, Task
+from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.python_backends.tasks import PROMPTS
 
@@ -52,6 +54,8 @@ WIDTHS = (
     *range(4608, 8193, 512),
 )
 FALLBACK_MAX_LENGTH = 512
+LANGUAGE_MODEL = "AutoModelForMaskedLM"
+LOGITS_BYTES = 512 << 20  # of the logits [rows, tokens, vocabulary] of a batch of which vectors are made (SPLADE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,7 @@ class EncoderPlan(Plan):
             "widths": list(self.widths),
             "aggregation": self.aggregation,
             "activation": self.activation,
-            "pooling": list(self.pooling.modes) if self.pooling else None,
+            "pooling": self.pooling.names if self.pooling else None,
             "prompts": list(self.prompts.texts) if self.prompts else None,
         }
 
@@ -101,7 +105,9 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     _check_exporter(options.exporter)
     pooling = _pooling(checkpoint, task)
     if pooling is not None:
-        task = _pooled(task, pooling.width(width(checkpoint.config)))
+        task = _pooled(task, pooling, checkpoint.config)
+    elif task.task is Task.TEXT_RANKING:
+        task = scoring(task, labels_of(checkpoint.config))
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
@@ -110,6 +116,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
+    if pooling is not None and pooling.splade:
+        task = replace(task, most_rows=lambda config: max(1, LOGITS_BYTES // (4 * max_length * vocabulary(config))))
     return EncoderPlan(
         **common,
         task=task,
@@ -134,18 +142,15 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask) -> Pooling | None:
     return read_pooling(checkpoint.folder) if task.headless else None
 
 
-def _pooled(task: EncoderTask, numbers: int) -> EncoderTask:
-    """`task` of a transformer without a head, behind which so many numbers are made of a text."""
+def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> EncoderTask:
+    """`task` of a transformer without a head, or with that of a language model, behind which texts are pooled."""
+    numbers = pooling.width(vocabulary(config) if pooling.splade else width(config))
     if task.task is Task.FEATURE_EXTRACTION:
-        return replace(task, net_outputs=lambda config: embedding(numbers))
+        task = replace(task, net_outputs=lambda config: embedding(numbers))
+        return replace(task, auto_class=LANGUAGE_MODEL, headless=False) if pooling.splade else task
     headless = find_task(Task.FEATURE_EXTRACTION)
-    return replace(
-        task,
-        auto_class=headless.auto_class,
-        headless=True,
-        net_outputs=lambda config: logits(numbers),
-        postprocess_settings=lambda config: one_label(default_labels(numbers)),
-    )
+    task = replace(task, auto_class=headless.auto_class, headless=True, net_outputs=lambda config: logits(numbers))
+    return scoring(task, default_labels(numbers))
 
 
 def _prompts(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> Prompts | None:
@@ -164,6 +169,7 @@ def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderT
     if is_cut:
         task = replace(task, postprocess_settings=lambda config: {}, postprocess_reads=(DIMENSIONS,))
     omitted = (() if has_prompts else tuple(PROMPTS)) + (() if is_cut else (DIMENSIONS,))
+    omitted += () if APPLY_SOFTMAX in task.postprocess_reads else (APPLY_SOFTMAX,)
     return replace(task, omitted=frozenset(omitted))
 
 
@@ -224,8 +230,11 @@ def _aggregation(requested: str | None, task: EncoderTask) -> str | None:
 
 
 def _activation(checkpoint: Checkpoint, task: EncoderTask) -> str | None:
-    """What makes a score of a cross-encoder's logit; None for every other task."""
-    return read_activation(checkpoint.folder, checkpoint.config) if task.task is Task.TEXT_RANKING else None
+    """What makes scores of a cross-encoder's logits; None for every other task."""
+    if task.task is not Task.TEXT_RANKING:
+        return None
+    (scores,) = task.net_outputs(checkpoint.config)
+    return read_activation(checkpoint.folder, checkpoint.config, scores.dims[0])
 
 
 def _notes(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask) -> tuple[str, ...]:

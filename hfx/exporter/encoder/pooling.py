@@ -8,6 +8,7 @@ ragged.py).
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from hfx.exporter.source import Checkpoint
 
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+Splade = Literal["max", "sum"]
+HIDDEN_STATE, LOGITS = "last_hidden_state", "logits"
 PREFIX = "hfx.pooling."
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
@@ -40,11 +43,12 @@ OPSET = 18
 class Layer:
     """A module behind the pooling.
 
-    `kind`: Dense, LayerNorm (their weights are in the checkpoint's folder `path`), Normalize, or Truncate, which keeps
-    the first `outputs` values. Of Dense, `activation` is a class of torch.nn.
+    `kind`: Dense, LayerNorm (their weights are in the checkpoint's folder `path`), Normalize, Truncate, which keeps
+    the first `outputs` values, or Active, which makes all but the largest `outputs` 0. Of Dense, `activation` is a
+    class of torch.nn.
     """
 
-    kind: Literal["Dense", "LayerNorm", "Normalize", "Truncate"]
+    kind: Literal["Dense", "LayerNorm", "Normalize", "Truncate", "Active"]
     path: str = ""
     inputs: int = 0
     outputs: int = 0
@@ -57,17 +61,28 @@ class Layer:
 class Pooling:
     """How token embeddings become one vector: by `modes`, whose results are joined, and then `layers`.
 
-    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out.
+    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out. With `splade` the vector is made of the
+    logits of a masked language model instead: the max or sum over the tokens of log(1 + relu(logit)), of which the
+    logarithm is taken `logs` times.
     """
 
     modes: tuple[Mode, ...] = ("mean",)
     layers: tuple[Layer, ...] = ()
     pools_prompt: bool = True
+    splade: Splade | None = None
+    logs: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        """What is done, in words."""
+        return [f"splade-{self.splade}"] if self.splade else [*self.modes]
 
     def width(self, hidden: int) -> int:
         """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
-        width = hidden * len(self.modes)
+        width = hidden * (1 if self.splade else len(self.modes))
         for layer in self.layers:
+            if layer.kind == "Active":
+                continue
             if layer.inputs not in (0, width):
                 raise CheckpointCorrupt(
                     f"{layer.path}/config.json is for vectors of {layer.inputs} values, and gets {width}.", AGAIN
@@ -79,6 +94,7 @@ class Pooling:
 def make_pooler(pooling: Pooling, checkpoint: Checkpoint | None = None) -> torch.nn.Module:
     """`pooling` as a torch module: of hidden states `[rows, tokens, hidden]` and a mask `[rows, tokens]`, padded right.
 
+    Its `reads` is the name of the model's output that it takes.
     `checkpoint` has the weights of its layers, where these have any; raises CheckpointCorrupt where they don't fit.
     """
     import torch
@@ -87,10 +103,14 @@ def make_pooler(pooling: Pooling, checkpoint: Checkpoint | None = None) -> torch
         def __init__(self) -> None:
             super().__init__()
             self.pools_prompt = pooling.pools_prompt
+            self.reads = LOGITS if pooling.splade else HIDDEN_STATE
             self.layers = torch.nn.Sequential(*(_layer(each, checkpoint) for each in pooling.layers))
 
         def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             weights = mask.eq(1).to(hidden.dtype)
+            if pooling.splade:
+                sparse: torch.Tensor = self.layers(_splade(pooling.splade, pooling.logs, hidden, weights))
+                return sparse
             pooled: torch.Tensor = self.layers(
                 torch.cat([_pooled(mode, hidden, weights, pooling.pools_prompt) for mode in pooling.modes], -1)
             )
@@ -119,6 +139,38 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
     whole = weights if mode == "weightedmean" else weights.to(torch.int64)
     count = whole.sum(dim=1, keepdim=True).to(hidden.dtype).clamp(min=TINY)
     return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+
+
+def _splade(mode: Splade, logs: int, logits: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Vectors `[rows, vocabulary]`. The logarithm does not decrease, so the largest value is found before it."""
+    if mode == "max":
+        logits = logits.masked_fill(weights.unsqueeze(-1) == 0, 0).max(dim=1).values
+    pooled = logits.relu()
+    for _ in range(logs):
+        pooled = _log1p(pooled)
+    return _operators().token_sum(weights, pooled) if mode == "sum" else pooled
+
+
+def _log1p(x: torch.Tensor) -> torch.Tensor:
+    """log(1 + x) of values from 0 on; in a trace up to 2^24, of operators that are the same for every place.
+
+    ONNX Runtime computes Log of 16 numbers at once and of the last ones alone, which may differ in the last bit: a
+    vector would depend on its place in the batch. Sums, products and comparisons are exact.
+    """
+    import torch
+
+    if not torch.onnx.is_in_onnx_export():
+        return x.log1p()
+    mantissa, exponent = x + 1, torch.zeros_like(x)
+    for power in (8, 8, 4, 2, 1, 0.5):  # to 1/sqrt(2) .. sqrt(2)
+        least, whole = 2.0**power, math.ceil(power)
+        exponent = torch.where(mantissa >= least, exponent + whole, exponent)
+        mantissa = torch.where(mantissa >= least, mantissa * 2.0**-whole, mantissa)
+    share = (mantissa - 1) / (mantissa + 1)
+    square, series = share * share, torch.zeros_like(x)
+    for divisor in (9, 7, 5, 3, 1):  # of the inverse hyperbolic tangent; the next term is below 5e-10
+        series = series * square + 1 / divisor
+    return exponent * math.log(2) + 2 * share * series
 
 
 def _token(hidden: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
@@ -172,8 +224,14 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[..., : layer.outputs]
 
-    if layer.kind in ("Normalize", "Truncate"):
-        return Normalize() if layer.kind == "Normalize" else Truncate()
+    class Active(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values, at = x.topk(min(layer.outputs, x.shape[-1]), dim=-1)
+            return torch.zeros_like(x).scatter(-1, at, values)
+
+    plain = {"Normalize": Normalize, "Truncate": Truncate, "Active": Active}
+    if layer.kind in plain:
+        return plain[layer.kind]()
     assert checkpoint is not None
     read = _weights(replace(checkpoint, folder=checkpoint.folder / layer.path))
     if layer.kind == "LayerNorm":

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json
-from hfx.exporter.encoder.pooling import Layer, Mode, Pooling
+from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, Splade
 
 MODULES = "modules.json"
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -34,6 +34,8 @@ POOLING_FIELDS: dict[str, Mode] = {
 }
 EMBEDDERS_PROMPTS = ("query", "document")  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
+SPLADE = "SpladePooling"
+SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
 ACTIVATIONS = (
     "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid",
@@ -50,6 +52,7 @@ CROSS_ENCODER = "CrossEncoder"
 CROSS_ENCODER_FIELD = "sbert_ce_default_activation_function"  # of config.json, before version 4
 # The last part of an activation's path -> its name in settings.json.
 KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
+OF_SEVERAL = {"Softmax": "softmax"}  # of one score it would be 1
 
 
 def read_pooling(folder: Path) -> Pooling:
@@ -57,7 +60,39 @@ def read_pooling(folder: Path) -> Pooling:
 
     Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
     """
+    if is_sparse_encoder(folder):
+        return _splade(folder)
     return _pipeline(folder, EMBEDDING) if (folder / MODULES).is_file() else Pooling()
+
+
+def is_sparse_encoder(folder: Path) -> bool:
+    """Whether the vectors of the checkpoint in `folder` are made of a masked language model's logits (SPLADE)."""
+    return (folder / MODULES).is_file() and SPLADE in [kind for kind, _ in _modules(folder)]
+
+
+def _splade(folder: Path) -> Pooling:
+    modules = _modules(folder)
+    if [kind for kind, _ in modules] not in (["Transformer", SPLADE], ["MLMTransformer", SPLADE]):
+        raise CheckpointUnsupported(
+            f"{folder / MODULES} lists the modules {', '.join(kind for kind, _ in modules)}, which hfx can't export.",
+            f"Supported, of sparse vectors: Transformer, {SPLADE}.",
+        )
+    _refuse_prepared_texts(folder, SCORE_METHOD)
+    file = folder / modules[1][1] / "config.json"
+    config = read_json(file)
+    mode, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if mode not in get_args(Splade) or activation not in SPLADE_LOGS:
+        raise CheckpointUnsupported(
+            f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}, which hfx can't export.",
+            f"Supported: {' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}.",
+        )
+    most = read_optional_json(folder / LIBRARY_CONFIG).get("max_active_dims")
+    layers = [] if most is None else [_active(folder / LIBRARY_CONFIG, most)]
+    return Pooling((), tuple(layers), splade=mode, logs=SPLADE_LOGS[activation])
+
+
+def _active(file: Path, most: Any) -> Layer:
+    return Layer("Active", outputs=_size(file, {"max_active_dims": most}, "max_active_dims"))
 
 
 def read_scoring(folder: Path) -> Pooling | None:
@@ -151,18 +186,19 @@ def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
     return library.get("model_type") == CROSS_ENCODER or _activation_path(folder, config) is not None
 
 
-def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """The activation (sigmoid, none) that CrossEncoder.predict (6.2) applies to the logit of a pair.
+def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) -> str:
+    """The activation (sigmoid, softmax, none) that CrossEncoder.predict (6.2) applies to the logits of a pair.
 
     Raises CheckpointUnsupported for another one.
     """
-    path = _activation_path(folder, config) or "Sigmoid"
-    if path.rsplit(".", 1)[-1] not in KNOWN_ACTIVATIONS:
+    path = _activation_path(folder, config) or ("Sigmoid" if labels == 1 else "Identity")
+    known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
+    if path.rsplit(".", 1)[-1] not in known:
         raise CheckpointUnsupported(
             f"The scores of {folder} go through {path!r}, which hfx can't export.",
-            f"Supported activations: {', '.join(KNOWN_ACTIVATIONS)} of torch.nn.",
+            f"Supported activations: {', '.join(known)} of torch.nn.",
         )
-    return KNOWN_ACTIVATIONS[path.rsplit(".", 1)[-1]]
+    return known[path.rsplit(".", 1)[-1]]
 
 
 def _activation_path(folder: Path, config: Mapping[str, Any]) -> str | None:

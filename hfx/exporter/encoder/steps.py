@@ -63,7 +63,8 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     model = load_model(plan.checkpoint, task.auto_class, task.headless)
     task.prepare(model, tokenizer)
     pooler = make_pooler(plan.pooling, plan.checkpoint) if plan.pooling else None
-    return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler)
+    choices = {**artefacts.choices, **({"pooling": plan.pooling.names} if plan.pooling else {})}
+    return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, choices=choices)
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

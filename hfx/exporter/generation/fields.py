@@ -15,7 +15,12 @@ from hfx.python_backends.engine.generation_settings import DECODING, LACKING
 
 FILE = "generation_config.json"
 # Settings that a checkpoint has under other names, or not at all.
-RENAMED = frozenset({"max_tokens", "min_tokens", "seed", "num_return_sequences"})
+RENAMED = frozenset(
+    {
+        "max_tokens", "min_tokens", "seed", "num_return_sequences", "frequency_penalty", "presence_penalty",
+        "logit_bias",
+    }
+)  # fmt: skip
 # transformers' fields whose public name is their own, and what null means.
 OFF: Mapping[str, Any] = {setting.name: setting.off for setting in DECODING if setting.name not in RENAMED}
 LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")

@@ -16,7 +16,7 @@ from hfx.exporter.runtime import Runtime
 from hfx.exporter.transformers_versions import cleans_up
 from hfx.local import Device
 from hfx.python_backends import deploy
-from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL, SETTINGS, Setting
+from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, Setting
 from hfx.python_backends.engine.prefix_cache import DEFAULT_MB
 from hfx.python_backends.engine.spec import EngineSpec
 from hfx.repository import Staging
@@ -64,7 +64,6 @@ def _tensors(setting: Setting) -> list[TensorSpec]:
 INPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
     *(tensor for setting in SETTINGS.values() for tensor in _tensors(setting)),
-    *(_optional(name, "FP32") for name in NEUTRAL),
     _optional(names.STREAM, "BOOL"),
     _optional(names.TIMEOUT_MS, "INT32"),  # from when the request arrives
     _optional(names.RETURN_NUM_INPUT_TOKENS, "BOOL"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.encoder.sentence_transformers import is_cross_encoder
+from hfx.exporter.encoder.sentence_transformers import is_cross_encoder, is_sparse_encoder
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
     feature_extraction,
@@ -51,15 +51,17 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
     """The task that a checkpoint's `architectures` stand for.
 
     A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification;
-    one with one label ranks texts where sentence-transformers' files say so, and otherwise classifies them.
+    others rank texts, or score pairs, where sentence-transformers' files say so, and otherwise classify texts. A masked
+    language model whose logits these pool (SPLADE) gives vectors.
     """
     architecture = checkpoint.architecture
     if architecture.endswith("ForSequenceClassification"):
-        labels = labels_of(checkpoint.config)
-        if len(labels) == 1 and is_cross_encoder(checkpoint.folder, checkpoint.config):
-            return find_task(Task.TEXT_RANKING)
-        nli = any(label.lower().startswith("entail") for label in labels)
-        return find_task(Task.ZERO_SHOT_CLASSIFICATION if nli else Task.TEXT_CLASSIFICATION)
+        if any(label.lower().startswith("entail") for label in labels_of(checkpoint.config)):
+            return find_task(Task.ZERO_SHOT_CLASSIFICATION)
+        ranks = is_cross_encoder(checkpoint.folder, checkpoint.config)
+        return find_task(Task.TEXT_RANKING if ranks else Task.TEXT_CLASSIFICATION)
+    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(checkpoint.folder):
+        return find_task(Task.FEATURE_EXTRACTION)
     if architecture.endswith("Model") and is_cross_encoder(checkpoint.folder, checkpoint.config):
         return find_task(Task.TEXT_RANKING)
     for candidate in TASKS:

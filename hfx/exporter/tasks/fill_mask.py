@@ -67,14 +67,16 @@ def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
 
 
 def most_rows(config: Config) -> int:
-    """The rows of a batch whose logits [rows, masks, vocabulary] in float32 fit BATCH_BYTES.
+    """The rows of a batch whose logits [rows, masks, vocabulary] in float32 fit BATCH_BYTES."""
+    return max(1, BATCH_BYTES // (4 * MOST_MASKS * vocabulary(config)))
 
-    Raises CheckpointUnsupported for a config without the vocabulary's size.
-    """
+
+def vocabulary(config: Config) -> int:
+    """The number of tokens. Raises CheckpointUnsupported for a config without it."""
     size = config.get("vocab_size")
     if type(size) is not int or size < 1:
         raise CheckpointUnsupported(f"vocab_size in config.json is {size!r}.", "It must be the number of tokens.")
-    return max(1, BATCH_BYTES // (4 * MOST_MASKS * size))
+    return size
 
 
 def samples(texts: Sequence[str]) -> list[Request]:

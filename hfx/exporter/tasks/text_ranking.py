@@ -1,15 +1,18 @@
 """Text ranking: a cross-encoder scores how well a text answers a query. One row is one pair.
 
-A caller ranks texts by their scores; the pairs of several callers meet in one batch.
+A caller ranks texts by their scores; the pairs of several callers meet in one batch. A cross-encoder of several labels
+has a score for each, as CrossEncoder.predict gives them; it ranks nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hfx import names
-from hfx.errors import CheckpointUnsupported
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -21,23 +24,31 @@ SAME_SCORE = 0.05
 
 
 def postprocess_settings(config: Config) -> Settings:
-    """The label, which some APIs name; the plan adds the activation. Raises CheckpointUnsupported for several."""
-    return one_label(labels_of(config))
-
-
-def one_label(labels: Sequence[str]) -> Settings:
-    """The settings of a cross-encoder with these `labels`."""
-    if len(labels) != 1:
-        raise CheckpointUnsupported(
-            f"Text ranking needs a cross-encoder, which has one label; this checkpoint has {len(labels)}.",
-            "Pass --task text-classification, or a cross-encoder.",
-        )
-    return {"labels": list(labels)}
+    """The labels, which some APIs name; the plan adds the activation."""
+    return {"labels": labels_of(config)}
 
 
 def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """One logit a pair."""
-    return logits(1)
+    """A logit for each label of a pair."""
+    return logits(len(labels_of(config)))
+
+
+def scoring(task: EncoderTask, labels: Sequence[str]) -> EncoderTask:
+    """`task` of a cross-encoder with these `labels`: several have scores in their order, and are measured by the best.
+
+    The softmax of one score would be 1: only several have the option.
+    """
+    task = replace(task, postprocess_settings=lambda config: {"labels": list(labels)})
+    if len(labels) == 1:
+        return replace(task, postprocess_reads=(names.RAW_SCORES,))
+
+    def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        best = [int(np.argmax(answer[names.SCORE])) for answer in answers]
+        same = [target in (labels[index], str(index)) for index, target in zip(best, targets, strict=True)]
+        return sum(same) / len(targets)
+
+    outputs = (TensorSpec(names.SCORE, "TYPE_FP32", (len(labels),)),)
+    return replace(task, outputs=outputs, metric=accuracy, metric_name="accuracy")
 
 
 def logits(numbers: int) -> tuple[TensorSpec, ...]:
@@ -62,8 +73,8 @@ def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
     """The difference of the scores drifts: as a share of the reference's where that is a logit beyond 1."""
-    expected = float(reference[names.SCORE])
-    drift = abs(expected - float(answer[names.SCORE])) / max(1.0, abs(expected))
+    expected, found = (np.atleast_1d(np.asarray(each[names.SCORE], np.float64)) for each in (reference, answer))
+    drift = float(np.max(np.abs(expected - found) / np.maximum(1.0, np.abs(expected))))
     return Comparison(drift <= SAME_SCORE, drift)
 
 
@@ -82,7 +93,7 @@ TASK = EncoderTask(
     item_rank=1,
     outputs=(TensorSpec(names.SCORE, "TYPE_FP32", (1,)),),
     net_outputs=net_outputs,
-    postprocess_reads=(names.RAW_SCORES,),
+    postprocess_reads=(names.RAW_SCORES, names.APPLY_SOFTMAX),
     postprocess_settings=postprocess_settings,
     samples=samples,
     expected_ids=expected_ids,

@@ -4,11 +4,13 @@ A new dialect is a file with a `DIALECT`, and its row in `DIALECTS`.
 """
 
 from hfx.front.dialect import Dialect
-from hfx.front.dialects import huggingface, jina, mlserver, openai, tei, tgi
+from hfx.front.dialects import cohere, huggingface, jina, mlserver, openai, tei, tgi, vllm
 
 DIALECTS: tuple[Dialect, ...] = (
     openai.DIALECT,
     jina.DIALECT,
+    cohere.DIALECT,
+    vllm.DIALECT,
     huggingface.DIALECT,
     tgi.DIALECT,
     tei.DIALECT,

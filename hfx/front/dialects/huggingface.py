@@ -35,6 +35,7 @@ from hfx.front.answers import (
 )
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
+from hfx.front.dialects.tei import pair_labels
 from hfx.front.fields import (
     Fields,
     check_count,
@@ -58,7 +59,7 @@ from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import GENERATION_TASKS, Task
+from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
 from hfx.python_backends.tasks import PROMPTS
 
@@ -210,8 +211,12 @@ async def _rank(inputs: Inputs) -> Any:
     if not isinstance(fields, dict):
         raise Refusal(400, f"inputs is {shown(fields)}. Send a query and texts.", param="inputs")
     refuse_unknown(fields, {"query", "texts", "return_documents"})
-    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None, **prompt_of(inputs.parameters))
     sources = texts(fields.get("texts"), "texts")
+    if APPLY_SOFTMAX in inputs.model.metadata.input_types:  # several labels rank nothing
+        pairs = [(text(fields.get("query"), "query"), source) for source in sources]
+        options = prompt_of(inputs.parameters)
+        return await pair_labels(inputs.request, inputs.model, pairs, raw=False, softmax=False, **options)
+    call = calls.rank(inputs.model.name, text(fields.get("query"), "query"), None, **prompt_of(inputs.parameters))
     ranks = await inputs.request.inference.rows(inputs.model, [call(item) for item in enumerate(sources)])
     return ranking(ranks, sources if flag(fields, "return_documents") else None)
 

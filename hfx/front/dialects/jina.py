@@ -1,44 +1,81 @@
-"""Jina's API for rerankers, which vLLM and Cohere's first version have, too: POST /v1/rerank.
+"""The API for rerankers that Jina, vLLM and Cohere's first version have at one path: POST /v1/rerank.
 
-Source: the OpenAPI description of api.jina.ai, 2026.
+Where they differ, what is not sent is as in Jina's: the documents are returned. Sources: the OpenAPI descriptions of
+api.jina.ai and api.cohere.com (v1), 2026.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from hfx.client.results import Rank
+from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
 from hfx.front.dialects.tei import ranked
-from hfx.front.fields import check_task, flag, json_object, refuse_unknown, shown, text, texts, whole_number
+from hfx.front.fields import (
+    Fields,
+    check_task,
+    flag,
+    json_object,
+    refuse_unknown,
+    refuse_unsupported,
+    shown,
+    text,
+    texts,
+    whole_number,
+)
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, array, body, either
+from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import Task
+
+# Cohere's fields, with the values that change nothing: a document is its text, of which the model reads one part.
+NEUTRAL: dict[str, tuple[Any, ...]] = {"rank_fields": (["text"],), "max_chunks_per_doc": (1,)}
 
 
 async def rerank(request: DialectRequest) -> bytes:
     """POST /v1/rerank: the documents that answer a query, best first; scores are sigmoids of the logits."""
     fields = json_object(request.content)
     refuse_unknown(fields, BODY["properties"])
-    catalog, name = request.inference.catalog, request.model or fields.get("model")
-    model = await (catalog.only(Task.TEXT_RANKING) if name is None else catalog.model(text(name, "model")))
-    check_task(model, Task.TEXT_RANKING)
+    refuse_unsupported(fields, NEUTRAL)
+    model = await reranker(request, fields, Task.TEXT_RANKING)
     documents = fields.get("documents")
+    ranks = await best(request, model, fields, texts_of(documents))
+    has_text = flag(fields, "return_documents", True)
+    results = [{**result(rank), **({"document": _returned(documents, rank)} if has_text else {})} for rank in ranks]
+    return dumped({"id": request.id, "model": model.name, "results": results})
+
+
+async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> ServedModel:
+    """The model that the path or a field names, or the only one for `tasks`. Raises Refusal for one of another."""
+    catalog, name = request.inference.catalog, request.model or fields.get("model")
+    model = await (catalog.only(*tasks) if name is None else catalog.model(text(name, "model")))
+    check_task(model, *tasks)
+    return model
+
+
+def texts_of(documents: Any) -> list[str]:
+    """The texts of documents, each a text or an object with one. Raises Refusal (400, 413)."""
     if not isinstance(documents, list):
         raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
-    sources = texts([each.get("text") if isinstance(each, dict) else each for each in documents], "documents")
+    return texts([each.get("text") if isinstance(each, dict) else each for each in documents], "documents")
+
+
+async def best(request: DialectRequest, model: ServedModel, fields: Fields, sources: Sequence[str]) -> list[Rank]:
+    """The ranks of the `top_n` best of `sources` for the query in `fields`."""
     most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))
-    ranks = await ranked(request, model, text(fields.get("query"), "query"), sources)
-    has_text = flag(fields, "return_documents", True)
-    results = [
-        {
-            "index": rank.index,
-            "relevance_score": rank.score,
-            **({"document": {"text": sources[rank.index]}} if has_text else {}),
-        }
-        for rank in ranks[:most]
-    ]
-    return dumped({"id": request.id, "model": model.name, "results": results})
+    return (await ranked(request, model, text(fields.get("query"), "query"), sources))[:most]
+
+
+def result(rank: Rank) -> dict[str, Any]:
+    """A rank as all of these APIs have it."""
+    return {"index": rank.index, "relevance_score": rank.score}
+
+
+def _returned(documents: Any, rank: Rank) -> Any:
+    document = documents[rank.index]
+    return document if isinstance(document, dict) else {"text": document}
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
@@ -47,7 +84,14 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 
 DOCUMENT = either(TEXT, body("text", text=TEXT))
-BODY = body("query documents", model=TEXT, query=TEXT, documents=array(DOCUMENT), top_n=WHOLE, return_documents=BOOLEAN)
+QUERY: dict[str, Schema] = {"model": TEXT, "query": TEXT, "documents": array(DOCUMENT), "top_n": WHOLE}
+BODY = body(
+    "query documents",
+    **QUERY,
+    return_documents=BOOLEAN,
+    rank_fields=array(TEXT),
+    max_chunks_per_doc=WHOLE,
+)
 DIALECT = Dialect(
     "jina",
     tuple(

@@ -40,6 +40,7 @@ from hfx.front.fields import (
     prompt_of,
     refuse_unknown,
     refuse_unsupported,
+    shown,
     text,
     texts,
     whole_number,
@@ -52,16 +53,13 @@ from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import LACKING
 from hfx.python_backends.tasks import PROMPTS
 
-MOST_CHOICES = 64
+MOST_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
 # Fields that this API has and no model here: the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
     "best_of": (1,),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -213,6 +211,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     check_dimensions(fields, len(vectors[0]))
     read = request.files.prompted(model, inputs, **prompt_of(fields))
     tokens = await request.files.count(model, read, request.inference.has_left)
+    request.inference.input_tokens += tokens
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)
@@ -274,8 +273,10 @@ def _completion(name: str, style: Style, model: ServedModel, fields: Fields, pro
 
 def _settings(fields: Fields) -> GenerationSettings:
     named = {name: value for name, value in fields.items() if name not in OWN | NEUTRAL.keys()}
-    if fields.get("max_completion_tokens") is not None:
-        named["max_tokens"] = fields["max_completion_tokens"]
+    longest = fields.get("max_completion_tokens")
+    if longest is not None and named.setdefault("max_tokens", longest) not in (None, longest):
+        message = f"max_completion_tokens is {shown(longest)}, and max_tokens another number. Send one of them."
+        raise Refusal(400, message, param="max_completion_tokens")
     if named.get("top_k") == -1:  # vLLM's word for all tokens
         named["top_k"] = 0
     settings = generation_settings(named)

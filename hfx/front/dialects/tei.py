@@ -37,7 +37,7 @@ from hfx.front.fields import (
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
+from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.python_backends.tasks.text_classification import sigmoid
 
@@ -46,6 +46,7 @@ TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer
 DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
+SPARSE = "splade"  # what the pooling of models with sparse vectors begins with
 EMPTY = "EMPTY"
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
@@ -64,6 +65,15 @@ async def embed(request: DialectRequest) -> bytes:
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
 
 
+async def embed_sparse(request: DialectRequest) -> bytes:
+    """POST /embed_sparse: the numbers of each input's vector that are not 0, of a SPLADE model."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
+    model = await _pooled_model(request, SPARSE)
+    vectors = await _vectors(request, model, fields, _inputs(fields))
+    return dumped([[{"index": at, "value": float(row[at])} for at in np.flatnonzero(row).tolist()] for row in vectors])
+
+
 async def similarity(request: DialectRequest) -> bytes:
     """POST /similarity: cosines of a sentence's vector with those of others."""
     fields = json_object(request.content)
@@ -77,9 +87,16 @@ async def similarity(request: DialectRequest) -> bytes:
 
 
 async def predict(request: DialectRequest) -> bytes:
-    """POST /predict: the scores of all labels for a text, or for each of a batch (a list of lists of one text)."""
+    """POST /predict: the scores of all labels for a text, or for each of a batch (a list of lists of one text).
+
+    Of a cross-encoder with several labels: of a pair, which is a list of two texts, or a list of such lists.
+    """
     fields = json_object(request.content)
     refuse_unknown(fields, {"inputs", "raw_scores", *CUT})
+    if request.model:
+        model = await _model(request, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
+        if model.task is Task.TEXT_RANKING:
+            return await _predict_pairs(request, model, fields)
     if flag(fields, "raw_scores"):
         raise Refusal(400, "raw_scores is true: models send scores after their activation. Leave it out.")
     model = await _model(request, Task.TEXT_CLASSIFICATION)
@@ -91,6 +108,38 @@ async def predict(request: DialectRequest) -> bytes:
     check_cut(fields, results, default=False)
     answers = [[{"score": each.score, "label": each.label} for each in result.predictions] for result in results]
     return dumped(answers if is_batch else answers[0])
+
+
+async def _predict_pairs(request: DialectRequest, model: ServedModel, fields: Fields) -> bytes:
+    """The softmax of the labels' logits, or with `raw_scores` these, best first."""
+    if APPLY_SOFTMAX not in model.metadata.input_types:
+        raise Refusal(400, f"{model.name} has one label. Send its texts to /rerank.", reason=WRONG_MODEL)
+    inputs = fields.get("inputs")
+    rows = _bounded(inputs) if isinstance(inputs, list) else [inputs]
+    is_batch = isinstance(rows[0], list)
+    pairs = [_pair(row) for row in (rows if is_batch else [inputs])]
+    raw = flag(fields, "raw_scores")
+    answers = await pair_labels(request, model, pairs, raw=True, softmax=not raw)
+    return dumped(answers if is_batch else answers[0])
+
+
+async def pair_labels(
+    request: DialectRequest,
+    model: ServedModel,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    raw: bool,
+    softmax: bool,
+    **prompt: Any,
+) -> list[list[dict[str, Any]]]:
+    """The labels of each pair and their scores, best first."""
+    names = request.files.settings(model)["labels"]
+    call = calls.predict(model.name, raw or None, softmax or None, **prompt)
+    rows = await request.inference.rows(model, [call(pair) for pair in pairs])
+    return [
+        [{"label": names[at], "score": float(row[at])} for at in np.argsort(-row, kind="stable").tolist()]
+        for row in rows
+    ]
 
 
 async def rerank(request: DialectRequest) -> bytes:
@@ -190,6 +239,26 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
     return model
 
 
+async def _pooled_model(request: DialectRequest, pooling: str) -> ServedModel:
+    """The model of the path, or the only one, whose vectors are of this `pooling`. Raises Refusal for another."""
+    catalog = request.inference.catalog
+    if request.model:
+        models = [await _model(request, Task.FEATURE_EXTRACTION)]
+    else:
+        models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
+    found = [model for model in models if _pooling(request, model).startswith(pooling)]
+    if len(found) != 1:
+        names = ", ".join(model.name for model in found or models) or "none"
+        message = f"The vectors of {pooling} models are sent here, and the path names none; there are: {names}."
+        raise Refusal(400, message, reason=WRONG_MODEL)
+    return found[0]
+
+
+def _pooling(request: DialectRequest, model: ServedModel) -> str:
+    """How the model's vectors are made, as its manifest has it."""
+    return ",".join(request.files.manifest(model)["choices"].get("pooling") or ["the model's own"])
+
+
 async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
     call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
@@ -218,6 +287,12 @@ def _single(row: Any) -> str:
     return text(row[0], "inputs")
 
 
+def _pair(row: Any) -> tuple[str, str]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise Refusal(400, f"{shown(row)} is no pair. Send a list of two texts, or several.", param="inputs")
+    return text(row[0], "inputs"), text(row[1], "inputs")
+
+
 def _tokens(source: str, encoding: Any) -> bytes:
     """The tokens of a text, in pieces: the interpreter does nothing else while it writes one."""
     rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
@@ -240,7 +315,7 @@ def _token(source: str, token_id: int, token: str, offsets: tuple[int, int], spe
 
 def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
     if model.task is Task.FEATURE_EXTRACTION:
-        return {"embedding": {"pooling": "the model's own"}}
+        return {"embedding": {"pooling": _pooling(request, model)}}
     labels = request.files.settings(model)["labels"]
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     return {"reranker" if model.task is Task.TEXT_RANKING else "classifier": names}
@@ -250,6 +325,7 @@ CUTTING: Mapping[str, Schema] = {"truncate": BOOLEAN, "truncation_direction": TE
 EMBED = body(
     "inputs", inputs=TEXTS, normalize=BOOLEAN, parameters=OBJECT, prompt_name=TEXT, dimensions=WHOLE, **CUTTING
 )
+EMBED_SPARSE = body("inputs", inputs=TEXTS, prompt_name=TEXT, **CUTTING)
 SENTENCES = body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT))
 SIMILARITY = body("inputs", inputs=SENTENCES, parameters=body("", **CUTTING))
 PREDICT = body("inputs", inputs=either(TEXT, array(array(TEXT))), raw_scores=BOOLEAN, **CUTTING)
@@ -267,6 +343,7 @@ DIALECT = Dialect(
     "text-embeddings-inference",
     (
         *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
+        *routes("POST", "embed_sparse", embed_sparse, "Sparse vectors of texts.", EMBED_SPARSE),
         *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
         *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
         *routes("POST", "rerank", rerank, "Texts ranked for a query.", RERANK),

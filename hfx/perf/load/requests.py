@@ -30,7 +30,7 @@ KINDS: Mapping[str, Kind] = {
         for name, setting in generation_settings.BY_ALL_NAMES.items()
     },
     names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
-    names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag",
+    names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag", names.APPLY_SOFTMAX: "flag",
     names.PROMPT_NAME: "text", names.DIMENSIONS: "integer",
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)

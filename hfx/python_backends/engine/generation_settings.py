@@ -8,6 +8,8 @@ what it says. Imports nothing heavy, so that clients and exporters may read it.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import UnionType
@@ -18,8 +20,13 @@ from ..errors import InvalidRequest
 
 LONGEST_LANGUAGE = 64  # characters of a code
 MOST_ALTERNATIVES = 20  # of a token, as in OpenAI's API
+MOST_BIASES, LARGEST_BIAS = 1024, 100
+BIAS = re.compile(r"([0-9]{1,10}):([^:\s]{1,30})")
 # What reads a setting, where not every request does.
 SAMPLING, BEAMS, CHUNKS, TRANSLATION = "Sampling", "Beam search", "Chunks", "Translation"
+STRUCTURE = "Structured output"
+LONGEST_GRAMMAR = 2**16  # characters of a schema, of a regular expression, and of all choices
+MOST_CHOICES, LONGEST_CHOICE = 1024, 4096  # the second in characters
 
 ROW = "row"  # of a field's metadata
 
@@ -35,8 +42,9 @@ class Setting:
 
     `dtype` is that of its tensor in Triton, with one value or, where `is_list`, any number; empty for one that is not
     served. `check` knows its range. `scope` is what reads it, empty: every request. `aliases` are its names in other
-    servers. `off` is the value that does nothing (None: the default). `name`, `default` (without a request's and the
-    model's own value) and `type` (of a value, None aside) are those of the field that it describes.
+    servers. `off` is the value that does nothing (None: the default). `is_keyed`: a list of KEY:VALUE, which may be
+    given as a mapping. `name`, `default` (without a request's and the model's own value) and `type` (of a value, None
+    aside) are those of the field that it describes.
     """
 
     dtype: str
@@ -45,6 +53,7 @@ class Setting:
     scope: str = ""
     aliases: tuple[str, ...] = ()
     off: Any = None
+    is_keyed: bool = False
     name: str = ""
     default: Any = None
     type: Any = None
@@ -86,10 +95,58 @@ def _early_stopping(name: str, value: Any) -> Any:
     return value
 
 
+def _grammar(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_GRAMMAR:
+        raise InvalidRequest(name, value, f"a text of 1 to {LONGEST_GRAMMAR} characters")
+    return value
+
+
+def _json_schema(name: str, value: Any) -> str:
+    """A schema as JSON text."""
+    try:
+        return _grammar(name, json.dumps(value) if isinstance(value, dict) else value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(name, value, f"a JSON schema, as JSON text or as an object ({error})") from None
+
+
+def _choices_of(name: str, value: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = strings(MOST_CHOICES, LONGEST_CHOICE)(name, value)
+    if sum(map(len, found)) > LONGEST_GRAMMAR:
+        raise InvalidRequest(name, value, f"texts of {LONGEST_GRAMMAR} characters in all")
+    return found
+
+
 def _language(name: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_LANGUAGE:
         raise InvalidRequest(name, value, "the code of a language that the model was trained with")
     return value
+
+
+def _logit_bias(name: str, value: Any) -> tuple[str, ...]:
+    """A mapping of token ids to numbers, or such pairs as ID:NUMBER, as the latter."""
+    pairs = [f"{key}:{number}" for key, number in value.items()] if isinstance(value, Mapping) else value
+    if not isinstance(pairs, (list, tuple)) or len(pairs) > MOST_BIASES:
+        raise InvalidRequest(name, value, f"at most {MOST_BIASES} pairs of a token's id and a number")
+    biases = dict(_bias(name, pair) for pair in pairs)
+    if len(biases) < len(pairs):
+        raise InvalidRequest(name, value, "each token once")
+    return tuple(f"{token}:{number}" for token, number in biases.items())
+
+
+def _bias(name: str, pair: Any) -> tuple[int, float]:
+    found = BIAS.fullmatch(pair) if isinstance(pair, str) else None
+    try:
+        if found and abs(number := float(found[2])) <= LARGEST_BIAS:
+            return int(found[1]), number
+    except ValueError:
+        pass
+    allowed = f"a token's id and a number from -{LARGEST_BIAS} to {LARGEST_BIAS}, as {{50256: -100}} or 50256:-100"
+    raise InvalidRequest(name, pair, allowed)
+
+
+def logit_biases(setting: tuple[str, ...]) -> dict[int, float]:
+    """The checked value of `logit_bias` as numbers by token id."""
+    return {int(token): float(number) for token, _, number in (pair.partition(":") for pair in setting)}
 
 
 def setting(default: Value, dtype: str, check: Check, doc: str, scope: str = "", **others: Any) -> Value:
@@ -140,6 +197,13 @@ class Decoding:
     repetition_penalty: float = setting(
         1.0, "FP32", number(0.01, 100), "above 1: against tokens that were there before"
     )
+    frequency_penalty: float = setting(
+        0.0, "FP32", number(-2, 2), "taken from a token's logit for each time that it was generated"
+    )
+    presence_penalty: float = setting(0.0, "FP32", number(-2, 2), "taken from a token's logit once it was generated")
+    logit_bias: tuple[str, ...] = setting(
+        (), "STRING", _logit_bias, "added to the logits of single tokens: ID:NUMBER", is_keyed=True
+    )
     no_repeat_ngram_size: int = setting(
         0, "INT32", integer(0), "no sequence of this many tokens twice; 0: no such rule"
     )
@@ -178,6 +242,11 @@ class Texts:
         CHUNKS,
     )
     overlap: int = setting(1, "INT32", integer(0, 16), "sentences that two share", CHUNKS)
+    json_schema: Optional[Union[str, dict[str, Any]]] = setting(  # noqa: RUF009
+        None, "STRING", _json_schema, "the answer is JSON that this JSON schema allows", STRUCTURE
+    )
+    regex: Optional[str] = setting(None, "STRING", _grammar, "the answer as a whole matches this expression", STRUCTURE)
+    choices: tuple[str, ...] = setting((), "STRING", _choices_of, "the answer is one of these texts", STRUCTURE)
     source_lang: Optional[str] = setting(
         None, "STRING", _language, "the code of the text's language, the model's own: fra_Latn, fr_XX, fr", TRANSLATION
     )
@@ -228,8 +297,6 @@ BY_ALL_NAMES: Mapping[str, Setting] = {**SETTINGS, **{alias: SETTINGS[name] for 
 LISTS = frozenset(name for name, row in BY_ALL_NAMES.items() if row.is_list)
 # Those whose true and false are texts in a tensor, beside another value.
 FLAGS = frozenset(row.name for row in SETTINGS.values() if row.dtype == "STRING" and True in row.choices)
-# Settings of other servers that this engine lacks, which their clients send always: the values that change nothing.
-NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0}
 # Settings of transformers that this engine lacks, with the values that change nothing.
 LACKING: Mapping[str, tuple[Any, ...]] = {
     "diversity_penalty": (0,),
@@ -255,7 +322,9 @@ def from_text(name: str, value: Any) -> Any:
 
 
 def to_text(name: str, value: Any) -> Any:
-    """The value of a setting as its tensor has it: true and false as texts, where there is another value."""
+    """The value of a setting as its tensor has it: an object as JSON, true and false beside other values as texts."""
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if name in FLAGS and isinstance(value, bool) else value
 
 
@@ -267,9 +336,6 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in fields.items():
         if value is None:
-            continue
-        if name in NEUTRAL:
-            _refuse_effect(name, value)
             continue
         own = ALIASES.get(name, name)
         if own not in SETTINGS:
@@ -286,11 +352,6 @@ def _check(name: str, value: Any) -> Any:
     if name == "temperature" and type(value) in (int, float) and value == 0:
         return 0.0  # no sampling: callers of other servers write it so
     return SETTINGS[name].check(name, value)
-
-
-def _refuse_effect(name: str, value: Any) -> None:
-    if type(value) not in (int, float) or value != NEUTRAL[name]:
-        raise InvalidRequest(name, value, f"{NEUTRAL[name]}, as the engine lacks it; repetition_penalty is like it")
 
 
 def _unknown(name: str, value: Any) -> InvalidRequest:

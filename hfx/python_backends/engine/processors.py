@@ -1,7 +1,9 @@
 """What the settings do to scores before a token is chosen, where a sequence ends, and which tokens are forced.
 
-The rules are those of transformers (generation/logits_process.py, stopping_criteria.py). Their order matters only in
-that the penalty comes first, and forced tokens last. Nothing of the vocabulary's size is allocated.
+The rules are those of transformers (generation/logits_process.py, stopping_criteria.py), those of frequency_penalty,
+presence_penalty and logit_bias OpenAI's, which come after transformers' as a LogitsProcessor given to `generate` does.
+Their order matters only in that the penalty comes first, and forced tokens last. Nothing of the vocabulary's size is
+allocated.
 """
 
 from __future__ import annotations
@@ -12,29 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from .generation_settings import logit_biases
 from .request import FinishReason, Settings
 
 Array = NDArray[np.int64]
+Floats = NDArray[np.float32]
 
 NONE: Array = np.empty(0, np.int64)
 BANNED = np.float32(-np.inf)
+ROW_BITS = 40  # of a number that is a row and an id
 
 
 @dataclass(frozen=True, eq=False)
 class Edits:
     """What is to be done to the scores of one step.
 
-    `seen` [rows, n] are ids whose scores `penalty` makes worse; `everywhere` are ids that no row may choose; the pairs
-    of `banned` (rows, ids) are ids that one row may not.
+    `seen` [rows, n] are ids whose scores `penalty` makes worse. `lowered` are rows, ids and what is taken from the
+    scores there, `biases` ids and what is added to the scores of each row. `everywhere` are ids that no row may choose;
+    the pairs of `banned` (rows, ids) are ids that one row may not.
     """
 
     penalty: float = 1.0
     seen: Array | None = None
+    lowered: tuple[Array, Array, Floats] | None = None
+    biases: tuple[Array, Floats] | None = None
     everywhere: tuple[Array, ...] = ()
     banned: tuple[Array, Array] | None = None
 
     def __bool__(self) -> bool:
-        return self.seen is not None or bool(self.everywhere) or self.banned is not None
+        return self is not NOTHING
 
     def apply(self, scores: NDArray[np.float32]) -> None:
         """Do it to `scores` [rows, vocabulary], in place."""
@@ -42,6 +50,12 @@ class Edits:
             where = (np.arange(len(scores))[:, None], self.seen)
             picked = scores[where]
             scores[where] = np.where(picked < 0, picked * self.penalty, picked / self.penalty)
+        if self.lowered is not None:
+            rows, ids, amounts = self.lowered
+            scores[rows, ids] -= amounts
+        if self.biases is not None:
+            ids, amounts = self.biases
+            scores[:, ids] += amounts
         for ids in self.everywhere:
             scores[:, ids] = BANNED
         if self.banned is not None:
@@ -55,7 +69,11 @@ class Processors:
     """The edits of sequences that start with `start` tokens (a prompt, or an encoder-decoder's decoder prompt)."""
 
     def __init__(self, settings: Settings, start: int) -> None:
+        self._start = start
         self._penalty = settings.repetition_penalty
+        self._frequency, self._presence = settings.frequency_penalty, settings.presence_penalty
+        biases = logit_biases(settings.logit_bias)
+        self._biases = (_array(tuple(biases)), np.array([*biases.values()], np.float32)) if biases else None
         self._ngram = settings.no_repeat_ngram_size
         self._words = _BadWords(settings)
         self._always = _array(settings.suppress_ids, self._words.single)
@@ -71,9 +89,19 @@ class Processors:
         everywhere = self._everywhere(histories.shape[1])
         banned = self._banned(histories) if self._by_row else None
         seen = histories if self._penalty != 1.0 else None
-        if seen is None and not everywhere and banned is None:
+        lowered = self._lowered(histories[:, self._start :]) if self._frequency or self._presence else None
+        if seen is None and lowered is None and self._biases is None and not everywhere and banned is None:
             return NOTHING
-        return Edits(self._penalty, seen, everywhere, banned)
+        return Edits(self._penalty, seen, lowered, self._biases, everywhere, banned)
+
+    def _lowered(self, generated: Array) -> tuple[Array, Array, Floats] | None:
+        """OpenAI's penalties of the tokens in `generated` [rows, n]: what comes before does not count."""
+        if not generated.size:
+            return None
+        keys = generated + (np.arange(len(generated)) << ROW_BITS)[:, None]
+        keys, counts = np.unique(keys, return_counts=True)
+        amounts = counts.astype(np.float32) * np.float32(self._frequency) + np.float32(self._presence)
+        return keys >> ROW_BITS, keys & ((1 << ROW_BITS) - 1), amounts
 
     def _everywhere(self, length: int) -> tuple[Array, ...]:
         early = self._eos if length < self._eos_from else NONE

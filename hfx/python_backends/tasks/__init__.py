@@ -57,6 +57,8 @@ TASKS: Mapping[str, Task] = {
     "zero-shot-classification": Task(
         "label", required=("candidate_labels",), options={"top_k": int, "multi_label": bool}, nested=True
     ),
-    "text-ranking": Task("score", ("query", "text_input"), options={"raw_scores": bool, **PROMPTS}),
+    "text-ranking": Task(
+        "score", ("query", "text_input"), options={"raw_scores": bool, "apply_softmax": bool, **PROMPTS}
+    ),
     "fill-mask": Task("fills", options={"top_k": int, "targets": list}, of_masks=True),
 }

@@ -11,32 +11,42 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from .inputs import Tensors
-from .text_classification import ACTIVATIONS
+from .text_classification import ACTIVATIONS, softmax
 
-RAW_SCORES = "raw_scores"
+RAW_SCORES, APPLY_SOFTMAX = "raw_scores", "apply_softmax"
 
 
 class Postprocessor:
-    """logits [rows, 1] -> score FP32 [rows, 1]: the logit itself where `raw_scores` BOOL [rows, 1] is true."""
+    """logits [rows, labels] -> score FP32 [rows, labels], in the labels' order.
+
+    Where `raw_scores` BOOL [rows, 1] is true they are the logits, where `apply_softmax` BOOL [rows, 1] is, softmaxed
+    after their activation.
+    """
 
     required: tuple[str, ...] = ("logits",)
-    optional: tuple[str, ...] = (RAW_SCORES,)
+    optional: tuple[str, ...] = (RAW_SCORES, APPLY_SOFTMAX)
 
     def __init__(self, activation: str) -> None:
         self._activation = ACTIVATIONS[activation]
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json: activation (sigmoid, none)."""
+        """From settings.json: activation (sigmoid, softmax, none)."""
         return cls(settings["activation"])
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The score of each row. Raises InvalidInput unless there is one value of raw_scores a row, or none."""
+        """The scores of each row. Raises InvalidInput unless there is one value of an option a row, or none."""
         logits = tensors["logits"]
         scores = self._activation(logits)
         if RAW_SCORES in tensors:
-            raw = tensors[RAW_SCORES]
-            if raw.size != len(logits):
-                raise InvalidInput(f"{RAW_SCORES} must hold one value a row, not the shape {list(raw.shape)}")
-            scores = np.where(raw.reshape(-1, 1), logits, scores)
+            scores = np.where(_flags(RAW_SCORES, tensors), logits, scores)
+        if APPLY_SOFTMAX in tensors:
+            scores = np.where(_flags(APPLY_SOFTMAX, tensors), softmax(scores), scores)
         return {"score": scores}
+
+
+def _flags(name: str, tensors: Tensors) -> NDArray[np.bool_]:
+    flags = tensors[name]
+    if flags.size != len(tensors["logits"]):
+        raise InvalidInput(f"{name} must hold one value a row, not the shape {list(flags.shape)}")
+    return flags.reshape(-1, 1)

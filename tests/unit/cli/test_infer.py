@@ -16,7 +16,7 @@ from hfx.client import ModelMetadata, TensorMetadata
 from hfx.errors import UsageError
 from hfx.exporter.generation.folders import INPUTS as GENERATOR_INPUTS
 from hfx.names import Task
-from hfx.python_backends.engine.generation_settings import ALIASES, NEUTRAL
+from hfx.python_backends.engine.generation_settings import ALIASES
 from hfx.tasks import TASKS
 
 TENSORS = [
@@ -81,7 +81,7 @@ def test_every_option_of_generators_is_named_like_its_tensor() -> None:
 def test_every_setting_of_generators_is_an_option() -> None:
     options = {field.name for group in (EncoderOptions, GenerationOptions) for field in fields(group)}
     others = {"text_input", "stream", "timeout_ms", "return_num_input_tokens", "return_num_output_tokens"}
-    assert {each.name for each in GENERATOR_INPUTS} - options <= {*others, *ALIASES, *NEUTRAL}
+    assert {each.name for each in GENERATOR_INPUTS} - options <= {*others, *ALIASES}
 
 
 @pytest.mark.parametrize(

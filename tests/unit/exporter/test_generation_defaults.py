@@ -34,8 +34,13 @@ PROMPT = (5, 9, 17, 4)
 # Marian's and GPT-2's classes have ids near the ends of vocabularies of 58101 and 50257 tokens.
 FAMILIES = {
     "gpt2": 50257,
+    "gemma": 60,
     "llama": 60,
+    "mistral": 60,
+    "neox": 60,
+    "opt": 60,
     "qwen2": 60,
+    "qwen3": 60,
     "bart": 60,
     "mbart": 60,
     "m2m": 60,

@@ -22,7 +22,7 @@ from hfx.exporter.generation.measure import ROWS, Figures, Whole, measure_forced
 from hfx.exporter.generation.prompts import CHUNK, LongReader, Prompt, starts
 from hfx.exporter.generation.reference import Reference, Work, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
-from hfx.exporter.graph.blocks import DistanceBias, Net, Parameter, Rotary, Stack
+from hfx.exporter.graph.blocks import Attention, DistanceBias, Net, Parameter, Rotary, Stack
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.pipeline import make_plan
@@ -149,10 +149,15 @@ def without_rows(table: Parameter, first: int) -> Parameter:
 
 def zeroed(stack: Stack) -> Stack:
     """Without positions from the 96th on."""
-    if stack.rotary is not None:
-        return replace(stack, rotary=Rotary(*(without_rows(each, 96) for each in (stack.rotary.cos, stack.rotary.sin))))
-    assert stack.positions is not None
-    return replace(stack, positions=without_rows(stack.positions, 96))
+    if stack.positions is not None:
+        return replace(stack, positions=without_rows(stack.positions, 96))
+    return replace(stack, layers=tuple(replace(layer, attention=unturned(layer.attention)) for layer in stack.layers))
+
+
+def unturned(attention: Attention) -> Attention:
+    assert attention.rotary is not None
+    tables = (without_rows(each, 96) for each in (attention.rotary.cos, attention.rotary.sin))
+    return replace(attention, rotary=Rotary(*tables))
 
 
 def other_distances(stack: Stack) -> Stack:

@@ -82,7 +82,6 @@ def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architecture
     [
         ({"task": "mining"}, UsageError, "text-classification, token-classification"),
         ({"task": "zero-shot-classification"}, CheckpointUnsupported, "entailment"),
-        ({"task": "text-ranking"}, CheckpointUnsupported, "has one label; this checkpoint has 2"),
         *(({"precision": p, "device": d}, UsageError, "Choose|Add --device gpu") for p, d in
           (("fp16", "both"), ("fp16", "cpu"), ("int4", "both"), ("int4", "cpu"), ("", "cpu"), ("FP32", "cpu"))),
         ({"precision": "int8", "device": "gpu"}, UsageError, "int8 is for CPUs"),

@@ -292,6 +292,15 @@ def test_the_activation_is_that_which_cross_encoders_apply(
         (tmp_path / name).write_text(json.dumps(content))
     assert is_cross_encoder(tmp_path, config) is is_marked
     assert read_activation(tmp_path, config) == activation
+    if not is_marked:
+        assert read_activation(tmp_path, config, labels=3) == "none"
+
+
+def test_several_scores_may_be_softmaxed(tmp_path: Path) -> None:
+    config = {OLD: "torch.nn.modules.activation.Softmax"}
+    assert read_activation(tmp_path, config, labels=3) == "softmax"
+    with pytest.raises(CheckpointUnsupported, match="Softmax"):
+        read_activation(tmp_path, config)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,9 @@ def test_ids_and_scores_equal_transformers_for_random_settings(family: str, reno
         ids = [padded(completions[place].ids, settings, length) for place in known]
         assert ids == [expected.new_ids[place] for place in known], (prompt, settings)
         known_scores = [scores[place] for place in known]
-        np.testing.assert_allclose(known_scores, expected.sequences_scores[known], rtol=1e-5, err_msg=str(settings))
+        # A score near 0, of a nearly certain text, has the rounding of the log-probabilities that it is a sum of.
+        wanted = expected.sequences_scores[known]
+        np.testing.assert_allclose(known_scores, wanted, rtol=1e-5, atol=1e-6, err_msg=str(settings))
         assert (expected.sequences_scores > ERASED).nonzero().flatten().tolist() == known
         seen.update(completions[place].finish_reason for place in known)
     assert seen["stop"] > CASES / 3 and seen["length"] > CASES / 3, seen

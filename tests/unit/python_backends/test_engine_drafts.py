@@ -29,6 +29,7 @@ native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not bui
 FAMILIES = {
     "gpt2": {"n_positions": 256, "bos_token_id": 0, "eos_token_id": 1},
     "llama": {"max_position_embeddings": 256},
+    "mistral": {"max_position_embeddings": 256},
     "bart": {"max_position_embeddings": 256},
     "t5-gated": {"num_layers": 2, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
@@ -39,6 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "log-probabilities": {"log_probs": True, "top_log_probs": 3},
     "ends": {"eos_ids": (3, 7, 11), "min_tokens": 4},
     "edited": {"repetition_penalty": 1.1, "no_repeat_ngram_size": 6},
+    "penalties": {"frequency_penalty": 0.02, "presence_penalty": -0.1, "logit_bias": {40: 0.5}},
     "edited at times": {"no_repeat_ngram_size": 6},  # the argmax is enough until a sequence repeats itself
     "forced": {"forced_eos_id": 5, "forced_bos_id": 9},
     "sampled": {"do_sample": True, "top_k": 3, "temperature": 0.3, "seed": 4},

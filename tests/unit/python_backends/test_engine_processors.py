@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tests.rigs.torch_decoding import (
     FAMILIES,
     OTHER_END,
     PAD,
+    OpenAIPenalties,
     drive,
     one_step,
     random_settings,
@@ -38,6 +41,7 @@ def their_processors(settings: Settings, start: int) -> LogitsProcessorList:
             theirs.MinNewTokensLengthLogitsProcessor(start, settings.min_tokens, ends),
             theirs.SuppressTokensLogitsProcessor(settings.suppress_ids),
             theirs.SuppressTokensAtBeginLogitsProcessor(settings.begin_suppress_ids, begin),
+            OpenAIPenalties(settings, start),
         ]
     )
 
@@ -45,7 +49,10 @@ def their_processors(settings: Settings, start: int) -> LogitsProcessorList:
 @pytest.mark.parametrize("penalty", [1.0, 1.3, 0.6])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_edits_equal_transformers_processors_to_the_bit(penalty: float, size: int, rows: int) -> None:
+@pytest.mark.parametrize("openai", [{}, {"frequency_penalty": 0.7}, {"presence_penalty": -1.3, "logit_bias": {"8": 3}}])
+def test_edits_equal_transformers_processors_to_the_bit(
+    penalty: float, size: int, rows: int, openai: dict[str, Any]
+) -> None:
     random = np.random.default_rng(size)
     settings = Settings(
         min_tokens=3,
@@ -56,6 +63,7 @@ def test_edits_equal_transformers_processors_to_the_bit(penalty: float, size: in
         begin_suppress_ids=(5, 6),
         bad_words_ids=((2,), (7,), (4, 4), (1, 8), (0, 1, 8), (5, 5, 5, 5)),
         forced_bos_id=1,
+        **openai,
     )
     for start in (1, 2, 5):
         ours, expected = Processors(settings, start), their_processors(settings, start)

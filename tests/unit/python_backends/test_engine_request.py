@@ -29,6 +29,9 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("top_p", 1.01, "0 to 1"),
     ("min_p", 2, "0 to 1"),
     ("repetition_penalty", 0.0, "0.01 to 100"),
+    ("frequency_penalty", 2.01, "-2 to 2"),
+    ("presence_penalty", -3, "-2 to 2"),
+    ("logit_bias", {"5": 101}, "-100 to 100"),
     ("no_repeat_ngram_size", -1, "at least 0"),
     ("length_penalty", 11, "-10 to 10"),
     ("early_stopping", "always", "'never'"),
@@ -47,6 +50,7 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("stop_sequences", "stop", "lists of token ids"),
     ("stop_sequences", (("a",),), "token ids"),
     ("log_probs", 3, "true or false"),
+    ("new_matcher", "[a-z]+", "what makes a Matcher"),
     ("top_log_probs", 21, "a whole number from 0 to 20"),
 )
 

@@ -68,13 +68,15 @@ def test_long_texts_are_cut_for_an_encoder_and_refused_for_a_decoder_by_default(
 def test_every_field_can_be_set() -> None:
     values: dict[str, Any] = {
         "max_tokens": 9, "min_tokens": 3, "num_beams": 2, "num_return_sequences": 2, "do_sample": False, "seed": 2**63,
-        "repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "length_penalty": 0.5, "early_stopping": "never",
+        "repetition_penalty": 1.2, "frequency_penalty": 0.5, "presence_penalty": -2.0, "logit_bias": ("5:1.0",),
+        "no_repeat_ngram_size": 2, "length_penalty": 0.5, "early_stopping": "never",
     }  # fmt: skip
     sampling = dict.fromkeys(of_scope(SAMPLING), 0.5) | {"top_k": 5}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
     tokens = {"logprobs": 3, "add_special_tokens": False}
     languages = {"source_lang": "fr", "target_lang": "de"}
-    assert {*values, *sampling, *texts, *tokens, *languages} == {*SETTINGS}
+    forms = {"json_schema": '{"type": "object"}', "regex": "[a-z]+", "choices": ("yes", "no")}
+    assert {*values, *sampling, *texts, *tokens, *languages, *forms} == {*SETTINGS}
     beams, sampled = chosen(values), chosen(sampling)
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling
@@ -82,6 +84,7 @@ def test_every_field_can_be_set() -> None:
     assert (choices.returns_tokens, choices.log_probs, choices.top_log_probs) == (True, True, 3)
     choices = chosen(texts, max_source=32)
     assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
+    assert {name: getattr(chosen({name: value}), name) for name, value in forms.items()} == forms
     translator = {"ids": {"fr": 5, "de": 6}, "source_index": 0, "target": "forced_bos_token_id"}
     choices = chosen(languages, max_source=32, languages=translator)
     assert (choices.source_id, choices.forced_bos_id) == (5, 6)
@@ -94,9 +97,15 @@ def test_names_of_other_servers_are_taken() -> None:
     assert (choices.num_beams, choices.max_tokens, choices.stop_words) == (3, 7, ("one",))
 
 
-def test_penalties_that_the_engine_lacks_may_be_zero() -> None:
-    assert chosen({"frequency_penalty": 0.0, "presence_penalty": 0}) == chosen({})
-    assert refusal({"presence_penalty": 0.5}).field == "presence_penalty"
+def test_clients_may_send_penalties_that_do_nothing() -> None:
+    assert chosen({"frequency_penalty": 0.0, "presence_penalty": 0, "logit_bias": {}}) == chosen({})
+
+
+def test_biases_are_a_mapping_or_a_list_of_pairs() -> None:
+    pairs = ("50256:-100.0", "7:0.5")
+    for given in ({"50256": -100, "7": 0.5}, {50256: -100.0, 7: 0.5}, ["50256:-100", "7:5e-1"], pairs):
+        assert chosen({"logit_bias": given}).logit_bias == pairs
+    assert chosen({"logit_bias": "7:0.5"}).logit_bias == pairs[1:]
 
 
 def test_a_value_of_sampling_that_changes_nothing_goes_with_beams() -> None:
@@ -139,6 +148,12 @@ def test_none_is_not_set() -> None:
         ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", False), ("top_k", -1),
         ("top_k", 2.5), ("top_p", -0.1), ("top_p", 1.1), ("min_p", -0.5), ("seed", -1), ("seed", 2**64),
         ("repetition_penalty", 0), ("repetition_penalty", 101.0), ("no_repeat_ngram_size", -1),
+        ("frequency_penalty", 2.1), ("frequency_penalty", "1"), ("presence_penalty", float("nan")),
+        ("logit_bias", 5), ("logit_bias", {"the": 1}), ("logit_bias", {"5": "much"}), ("logit_bias", {"5": 100.5}),
+        ("logit_bias", {"5": None}), ("logit_bias", {"5": float("nan")}), ("logit_bias", {"5": True}),
+        ("logit_bias", {"-5": 1}), ("logit_bias", {"5": {}}), ("logit_bias", {"5": 1, "05": 2}),
+        ("logit_bias", ["5"]), ("logit_bias", ["5:1:2"]), ("logit_bias", [5]), ("logit_bias", ["٥:1"]),
+        ("logit_bias", dict.fromkeys(range(1025), 1)), ("logit_bias", {"9" * 100_000: 1}),
         ("length_penalty", 10.5), ("length_penalty", float("inf")), ("early_stopping", "yes"), ("early_stopping", ""),
         ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
         ("stop_words", [3]), ("return_log_probs", "true"), ("logprobs", 21), ("logprobs", -1), ("logprobs", True),

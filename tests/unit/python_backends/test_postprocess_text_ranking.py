@@ -27,5 +27,9 @@ def test_each_row_has_its_own_raw_scores(tmp_path: Path) -> None:
     raw = np.array([[True], [False], [False], [True]])
     answer = ranking.answer({"logits": LOGITS, "raw_scores": raw})["score"]
     assert np.array_equal(answer, np.where(raw, LOGITS, scores)) and answer.dtype == np.float32
+    softmaxed = ranking.answer({"logits": LOGITS[:2].T, "apply_softmax": np.array([[True]])})["score"]
+    np.testing.assert_allclose(softmaxed, torch.tensor(LOGITS[:2].T).sigmoid().softmax(-1), rtol=1e-6)
+    with pytest.raises(InvalidInput, match="apply_softmax"):
+        ranking.answer({"logits": LOGITS, "apply_softmax": raw[:2]})
     with pytest.raises(InvalidInput, match="raw_scores"):
         ranking.answer({"logits": LOGITS, "raw_scores": raw[:2]})

@@ -1,0 +1,94 @@
+"""vLLM's API for scores of pairs of texts: POST /score. Its other paths are those of OpenAI's API and Jina's.
+
+Source: vLLM's entrypoints (pooling/scoring), 2026.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hfx.client import calls
+from hfx.front.answers import cosine_pairs
+from hfx.front.catalog import ServedModel
+from hfx.front.dialect import Dialect, DialectRequest, routes
+from hfx.front.dialects.jina import reranker
+from hfx.front.dialects.openai import error
+from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, texts
+from hfx.front.refusals import Refusal, dumped
+from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
+from hfx.names import Task
+
+# The two sides of the pairs, by any of these names.
+SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+TEXT_FIELDS = tuple(dict.fromkeys(name for names in SIDES for name in names))
+# Fields that no model here has: the values that change nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {"truncate_prompt_tokens": (-1,), "priority": (0,)}
+Pairs = Sequence[tuple[str, str]]
+
+
+async def score(request: DialectRequest) -> bytes:
+    """POST /score: a score for each pair, of a re-ranker or, as the cosine of two vectors, of an embedder."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, BODY["properties"])
+    refuse_unsupported(fields, NEUTRAL)
+    model = await reranker(request, fields, Task.TEXT_RANKING, Task.FEATURE_EXTRACTION)
+    pairs = _pairs(fields)
+    raw = not flag(fields, "use_activation", True)
+    if model.task is Task.TEXT_RANKING:
+        scores = await _ranked(request, model, pairs, raw)
+    elif raw:
+        raise Refusal(400, "use_activation is false: cosines have no activation. Leave it out.", param="use_activation")
+    else:
+        scores = await _similar(request, model, pairs)
+    data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]
+    head = {"id": f"score-{request.id}", "object": "list", "created": int(time.time()), "model": model.name}
+    return dumped({**head, "data": data})
+
+
+async def _ranked(request: DialectRequest, model: ServedModel, pairs: Pairs, raw: bool) -> list[float]:
+    """The scores as the checkpoint has them, or its logits."""
+    sent = [calls.rank(model.name, query, raw or None)((index, each)) for index, (query, each) in enumerate(pairs)]
+    return [rank.score for rank in await request.inference.rows(model, sent)]
+
+
+async def _similar(request: DialectRequest, model: ServedModel, pairs: Pairs) -> list[float]:
+    different = list(dict.fromkeys(text for pair in pairs for text in pair))
+    call = calls.embed(model.name)
+    results = await request.inference.rows(model, [call(text) for text in different])
+    vectors = {text: result.vector for text, result in zip(different, results, strict=True)}
+    return cosine_pairs(*(np.stack([vectors[text] for text in side]) for side in zip(*pairs, strict=True)))
+
+
+def _pairs(fields: Fields) -> Pairs:
+    """One text with each of the other side, or as many on both sides. Raises Refusal (400, 413)."""
+    sent = [name for name in TEXT_FIELDS if fields.get(name) is not None]
+    if tuple(sent) not in SIDES:
+        message = f"The texts are in {' and '.join(sent) or 'no field'}. Send text_1 and text_2."
+        raise Refusal(400, message, param="text_1")
+    first, second = (texts(fields[name], name) for name in sent)
+    if len(first) not in (1, len(second)):
+        message = f"There are {len(first)} texts in {sent[0]} and {len(second)} in {sent[1]}."
+        raise Refusal(400, f"{message} Send one of the first, or as many of both.", param=sent[0])
+    return [*zip(first * len(second) if len(first) == 1 else first, second, strict=True)]
+
+
+BODY = body(
+    "",
+    model=TEXT,
+    **dict.fromkeys(TEXT_FIELDS, TEXTS),
+    use_activation=BOOLEAN,
+    truncate_prompt_tokens=WHOLE,
+    priority=WHOLE,
+)
+DIALECT = Dialect(
+    "vllm",
+    (
+        *routes("POST", "score", score, "Scores of pairs of texts.", BODY),
+        *routes("POST", "v1/score", score, "Scores of pairs of texts.", BODY),
+    ),
+    error,
+)

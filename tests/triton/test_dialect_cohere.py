@@ -1,0 +1,87 @@
+"""Cohere's own clients, of both versions of its API, against `hfx serve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hfx.client import Client
+from tests.rigs.dialect_calls import API_KEY, RANKER, call
+from tests.rigs.serve_process import ServeProcess
+
+if TYPE_CHECKING:  # it takes seconds to import
+    import cohere
+
+pytestmark = pytest.mark.triton
+QUERY = "a cat?"
+DOCUMENTS = [f"the cat {'sat ' * count}" for count in range(5)]
+
+
+@pytest.fixture(scope="module")
+def second(dialects: ServeProcess) -> cohere.ClientV2:
+    import cohere
+
+    return cohere.ClientV2(API_KEY, base_url=dialects.http_url)
+
+
+@pytest.mark.parametrize("below", ["", f"/models/{RANKER}"])
+def test_the_second_version_ranks_documents(below: str, dialects: ServeProcess, grpc: Client) -> None:
+    import cohere
+
+    expected = [(each.index, each.score) for each in grpc.rank(RANKER, QUERY, DOCUMENTS)]
+    client = cohere.ClientV2(API_KEY, base_url=dialects.http_url + below)
+    answer = client.rerank(model=RANKER, query=QUERY, documents=DOCUMENTS)
+    assert [(each.index, each.relevance_score) for each in answer.results] == expected and answer.id
+    answer = client.rerank(model=RANKER, query=QUERY, documents=DOCUMENTS, top_n=2, max_tokens_per_doc=4096)
+    assert [(each.index, each.relevance_score) for each in answer.results] == expected[:2]
+
+
+def test_the_first_version_ranks_documents_and_returns_them(dialects: ServeProcess, grpc: Client) -> None:
+    import cohere
+
+    expected = [(each.index, each.score) for each in grpc.rank(RANKER, QUERY, DOCUMENTS)]
+    client = cohere.Client(API_KEY, base_url=dialects.http_url)
+    objects: Any = [{"text": DOCUMENTS[0], "title": "short"}, *DOCUMENTS[1:]]
+    answer = client.rerank(model=RANKER, query=QUERY, documents=objects, rank_fields=["text"], max_chunks_per_doc=1)
+    assert [(each.index, each.relevance_score) for each in answer.results] == expected
+    assert [each.document and each.document.text for each in answer.results] == [DOCUMENTS[i] for i, _ in expected]
+    [titled] = [each.document for each in answer.results if each.index == 0]
+    assert titled and titled.model_dump()["title"] == "short"
+    answer = client.rerank(model=RANKER, query=QUERY, documents=DOCUMENTS, top_n=1, return_documents=False)
+    assert [(each.index, each.document) for each in answer.results] == [(expected[0][0], None)]
+
+
+def test_the_clients_errors_are_its_own_classes(second: cohere.ClientV2, dialects: ServeProcess) -> None:
+    import cohere
+
+    with pytest.raises(cohere.NotFoundError, match="no model"):
+        second.rerank(model="nothing", query=QUERY, documents=DOCUMENTS)
+    with pytest.raises(cohere.BadRequestError, match="text-ranking"):
+        second.rerank(model="sentiment-fp32", query=QUERY, documents=DOCUMENTS)
+    with pytest.raises(cohere.UnauthorizedError):
+        cohere.ClientV2("another", base_url=dialects.http_url).rerank(model=RANKER, query=QUERY, documents=DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/v2/rerank", {"documents": []}, 400),
+        ("/v2/rerank", {"documents": QUERY}, 400),
+        ("/v2/rerank", {"documents": [{"text": "a"}]}, 400),  # of the first version alone
+        ("/v2/rerank", {"documents": ["\ud800"]}, 400),
+        ("/v2/rerank", {"documents": ["a"] * 3000}, 413),
+        ("/v2/rerank", {"query": None}, 400),
+        ("/v2/rerank", {"top_n": 0}, 400),
+        ("/v2/rerank", {"top_n": 1.5}, 400),
+        ("/v2/rerank", {"max_tokens_per_doc": 4}, 400),
+        ("/v2/rerank", {"relevant_spans": {"enabled": True}}, 400),
+        ("/v2/rerank", {"return_documents": True}, 400),
+        ("/v1/rerank", {"max_chunks_per_doc": 3}, 400),
+        ("/v1/rerank", {"rank_fields": ["title", "text"]}, 400),
+    ],
+)
+def test_a_mistake_has_its_form(path: str, fields: dict[str, Any], status: int, dialects: ServeProcess) -> None:
+    body = {"model": RANKER, "query": QUERY, "documents": DOCUMENTS, **fields}
+    answered, _, answer = call(dialects, path, body)
+    assert (answered, list(answer)) == (status, ["message" if path == "/v2/rerank" else "detail"]), answer

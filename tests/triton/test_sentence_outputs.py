@@ -1,0 +1,174 @@
+"""What sentence-transformers' other models give, through `hfx serve`: scores of several labels, sparse vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hfx.batch.models import Repository, open_model
+from hfx.batch.rows import labels_of
+from hfx.cli import main
+from hfx.client import Client
+from hfx.errors import UsageError
+from tests.rigs.dialect_calls import call
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import (
+    TEXTS,
+    Recipe,
+    pooling,
+    splade,
+    write_cross_encoder,
+    write_embedder,
+    write_sparse_encoder,
+)
+from tests.rigs.serve_process import ServeProcess, serving
+
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
+
+PAIRS, LABELS = "pairs", 3
+SPARSE, DENSE = "sparse", "dense"
+SHORT = list(TEXTS[:6])
+SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
+    """The library's models, and where they are saved."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE)}
+    prompted = {"prompts": {"query": "the dog: "}}
+    made = {
+        PAIRS: write_cross_encoder(folders[PAIRS], Recipe((), prompted), LABELS),
+        SPARSE: write_sparse_encoder(folders[SPARSE], Recipe((splade(),))),
+        DENSE: write_embedder(folders[DENSE], Recipe((pooling("mean"),))),
+    }
+    return {name: (model, folders[name] / "model") for name, model in made.items()}
+
+
+@pytest.fixture(scope="module")
+def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    for name, (_, checkpoint) in references.items():
+        export_checkpoint(checkpoint, folder, name=name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> Iterator[ServeProcess]:
+    with serving(repository) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc_url", "http_url"])
+def client(request: pytest.FixtureRequest, served: ServeProcess) -> Iterator[Client]:
+    with Client(served.ready[request.param]) as opened:
+        yield opened
+
+
+def predicted(references: dict[str, Any], **options: Any) -> Any:
+    return np.array([references[PAIRS][0].predict([pair], **options)[0] for pair in SCORED])
+
+
+def test_predict_has_the_scores_of_the_library(client: Client, references: dict[str, Any]) -> None:
+    found = client.predict(PAIRS, SCORED)
+    np.testing.assert_allclose(found, predicted(references), rtol=1e-5, atol=1e-5)
+    softmaxed = client.predict(PAIRS, SCORED, apply_softmax=True, prompt_name="query")
+    expected = predicted(references, apply_softmax=True, prompt_name="query")
+    np.testing.assert_allclose(softmaxed, expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(np.concatenate([client.predict(PAIRS, [pair]) for pair in SCORED]), found)
+    assert client.predict(PAIRS, []).shape == (0, LABELS)
+    with pytest.raises(UsageError, match="3 labels"):
+        client.rank(PAIRS, "a", ["b"])
+    with pytest.raises(UsageError, match="no pair"):
+        client.predict(PAIRS, ["ab"])  # type: ignore[list-item]
+
+
+def test_other_apis_have_labels(served: ServeProcess, references: dict[str, Any]) -> None:
+    raw, softmaxed = predicted(references), predicted(references, apply_softmax=True)
+    pairs = [list(pair) for pair in SCORED]
+    status, _, answer = call(served, f"/models/{PAIRS}/predict", {"inputs": pairs})
+    assert status == 200
+    for row, scores in zip(answer, softmaxed, strict=True):
+        assert [each["label"] for each in row] == [f"LABEL_{at}" for at in np.argsort(-scores)]
+        assert [each["score"] for each in row] == pytest.approx(np.sort(scores)[::-1], abs=1e-5)
+    _, _, one = call(served, f"/models/{PAIRS}/predict", {"inputs": pairs[0], "raw_scores": True})
+    assert [each["score"] for each in one] == pytest.approx(np.sort(raw[0])[::-1], abs=1e-5)
+    body = {"inputs": {"query": SCORED[0][0], "texts": [SCORED[0][1]]}}
+    assert call(served, f"/models/{PAIRS}", body)[2] == [one]
+    prompted = torch.tensor(references[PAIRS][0].predict(SCORED[:1], prompt_name="query")[0])
+    [row] = call(served, f"/models/{PAIRS}", {**body, "parameters": {"prompt_name": "query"}})[2]
+    assert [each["score"] for each in row] == pytest.approx(prompted.sort(descending=True)[0].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("rerank", {"query": "a", "texts": ["b"]}, 422),
+        ("v1/rerank", {"query": "a", "documents": ["b"]}, 400),
+        ("v2/rerank", {"query": "a", "documents": ["b"]}, 400),
+        ("score", {"text_1": "a", "text_2": "b"}, 400),
+        ("predict", {"inputs": "a"}, 422),
+        ("predict", {"inputs": []}, 400),
+        ("predict", {"inputs": [["a", "b", "c"]]}, 422),
+        ("predict", {"inputs": [["a", "b"], "c"]}, 422),
+        ("predict", {"inputs": ["a", 3]}, 422),
+    ],
+)
+def test_what_ranks_nothing_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:
+    answered, _, answer = call(served, f"/models/{PAIRS}/{path}", body)
+    assert answered == status, answer
+
+
+def test_the_command_line_has_all_scores(
+    repository: Path, references: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["infer", PAIRS, SCORED[0][1], "--query", SCORED[0][0], "--local", "--repository", str(repository)]
+    assert main([*command, "--apply-softmax", "--json"]) == 0
+    expected = predicted(references, apply_softmax=True)[0]
+    assert json.loads(capsys.readouterr().out)["results"][0]["score"] == pytest.approx(expected, abs=1e-5)
+    assert main(command) == 0
+    assert len(capsys.readouterr().out.split()) >= LABELS
+
+
+@pytest.mark.parametrize("path", ["/embed_sparse", f"/models/{SPARSE}/embed_sparse"])
+def test_sparse_vectors_have_what_is_not_0(
+    path: str, client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
+    model = references[SPARSE][0]
+    expected = np.stack([model.encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in SHORT])
+    vectors = client.embed(SPARSE, SHORT)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    status, _, answer = call(served, path, {"inputs": SHORT, "truncate": True})
+    assert status == 200 and any(len(row) < expected.shape[1] for row in answer)
+    for row, vector in zip(answer, vectors, strict=True):
+        assert [each["index"] for each in row] == np.flatnonzero(vector).tolist()
+        assert [each["value"] for each in row] == vector[vector != 0].tolist()
+    assert call(served, path, {"inputs": SHORT[0]})[2] == answer[:1]
+    assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (f"/models/{DENSE}/embed_sparse", {"inputs": SHORT}, 424),
+        (f"/models/{PAIRS}/embed_sparse", {"inputs": SHORT}, 424),
+        ("/embed_sparse", {"inputs": []}, 400),
+        ("/embed_sparse", {"inputs": 3}, 422),
+        ("/embed_sparse", {"inputs": TEXTS[6]}, 413),
+        ("/embed_sparse", {"inputs": SHORT, "normalize": True}, 422),
+        ("/embed_sparse", {"inputs": ["a"] * 600}, 413),
+    ],
+)
+def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:
+    answered, _, answer = call(served, path, body)
+    assert answered == status, answer
+
+
+def test_batch_jobs_have_one_score_a_row(repository: Path) -> None:
+    with open_model(PAIRS, Repository(repository)) as model, pytest.raises(UsageError, match="several labels"):
+        labels_of(model, {})
