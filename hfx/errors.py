@@ -186,13 +186,13 @@ class LintFailed(HfxError):
 
 
 class JobError(HfxError):
-    """A batch job can't go on as requested: its folder is locked, damaged, incomplete, or made for something else."""
+    """A batch job can't continue as requested: its folder is locked, damaged, incomplete, or made for something else."""
 
     exit_code = 2
 
 
 class InputChanged(JobError):
-    """An input of a batch job is not what it was when the job was planned."""
+    """An input of a batch job has changed since the job was planned."""
 
 
 class ModelChanged(JobError):
