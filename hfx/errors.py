@@ -186,7 +186,7 @@ class LintFailed(HfxError):
 
 
 class JobError(HfxError):
-    """A batch job can't continue as requested: its folder is locked, damaged, incomplete, or made for something else."""
+    """A batch job can't continue: its folder is locked, damaged, incomplete, or made for something else."""
 
     exit_code = 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import ssl
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from typer import Option
 
 from hfx.errors import UsageError
+from hfx.extras import install_command
 
 if TYPE_CHECKING:
     from hfx.front.settings import Settings, Tls
@@ -108,6 +110,7 @@ class ServeOptions:
 
 
 MIB = 1 << 20
+ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 HOST = re.compile(r"\*|[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
@@ -164,6 +167,14 @@ class FrontOptions:
         Literal["text", "json"] | None,
         Option(help="A line on stderr for each HTTP request, as text or as an object in JSON."),
     ] = None
+    otlp_endpoint: Annotated[
+        str,
+        Option(
+            envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+            help="Send traces of requests to this OpenTelemetry collector, such as http://127.0.0.1:4318.",
+            metavar="URL",
+        ),
+    ] = ""
     scrape_port: Annotated[
         int,
         Option(
@@ -200,11 +211,24 @@ class FrontOptions:
         for name in self.allowed_hosts:
             if not HOST.fullmatch(name):
                 raise UsageError(f"{name!r} is not the name of a host.", "Give it without http:// and without a port.")
+        self._check_traces()
         for origin in self.cors_origins:
             if not ORIGIN.fullmatch(origin):
                 raise UsageError(
                     f"{origin!r} is not the origin of web pages.", "Give it as http://HOST:PORT, without a path."
                 )
+
+    def _check_traces(self) -> None:
+        if self.otlp_endpoint and not ENDPOINT.fullmatch(self.otlp_endpoint):
+            raise UsageError(
+                f"{self.otlp_endpoint!r} is not the address of an OpenTelemetry collector.",
+                "Give it as http://HOST:PORT, where the collector takes OTLP over HTTP (port 4318).",
+            )
+        if self.otlp_endpoint and not _has_exporter():
+            raise UsageError(
+                "Traces need opentelemetry-exporter-otlp-proto-http, which this environment has not.",
+                f"Run: {install_command('traces')}",
+            )
 
     def settings(self, repository: Path) -> Settings:
         """The settings of a front of `repository`. Raises UsageError for files that can't be used."""
@@ -215,6 +239,7 @@ class FrontOptions:
             tls=self.tls,
             key_file=self.key_file,
             access_log=self.access_log or "",
+            otlp_endpoint=self.otlp_endpoint,
             repository=str(repository.absolute()),
             playground=not self.no_playground,
             hosts=self.allowed_hosts,
@@ -266,3 +291,10 @@ class FrontOptions:
                 "Give --api-key-file (HFX_API_KEY_FILE), or --tls-client-ca with --tls-cert and --tls-key; --insecure "
                 "(HFX_INSECURE=1) where you trust the network, as with a container's port published at 127.0.0.1 only.",
             )
+
+
+def _has_exporter() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False

@@ -129,6 +129,7 @@ class Server(uvicorn.Server):
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
+        await asyncio.to_thread(self.config.app.traces.flush)  # type: ignore[union-attr]
 
 
 def _tls_options(tls: Tls | None) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from hfx.front.refusals import RETRY, Header, Refusal, overloaded
 from hfx.front.response import LINES, REQUEST_ID, AccessLog, Response, Send
 from hfx.front.routes import METRICS, endpoint, named
 from hfx.front.settings import Limits, Settings, State
+from hfx.front.traces import Tracer, Untraced
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 
 # What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
-FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
+FORWARDED = {b"accept-encoding"}
 CLOSE: Header = (b"connection", b"close")
 SINGLE = {
     b"host", b"origin", b"content-length", b"transfer-encoding", b"content-encoding", b"authorization", HEAD_LENGTH,
@@ -73,6 +74,7 @@ class App:
         self.state = State()  # by `hfx serve` (__main__.py)
         self.metrics = Metrics(settings.started)
         self.keys = ApiKeys(settings.key_file)
+        self.traces = Tracer(settings.otlp_endpoint) if settings.otlp_endpoint else Untraced()
         self._access_log = AccessLog(LINES[settings.access_log]) if settings.access_log else None
         self._id_prefix = secrets.token_hex(4).encode()
         self._id_numbers = itertools.count(1)
@@ -98,6 +100,8 @@ class App:
         finally:
             response.caller.spend(response.input_tokens + response.output_tokens)
             self.metrics.add(response)
+            if response.trace:
+                response.trace.end(scope, response)
             if self._access_log:
                 self._access_log.add(scope, response)
 
@@ -105,6 +109,7 @@ class App:
         target = None
         try:
             headers = _single_headers(scope["headers"])
+            response.trace = self.traces.begin(headers)
             response.headers += self._check_page(scope, headers)
             check_media_type(scope["method"], headers)
             if (allowed := preflight(scope["method"], headers)) is not None:
@@ -172,7 +177,7 @@ class App:
             await self._read(client, size, refuse_cancellation, body[:size])
             is_metrics = path == METRICS
             sent = (self._metrics if is_metrics else self._upstream).sent(
-                method, path, body, _forwarded(headers, part, head_length), client
+                method, path, body, _forwarded(headers, part, head_length, response), client
             )
             await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"")
 
@@ -253,9 +258,10 @@ class App:
             return await asyncio.to_thread(read, *arguments)
 
 
-def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | None) -> list[Header]:
+def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | None, response: Response) -> list[Header]:
     """The headers that go on to Triton."""
     forwarded = [(name, value) for name, value in headers.items() if name in FORWARDED]
+    forwarded += response.trace.headers if response.trace else ()
     if head_length is not None:
         forwarded.append((HEAD_LENGTH, head_length))
     if part == b"generate_stream":

@@ -39,12 +39,15 @@ class Inference:
     """Models behind `upstream` for `client`, whose leaving closes the connections that work for it.
 
     `model` is the one that was called last, `input_tokens` and `output_tokens` are those of all texts so far: generated
-    ones, and others that were counted.
+    ones, and others that were counted. `trace` are the headers by which Triton goes on with a trace.
     """
 
-    def __init__(self, upstream: Upstream, catalog: Catalog, client: ClientConnection) -> None:
+    def __init__(
+        self, upstream: Upstream, catalog: Catalog, client: ClientConnection, trace: Sequence[Header] = ()
+    ) -> None:
         self._upstream = upstream
         self._client = client
+        self._trace = trace
         self.catalog = catalog
         self.model = ""
         self.input_tokens = self.output_tokens = 0
@@ -118,7 +121,7 @@ class Inference:
         rows = [to_tensors(call.values, model.metadata.input_types) for call in batch]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         body, headers = tensors.encode_infer("", inputs)
-        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode())]
+        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode()), *self._trace]
         path = f"/v2/models/{quote(model.name, safe='')}/infer"
         async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
             content = await _read_all(connection)
@@ -141,7 +144,9 @@ class Inference:
         engine = f"/v2/models/{quote(model.name, safe='')}{STREAM_SUFFIX}"
         complete = False
         try:
-            async with _opened(self._upstream, self._client, b"POST", engine + path, body, headers) as connection:
+            async with _opened(
+                self._upstream, self._client, b"POST", engine + path, body, [*headers, *self._trace]
+            ) as connection:
                 yield connection
                 complete = connection.complete
         finally:

@@ -14,6 +14,7 @@ from typing import Any
 from hfx.front.keys import ANYONE, Caller
 from hfx.front.metrics import reason_of
 from hfx.front.refusals import Header, Refusal, dumped, json_head
+from hfx.front.traces import Passed, Trace
 
 REQUEST_ID = b"x-request-id"
 NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not take JSON for a page
@@ -40,6 +41,7 @@ class Response:
         self.input_tokens = self.output_tokens = 0
         self.route = self.model = self.refusal = ""
         self.caller: Caller = ANYONE
+        self.trace: Trace | Passed | None = None
         self.broken = False
 
     @property

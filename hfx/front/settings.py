@@ -93,10 +93,11 @@ class Settings:
 
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
     are. `key_file` holds an API key in each line; empty: none asked. `access_log` is text or json; empty: none.
-    `repository` is the folder of the served models, where their tokenizers are; empty: they can't be had. `playground`
-    is whether GET / answers a page to try them on. `hosts` are the names that a request's `Host` may have (none: any),
-    `origins` those of foreign web pages. `started` is when the server was, in seconds since 1970. `scraper` is another
-    listening socket, for /metrics and /health alone, without a key and without TLS; -1: none.
+    `otlp_endpoint` is where spans are sent; empty: nowhere. `repository` is the folder of the served models, where
+    their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on. `hosts`
+    are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
+    the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
+    without a key and without TLS; -1: none.
     """
 
     listener: int = -1
@@ -107,6 +108,7 @@ class Settings:
     key_file: str = ""
     tls: Tls | None = None
     access_log: str = ""
+    otlp_endpoint: str = ""
     repository: str = ""
     playground: bool = True
     hosts: Sequence[str] = ()

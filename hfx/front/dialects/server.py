@@ -84,7 +84,7 @@ class DialectServer:
 
     async def answer(self, target: Target, content: Any, client: ClientConnection, response: Response) -> None:
         """Answer a request with the JSON `content`. Raises Refusal, unless the answer has begun."""
-        inference = Inference(self._upstream, self._catalog, client)
+        inference = Inference(self._upstream, self._catalog, client, response.trace.headers if response.trace else ())
         request = DialectRequest(
             target.model,
             content,

@@ -35,7 +35,7 @@ def test_every_environment_variable_is_documented() -> None:
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".cpp", ".j2", ".js")]
     read = {name for text in texts for name in re.findall(r"""["'](HFX_[A-Z_]+)["']""", text)}
     named = [name for name, *_ in (*environment.option_variables(), *environment.OTHERS, *environment.TESTS)]
-    assert read == set(named) and len(named) == len(set(named))
+    assert read == {name for name in named if name.startswith("HFX_")} and len(named) == len(set(named))
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
