@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -34,26 +35,18 @@ def main() -> int:
 
 
 def summary(results: Mapping[str, Figures]) -> str:
-    """Requests a second of hfx, how many times those of each peer, and the goals that are missed."""
+    """How many goals are met, and those that are missed."""
     if not results:
         return NONE
-    peers = list(dict.fromkeys(way for each in results.values() for way in each.ways() if not way.startswith("hfx")))
-    rows = [
-        (name, case, f"{number(figures.median(HFX, case, PACE))}/s",
-         *(number(figures.ratio((HFX, case, PACE), (peer, case, PACE))) for peer in peers))
-        for name, figures in results.items() for case in figures.cases(PACE)
-    ]  # fmt: skip
     goals = [goal.judge(results[name]) for name in results for goal in SCENARIOS[name].goals]
     missed = [f"- {words}: {number(value)}" for words, value, met in goals if met is False]
     stamp = next(iter(results.values())).stamp
     text = (
-        f"`make bench`, {stamp['processor']}, {stamp['cores']} cores; `make bench-docs` writes this section. Above 1, "
-        "hfx answers more requests a second than the peer. Every median: [Scenarios](perf-scenarios.md)."
+        f"`make bench`, {stamp['processor']}, {stamp['cores']} cores; `make bench-docs` writes this section. "
+        "Medians and ratios of every load: [Scenarios](perf-scenarios.md)."
     )
-    columns = ("scenario", "load", "hfx int8, requests", *(f"hfx / {peer}" for peer in peers))
-    body = table("", columns, rows).split("\n", 2)[2]
     verdict = f"{sum(met is True for *_, met in goals)} of {len(goals)} goals are met."
-    return "\n".join([_wrapped(text), "", body, *([f"{verdict} Missed:", "", *missed] if missed else [verdict])])
+    return "\n".join([_wrapped(text), "", *([f"{verdict} Missed:", "", *missed] if missed else [verdict])])
 
 
 def scenarios(results: Mapping[str, Figures]) -> str:
@@ -67,6 +60,7 @@ def scenarios(results: Mapping[str, Figures]) -> str:
         ratio = (f"{HFX} is x",) if len(figures.ways()) > 1 else ()
         keys = [(case, way) for case in figures.cases() for way in figures.ways(case)]
         rows = [_medians(figures, case, way, shown, bool(ratio)) for case, way in keys]
+        rows = [("" if row[0] == before[0] else row[0], *row[1:]) for before, row in itertools.pairwise([("",), *rows])]
         body = table("", ("load", "candidate", *shown, *ratio), rows).split("\n", 2)[2]
         notes = [f"- {subject}: {note}" for subject, note in figures.notes.items()]
         parts += [f"## {name}", "", f"{work.title}.", "", body, *notes]

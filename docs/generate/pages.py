@@ -7,7 +7,7 @@ from typing import Any
 from docs.generate import environment, tables
 from hfx.cli.commands import COMMANDS
 
-WIDTH = 110
+WIDTH = 88
 GLOBAL = """Global options:
   --json      Print one JSON object on stdout.
   --debug     Show tracebacks.
@@ -37,9 +37,20 @@ def command_page() -> str:
         "Made from `--help` by `make docs`. Every command also has the global options. Exit codes: [Errors](errors.md)."
     )
     parts = ["# Command line", "", note, "", "```", GLOBAL.strip(), "```", ""]
+    shown: dict[str, str] = {}
     for name, command in environment.commands("", COMMANDS):
-        parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
+        sections = [_once(section, name, shown) for section in _help(command, name).split("\n\n")]
+        parts += [f"## hfx {name}", "", "```", "\n\n".join(sections), "```", ""]
     return "\n".join(parts)
+
+
+def _once(section: str, name: str, shown: dict[str, str]) -> str:
+    """A section of a command's help; a reference where another command has the same options."""
+    title, *options = section.splitlines()
+    if len(options) < 4 or not title.endswith(":"):
+        return section
+    first = shown.setdefault(" ".join(section.split()), name)
+    return section if first == name else f"{title}\n  As for hfx {first}."
 
 
 def lint_page() -> str:

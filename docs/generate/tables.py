@@ -196,6 +196,8 @@ def _class_section(cls: type) -> str:
     made = any("__init__" in vars(base) for base in bases if not base.__name__.startswith("_"))
     if not issubclass(cls, Warning) and (is_dataclass(cls) or made):
         lines += ["```text", f"{cls.__name__}{_signature(cls)}", "```", ""]
+    if cls.__name__ == "AsyncClient":
+        return "\n".join([*lines, "The methods are those of [Client](#client), to be awaited.", ""])
     found = {name: member for base in reversed(bases) for name, member in vars(base).items()}
     names = dict.fromkeys(name for base in bases for name in vars(base) if not name.startswith("_"))
     rows = [

@@ -30,7 +30,7 @@ class Scale:
     """How many pods there are, and how long requests may wait; a `rate` of None is not known."""
 
     replicas: Annotated[int, Option(help="Pods, at least.")] = 2
-    max_replicas: Annotated[int | None, Option(help="Pods at most. Default: four times as many.")] = None
+    max_replicas: Annotated[int | None, Option(help="Pods at most. Default: four times --replicas.")] = None
     rate: Annotated[float | None, Option(help="Requests a second that all pods must answer; with --from.")] = None
     wait: Annotated[float, Option(help="Seconds that requests may wait before a pod is added; with --from.")] = 0.5
     pre_stop: Annotated[int, Option(help="Seconds between a pod's end and SIGTERM, while it still serves.")] = 10
