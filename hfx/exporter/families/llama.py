@@ -26,8 +26,6 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and what is computed
-
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -48,7 +46,7 @@ class Variant:
     post_norms: tuple[str, ...] = ()
     norm_offset: float = 0.0
     scaled_embedding: bool = False
-    scale_field: str = "head_dim"  # scores are divided by its root
+    scale_field: str | None = None  # scores are divided by its root, or by that of the heads' size
     rotary_by_type: bool = False
     unturned_layers: bool = False  # no_rope_layers has a 0 for each layer without positions
     wanted: tuple[tuple[str, object], ...] = ()  # fields, and the only value that there are blocks for
@@ -122,8 +120,8 @@ class _Reader:
         turned = self._turned() if self.variant.unturned_layers else [True] * len(self.kinds)
         self.rotaries = [angles[kind] if each else None for kind, each in zip(self.kinds, turned, strict=True)]
         self.window = self.positions if SLIDING not in self.kinds else config.size("sliding_window")
-        stated = self.variant.scale_field != "head_dim"
-        self.scale = (config.positive(self.variant.scale_field) if stated else self.head_dim) ** -0.5
+        field = self.variant.scale_field
+        self.scale = (self.head_dim if field is None else config.positive(field)) ** -0.5
         self.out_bias, self.inner_bias = (
             field in self.variant.bias_fields and config.flag(field) for field in ("attention_bias", "mlp_bias")
         )
