@@ -120,8 +120,8 @@ class _Reader:
         turned = self._turned() if self.variant.unturned_layers else [True] * len(self.kinds)
         self.rotaries = [angles[kind] if each else None for kind, each in zip(self.kinds, turned, strict=True)]
         self.window = self.positions if SLIDING not in self.kinds else config.size("sliding_window")
-        field = self.variant.scale_field
-        self.scale = (self.head_dim if field is None else config.positive(field)) ** -0.5
+        scale_field = self.variant.scale_field
+        self.scale = (self.head_dim if scale_field is None else config.positive(scale_field)) ** -0.5
         self.out_bias, self.inner_bias = (
             field in self.variant.bias_fields and config.flag(field) for field in ("attention_bias", "mlp_bias")
         )
