@@ -1,7 +1,8 @@
 // CachedAttention and CrossAttention: attention of a decoder to keys and values that stand in a cache.
 //
 // Caches are inputs and outputs at once, bound to the same memory: only the new positions are written. They are
-// [rows, kv_heads, capacity, dim], with as many heads as queries have, or with one for a group of neighbouring heads.
+// [rows, kv_heads, capacity, dim], with as many heads as queries have, or with one for a group of neighbouring heads. With
+// a window, a token attends to so many positions, its own the last of them.
 #include "floats.h"
 #include "context.h"
 #include <stdlib.h>

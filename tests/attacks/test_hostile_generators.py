@@ -52,7 +52,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in (*FAMILIES, "gemma", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3"):
+    for family in (*FAMILIES, "gemma", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3", "smollm"):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -253,6 +253,8 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("gemma", {"hidden_activation": "mish"}, "hidden_activation"),
+    ("smollm", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+    ("smollm", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers"),
     ("neox", {"hidden_act": "mish"}, "hidden_act"),
     ("neox", {"num_attention_heads": 6}, "num_attention_heads"),
     ("opt", {"activation_function": "selu"}, "activation_function"),

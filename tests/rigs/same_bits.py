@@ -40,6 +40,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {},
     "neox": {},
+    "smollm": {},
     "opt": {"num_attention_heads": 3},
     "qwen3": {},
     "bart": {"encoder_attention_heads": 3},

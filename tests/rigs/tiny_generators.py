@@ -92,6 +92,8 @@ GEMMA = LLAMA | {
     "query_pre_attn_scalar": 10,
     "rope_parameters": GEMMA_ROPE,
 }
+IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}  # those of its class are beyond the vocabulary
+SMOLLM = LLAMA | IDS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "head_dim": 16}
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
     "gemma": ("Gemma3ForCausalLM", "Gemma3TextConfig"),
@@ -102,6 +104,7 @@ CLASSES = {
     "mistral": ("MistralForCausalLM", "MistralConfig"),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config"),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config"),
+    "smollm": ("SmolLM3ForCausalLM", "SmolLM3Config"),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config"),
     "bart": ("BartForConditionalGeneration", "BartConfig"),
     "mbart": ("MBartForConditionalGeneration", "MBartConfig"),
@@ -177,6 +180,24 @@ GENERATORS: dict[str, dict[str, Any]] = {
     "mistral-narrow": LLAMA | {"sliding_window": 2, "num_key_value_heads": 6, "rope_parameters": ROPE_500},
     "mistral-unbounded": LLAMA
     | {"sliding_window": None, "tie_word_embeddings": True, "head_dim": None, "num_attention_heads": 3},
+    "smollm": SMOLLM,
+    "smollm-window": SMOLLM
+    | WINDOW
+    | {
+        "no_rope_layers": [0, 1, 0],
+        "num_key_value_heads": 1,
+        "mlp_bias": True,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+    },
+    "smollm-yarn": SMOLLM
+    | {
+        "num_key_value_heads": 3,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 4,
+        "no_rope_layers": None,
+        "rope_parameters": {"rope_type": "yarn", **TRAINED},
+    },
     "bart": BART,
     "bart-scaled": SCALED,
     "bart-untied": BART | {"tie_word_embeddings": False},

@@ -1,6 +1,6 @@
 """Llama and its kin: decoders with rotary positions, heads of K and V that queries share, and a gated feed forward.
 
-Names and formulas are those of transformers' {Gemma3,Llama,Ministral,Mistral,Qwen2,Qwen3}ForCausalLM.
+Names and formulas are those of transformers' {Gemma3,Llama,Ministral,Mistral,Qwen2,Qwen3,SmolLM3}ForCausalLM.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and what is computed
-
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -48,8 +46,9 @@ class Variant:
     post_norms: tuple[str, ...] = ()
     norm_offset: float = 0.0
     scaled_embedding: bool = False
-    scale_field: str = "head_dim"  # scores are divided by its root
+    scale_field: str | None = None  # scores are divided by its root, or by that of the heads' size
     rotary_by_type: bool = False
+    unturned_layers: bool = False  # no_rope_layers has a 0 for each layer without positions
     wanted: tuple[tuple[str, object], ...] = ()  # fields, and the only value that there are blocks for
 
 
@@ -75,6 +74,7 @@ VARIANTS = {
     "mistral": Variant(),
     "qwen2": Variant(qkv_bias=True),
     "qwen3": Variant(bias_fields=("attention_bias",), head_norms=True),
+    "smollm3": Variant(bias_fields=("attention_bias", "mlp_bias"), unturned_layers=True),
 }
 
 
@@ -92,7 +92,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         positions=None,
         bias=None,
         embedding_norm=None,
-        layers=tuple(reader.layer(f"{root}layers.{index}.", kind) for index, kind in enumerate(reader.kinds)),
+        layers=tuple(reader.layer(f"{root}layers.{index}.", index) for index in range(len(reader.kinds))),
         pre_norm=True,
         final_norm=reader.norm(root + "norm"),
     )
@@ -116,10 +116,12 @@ class _Reader:
         for field, value in self.variant.wanted:
             config.refuse(field, value)
         self.positions, self.kinds = read_positions(config), self._kinds()
-        self.rotaries = {kind: self._rotary(kind) for kind in set(self.kinds)}
+        angles = {kind: self._rotary(kind) for kind in set(self.kinds)}
+        turned = self._turned() if self.variant.unturned_layers else [True] * len(self.kinds)
+        self.rotaries = [angles[kind] if each else None for kind, each in zip(self.kinds, turned, strict=True)]
         self.window = self.positions if SLIDING not in self.kinds else config.size("sliding_window")
-        stated = self.variant.scale_field != "head_dim"
-        self.scale = (config.positive(self.variant.scale_field) if stated else self.head_dim) ** -0.5
+        scale_field = self.variant.scale_field
+        self.scale = (self.head_dim if scale_field is None else config.positive(scale_field)) ** -0.5
         self.out_bias, self.inner_bias = (
             field in self.variant.bias_fields and config.flag(field) for field in ("attention_bias", "mlp_bias")
         )
@@ -134,6 +136,13 @@ class _Reader:
             raise config.unsupported("layer_types", f"{' or '.join(map(repr, known))} for each of {layers} layers")
         return kinds
 
+    def _turned(self) -> list[bool]:
+        """Whether each layer has rotary positions."""
+        layers, stated = len(self.kinds), self.config.get("no_rope_layers")
+        if not isinstance(stated, list) or len(stated) < layers or any(each not in (0, 1) for each in stated):
+            raise self.config.unsupported("no_rope_layers", f"0 or 1 for each of {layers} layers")
+        return [each == 1 for each in stated[:layers]]
+
     def _rotary(self, kind: str) -> Rotary:
         """The angles of a kind of layers."""
         stated, name = stated_rotary(self.config), "rotary"
@@ -141,7 +150,8 @@ class _Reader:
             stated, name = stated_rotary(self.config, kind), f"rotary.{kind}"
         return read_rotary(self.config, stated, self.head_dim, self.positions, name)
 
-    def layer(self, name: str, kind: str) -> Layer:
+    def layer(self, name: str, index: int) -> Layer:
+        slides = self.kinds[index] == SLIDING and self.window < self.positions
         attention = Attention(
             qkv=self.projections(name + "self_attn."),
             out=self.linear(name + "self_attn.o_proj", self.heads * self.head_dim, self.hidden, self.out_bias),
@@ -149,9 +159,9 @@ class _Reader:
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             scale=self.scale,
-            rotary=self.rotaries[kind],
+            rotary=self.rotaries[index],
             head_norms=self.head_norms(name + "self_attn.") if self.variant.head_norms else None,
-            window=self.window if kind == SLIDING and self.window < self.positions else None,
+            window=self.window if slides else None,
         )
         parts = [
             self.linear(f"{name}mlp.{part}_proj", self.hidden, self.inner, self.inner_bias) for part in ("gate", "up")
@@ -204,6 +214,7 @@ FAMILY = Family(
         "MistralForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
+        "SmolLM3ForCausalLM",
     ),
     read=read,
 )

@@ -66,6 +66,7 @@ DECODERS: dict[str, Callable[[], Any]] = {
     "neox": lambda: _wrapped("GPTNeoXTokenizerFast", byte_level().backend_tokenizer),
     "opt": lambda: _wrapped("GPT2TokenizerFast", byte_level().backend_tokenizer, "</s>", "</s>"),
     "gemma": _gemma,
+    "smollm": chat_tokenizers.KINDS["bytes, a beginning (Llama 3)"],
     "mistral": lambda: _wrapped("LlamaTokenizerFast", byte_fallback().backend_tokenizer, "<s>", "</s>"),
     "qwen3-window": _composed,
 }

@@ -21,9 +21,9 @@ from tests.rigs.processors import LEVELS, int8_error
 Export = Callable[..., Path]
 LENGTHS = (9, 33, 1, 4, 20)
 STEPS = 6
-DECODERS = ["gpt2", "gpt2-untied", "neox", "opt", "opt-350", "llama", "qwen3", "mistral", "gemma"]
+DECODERS = ["gpt2", "gpt2-untied", "neox", "opt", "opt-350", "llama", "qwen3", "mistral", "gemma", "smollm"]
 NAMES = [*DECODERS, "bart", "pegasus", "t5", "t5-gated"]
-# Root-mean-square error of the logits, of their standard deviation; the nets are random, small, of two or three layers.
+# Root-mean-square error of the logits, of their standard deviation; the nets are random, small and not deep.
 ERRORS = {"fp32": 1e-6, "fp16": 0.005, "int8": int8_error(0.045), "int4": 0.4}
 
 

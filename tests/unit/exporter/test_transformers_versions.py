@@ -113,6 +113,7 @@ def test_a_head_of_its_own_beside_a_tied_table_is_used_where_version_5_wrote_it(
         ({"model_type": "mistral"}, (False, False)),
         ({"model_type": "gpt_neox"}, (False, False)),
         ({"model_type": "opt"}, (True, False)),
+        ({"model_type": "smollm3"}, (True, False)),
         (V5 | {"model_type": "gemma3_text"}, (True, False)),
         (V5 | {"model_type": "qwen3"}, (False, False)),
         ({"model_type": "qwen2", "tie_word_embeddings": True}, (True, False)),
