@@ -57,9 +57,10 @@ class TorchModel:
         return output.logits[:, -1].numpy().copy()
 
     @torch.inference_mode()
-    def generate(self, prompt: tuple[int, ...], settings: Settings) -> Any:
-        """transformers' answer, its new ids as `new_ids` [returned, length]."""
-        options = {"stopping_criteria": [EndsWith(settings, prompt)]} if settings.stop_sequences else {}
+    def generate(self, prompt: tuple[int, ...], settings: Settings, **options: Any) -> Any:
+        """transformers' answer, its new ids as `new_ids` [returned, length]. `options` are those of its generate."""
+        if settings.stop_sequences:
+            options["stopping_criteria"] = [EndsWith(settings, prompt)]
         if self.is_encoder_decoder:
             options["decoder_input_ids"] = torch.tensor([settings.decoder_prompt])
         output = self.model.generate(
