@@ -64,6 +64,17 @@ def compiler(eos: tuple[int, ...] = (END,)) -> GrammarCompiler:
     return GrammarCompiler(tokenizer(), is_special, VOCABULARY, eos)
 
 
+def some_ids(size: int, eos: tuple[int, ...]) -> Any:
+    """What makes matchers of sequences without every seventh id of `size`; ids are no letters here."""
+    from tokenizers import Tokenizer, decoders, models
+
+    letters = [chr(0x4E00 + token) for token in range(size)]
+    found = Tokenizer(models.WordLevel(dict(zip(letters, range(size), strict=True)), unk_token=letters[0]))
+    found.decoder = decoders.Fuse()
+    made = GrammarCompiler(found, lambda token: token in eos, size, eos)
+    return made.compile(Texts(regex=f"[^{''.join(letters[::7])}]*"))
+
+
 def text_of(ids: tuple[int, ...]) -> str:
     """What tokens write."""
     return str(tokenizer().decode([token for token in ids if not is_special(token)]))
