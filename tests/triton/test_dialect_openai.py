@@ -100,7 +100,7 @@ def test_a_chat_answers_in_the_schema_of_its_response_format(
         "model": TALKER,
         "messages": [{"role": "user", "content": "Who are you?"}],
         "response_format": {"type": "json_schema", "json_schema": schema},
-        "max_tokens": 60,
+        "max_tokens": 200,
         **fields,
     }
     if streams:

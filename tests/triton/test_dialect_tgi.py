@@ -31,7 +31,7 @@ def test_a_summary_is_a_generated_text(dialects: ServeProcess, grpc: Client) -> 
     assert call(dialects, "/models/summaries/generate", body)[2] == {"generated_text": expected}
 
 
-@pytest.mark.parametrize("model", ["stories", "summaries", "notes"])
+@pytest.mark.parametrize("model", ["stories", "summaries"])
 def test_a_grammar_is_the_form_of_the_text(model: str, dialects: ServeProcess) -> None:
     for grammar in ({"type": "regex", "value": "(red|blue) [a-z]{4}"}, {"type": "json", "value": {"enum": [12, 345]}}):
         body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "grammar": grammar}}
