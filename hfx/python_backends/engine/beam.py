@@ -149,11 +149,13 @@ class BeamSearch:
         if not ended.size:
             return
         length = self._length + 1 - self._start
-        # Where erased scores are equal, torch's top-k leaves the order open; a beam that ends is better than none.
+        # Where erased scores are equal, torch's top-k leaves the order open; a beam that ends is better than none. With
+        # a form, a beam that has ended may end again, which must not end the search before others.
         scores = np.concatenate(
             [best.scores[ended] / np.float32(length**self._settings.length_penalty), self._finished_scores]
         )
-        order = np.argsort(-scores, kind="stable")[: self.rows]
+        places = np.roll(np.arange(scores.size), -ended.size if self._matchers else 0)
+        order = places[np.argsort(-scores[places], kind="stable")][: self.rows]
         self._finished = [
             self._end(best, ended[i], scores[i]) if i < ended.size else self._finished[i - ended.size]
             for i in order.tolist()

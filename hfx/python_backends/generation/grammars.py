@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -23,16 +24,17 @@ from numpy.typing import NDArray
 
 from ..engine.constraint import NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
-from ..errors import InvalidRequest, StepFailed
+from ..errors import InvalidRequest, QueueFull, StepFailed
 from .vocabulary import Vocabulary, read_vocabulary
 
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 CHECK = Path(__file__).with_name("grammar_check.py")
-CHECK_SECONDS = 1.5
+LONGEST_CHECK = 5.0  # seconds, on a machine that is busy
 KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
-LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "verbose_errors": False}
+# An object of n optional properties has 4 n items in a row.
+LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
 # Between the parts of JSON at most so much, as small models else write nothing but spaces.
 SPACES = r"[\x20\x0A\x0D\x09]{1,20}"
 # Any token may come whose bytes may come: llguidance would else force those of the tokenizer where bytes are certain.
@@ -60,7 +62,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Form, Compiled] = OrderedDict()
 
     def compile(self, texts: Texts) -> NewMatcher | None:
-        """What makes matchers of the form that is asked for; None where none is. Raises InvalidRequest."""
+        """What makes matchers of the form that is asked for; None where none is. Raises InvalidRequest, QueueFull."""
         form = form_of(texts)
         if form is None:
             return None
@@ -93,7 +95,7 @@ class GrammarCompiler:
     def _matcher(self, form: Form, grammar: str, tokenizer: Any) -> NewMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
-        first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS))
+        first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
         if first.is_error():
             raise _refused(form, first.get_error())
         begin = TokenMatcher(first, self._size, self._eos)
@@ -177,19 +179,21 @@ def written(form: Form, loses_space: bool) -> Any:
 
 
 def check(form: Form, grammar: str) -> None:
-    """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it."""
+    """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it, and QueueFull."""
     import llguidance
 
     folder = str(Path(llguidance.__file__).parent.parent)
     command = [_python(form), "-I", "-S", str(CHECK)]
+    content = json.dumps([folder, LIMITS, grammar])
     try:
-        done = subprocess.run(
-            command, input=json.dumps([folder, LIMITS, grammar]), capture_output=True, text=True, timeout=CHECK_SECONDS
-        )
+        done = subprocess.run(command, input=content, capture_output=True, text=True, timeout=LONGEST_CHECK)
     except subprocess.TimeoutExpired:
-        raise _refused(form, f"this one takes more than {CHECK_SECONDS} s") from None
+        raise QueueFull(f"{form[0]} was not compiled within {LONGEST_CHECK:g} s", "Try again later") from None
+    if done.returncode == -signal.SIGPROF:
+        raise _refused(form, "this one takes too long")
     if done.returncode:
-        raise _refused(form, f"this one takes too much (process ended with {done.returncode})")
+        lines = done.stderr.strip().splitlines() or ["killed"]
+        raise _refused(form, f"this one takes too much memory, or ends the process ({lines[-1]})")
     if error := json.loads(done.stdout):
         raise _refused(form, error)
 
@@ -280,4 +284,5 @@ def _short(reason: str) -> str:
     if reason.startswith(NO_TOKEN):
         return "no tokens of this model make one"
     reason = _PLACE.sub("", _LINES.split(reason)[0]).removeprefix("failed to compile JSON schema: ")
+    reason = reason.rpartition("error: ")[2]  # behind the whole of a regular expression
     return " ".join(reason.split())[:LONGEST_REASON]
