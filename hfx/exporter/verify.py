@@ -22,6 +22,7 @@ from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import DEFAULT_MAX_DROP
 from hfx.exporter.plan import Plan
 from hfx.exporter.tasks import EncoderTask, find_task
+from hfx.exporter.tasks.feature_extraction import of_tokens
 from hfx.exporter.tasks.task import Answer, Request
 from hfx.exporter.tasks.text_ranking import scoring
 from hfx.manifest import Manifest
@@ -90,11 +91,14 @@ def open_published(repository: Path, name: str) -> Published:
     """NAME in `repository`; RepositoryError where it is missing or damaged."""
     manifest = read_model(repository, name)
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
-    labels = json.loads(settings.read_bytes()).get("labels", []) if settings.is_file() else []
+    values = json.loads(settings.read_bytes()) if settings.is_file() else {}
+    labels = values.get("labels", [])
     find = find_generation_task if manifest.task in names.GENERATION_TASKS else find_task
     task = find(manifest.task)
     if isinstance(task, EncoderTask) and task.task is names.Task.TEXT_RANKING:
         task = scoring(task, labels)
+    if isinstance(task, EncoderTask) and task.task is names.Task.FEATURE_EXTRACTION and values.get("tokens"):
+        task = of_tokens(task)
     return Published(manifest, task, tuple(labels), read_recorded(repository / name / REFERENCE_FILE))
 
 

@@ -58,6 +58,7 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
     needing = [] if task in TASKS else [str(task)]
+    needing += ["vectors of tokens"] if plan.pooling is not None and plan.pooling.tokens else []
     needing += [words for name, words in OF_PYTHON.items() if any(spec.name == name for spec in plan.task.inputs)]
     if needing:
         return f"Python steps are needed by {' and '.join(needing)}"

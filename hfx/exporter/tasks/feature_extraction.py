@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,36 @@ def width(config: Config) -> int:
 def embedding(numbers: int) -> tuple[TensorSpec, ...]:
     """One embedding a text, of so many numbers."""
     return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (numbers,)),)
+
+
+def of_tokens(task: EncoderTask, numbers: int = -1) -> EncoderTask:
+    """`task` with a vector of so many numbers (-1: any) for each token; the last step leaves padding out."""
+    vectors = TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1, numbers))
+    return replace(
+        task,
+        outputs=(vectors, TensorSpec(names.INPUT_TOKENS, "TYPE_INT32", (1,))),
+        net_outputs=lambda config: (vectors,),
+        postprocess_settings=lambda config: {"tokens": True},
+        postprocess_reads=(names.ATTENTION_MASK,),
+        compare=compare_tokens,
+        metric=spearman_of_tokens,
+    )
+
+
+def compare_tokens(reference: Answer, answer: Answer) -> Comparison:
+    """The token whose vector's direction differs most decides, and drifts."""
+    pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
+    similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
+    return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
+
+
+def spearman_of_tokens(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Rank correlation of MaxSim with the targets: each token of a pair's first text with its nearest of the second."""
+    from scipy.stats import spearmanr
+
+    vectors = [np.asarray(answer[names.EMBEDDING], np.float64) for answer in answers]
+    scores = [(vectors[i] @ vectors[i + 1].T).max(axis=1).sum() for i in range(0, len(vectors), 2)]
+    return float(spearmanr(scores, [float(target) for target in targets]).statistic)
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
