@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from hfx import names
 from hfx.errors import CheckpointCorrupt
+from hfx.exporter.ranking import spearman
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask
 from hfx.exporter.tasks.text_classification import expected_ids
 from hfx.exporter.tasks.token_classification import samples
@@ -40,7 +42,8 @@ def of_tokens(task: EncoderTask, numbers: int = -1) -> EncoderTask:
         postprocess_settings=lambda config: {"tokens": True},
         postprocess_reads=(names.ATTENTION_MASK,),
         compare=compare_tokens,
-        metric=spearman_of_tokens,
+        pair_scores=lambda answers: _in_turn(answers, maxsim),
+        metric=lambda answers, targets: spearman(_in_turn(answers, maxsim), targets),
     )
 
 
@@ -51,13 +54,9 @@ def compare_tokens(reference: Answer, answer: Answer) -> Comparison:
     return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
 
 
-def spearman_of_tokens(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Rank correlation of MaxSim with the targets: each token of a pair's first text with its nearest of the second."""
-    from scipy.stats import spearmanr
-
-    vectors = [np.asarray(answer[names.EMBEDDING], np.float64) for answer in answers]
-    scores = [(vectors[i] @ vectors[i + 1].T).max(axis=1).sum() for i in range(0, len(vectors), 2)]
-    return float(spearmanr(scores, [float(target) for target in targets]).statistic)
+def maxsim(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
+    """The sum of each token's product with its nearest of the other text (ColBERT)."""
+    return float((np.asarray(a, np.float64) @ np.asarray(b, np.float64).T).max(axis=1).sum())
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
@@ -73,12 +72,10 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
     return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
 
 
-def spearman(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Rank correlation of cosines with the targets. Answers come in pairs: the two texts of each target in turn."""
-    from scipy.stats import spearmanr
-
-    cosines = [cosine(answers[i][names.EMBEDDING], answers[i + 1][names.EMBEDDING]) for i in range(0, len(answers), 2)]
-    return float(spearmanr(cosines, [float(target) for target in targets]).statistic)
+def _in_turn(answers: Sequence[Answer], similarity: Callable[[Any, Any], float]) -> list[float]:
+    """The similarities of pairs, whose two texts come in turn."""
+    vectors = [answer[names.EMBEDDING] for answer in answers]
+    return [similarity(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
 
 
 TASK = EncoderTask(
@@ -91,7 +88,8 @@ TASK = EncoderTask(
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,
-    metric=spearman,
+    metric=lambda answers, targets: spearman(_in_turn(answers, cosine), targets),
+    pair_scores=lambda answers: _in_turn(answers, cosine),
     metric_name="spearman",
     headless=True,
     by_library=True,
