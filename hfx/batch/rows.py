@@ -46,8 +46,15 @@ def fact_columns(task: Task) -> tuple[Column, ...]:
 def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
     """The labels of a classifier, sorted, as its answer to a short text has them; empty for other tasks.
 
-    Raises UsageError for two of one name, and for a cross-encoder of several: the output has one score a row.
+    Raises UsageError for two of one name, and for a cross-encoder of several and an embedder of tokens: the output has
+    one score or vector a row.
     """
+    short: Request = {names.TEXT_INPUT: [TASKS[model.task].probe]}
+    if model.task is Task.FEATURE_EXTRACTION and names.INPUT_TOKENS in model.answer(short):
+        raise UsageError(
+            "The model has a vector for each token, and the output has one vector a row.",
+            "Embed by embed_tokens() of hfx.client.",
+        )
     if names.APPLY_SOFTMAX in model.metadata.input_types:
         raise UsageError(
             "The model has scores of several labels for a pair, and the output has one score a row.",

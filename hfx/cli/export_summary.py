@@ -139,7 +139,9 @@ def _agreement(figures: Mapping[str, Any]) -> list[str]:
         return [f"not compared with the checkpoint on this machine: {figures['unverified']}"]
     share = f"{100 * figures['agreement']:.2f} %"
     if "forced" not in figures:
-        return [f"{share} of {figures['requests']} answers are the checkpoint's{_ties(figures)}"]
+        order = figures.get("rank_correlation")
+        ranks = "" if order is None else f"; the order of scores is by {order:.4f}"
+        return [f"{share} of {figures['requests']} answers are the checkpoint's{_ties(figures)}{ranks}"]
     forced = figures["forced"]
     return [
         f"{share} of {forced['positions']} next tokens are the checkpoint's{_ties(forced)}{_longest(figures)}",

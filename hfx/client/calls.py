@@ -27,6 +27,7 @@ from hfx.client.results import (
     decode_piece,
     decode_rank,
     decode_scores,
+    decode_token_embeddings,
 )
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
@@ -102,6 +103,12 @@ def embed(
     """Feature extraction."""
     options = {**_prompts(prompt_name, prompt), **_count(names.DIMENSIONS, dimensions)}
     return lambda text: Call(name, _text(text) | options, decode_embedding, (names.EMBEDDING,))
+
+
+def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[Embedding]]:
+    """Feature extraction, of models that have a vector for each token."""
+    options = _prompts(prompt_name, prompt)
+    return lambda text: Call(name, _text(text) | options, decode_token_embeddings, (names.EMBEDDING,))
 
 
 def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:

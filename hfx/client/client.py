@@ -133,6 +133,17 @@ class Client(BlockingBase):
         embeddings = self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, self.metadata(name))
 
+    def embed_tokens(
+        self, name: str, texts: Many, *, prompt_name: Word = None, prompt: Word = None, timeout: Seconds = None
+    ) -> list[Vectors]:
+        """The vectors of each text's tokens, special ones among them, float32 of shape [tokens, d].
+
+        Of models that were exported so (ColBERT, `--token-vectors`); for `prompt_name` and `prompt` see `embed`.
+        """
+        calls.check_several(texts)
+        embeddings = self._call_all(calls.embed_tokens(name, prompt_name, prompt), texts, timeout)
+        return [embedding.vector for embedding in embeddings]
+
     @overload
     def zero_shot(
         self,

@@ -195,11 +195,25 @@ def decode_answer(outputs: Tensors) -> Answer:
 
 
 def decode_embedding(outputs: Tensors) -> Embedding:
-    """From `embedding` FP32 [1, d]."""
+    """From `embedding` FP32 [1, d]. Raises UsageError for vectors of tokens."""
     array = _tensor(outputs, names.EMBEDDING)
+    if array.ndim == 3:
+        raise UsageError(
+            "The model has a vector for each token, not one for the text.",
+            "Use embed_tokens() of hfx.client, or /embed_all of text-embeddings-inference's API.",
+        )
     if array.ndim != 2 or array.shape[0] != 1:
         raise ServerError(f"The model's embedding has the shape {list(array.shape)} instead of [1, d].")
     return Embedding(array[0].astype("float32", copy=False), _truncated_tokens(outputs))
+
+
+def decode_token_embeddings(outputs: Tensors) -> Embedding:
+    """From `embedding` FP32 [1, n, d] and `input_tokens` INT32 [1, 1]: the vectors of a text's tokens, [tokens, d]."""
+    array = _tensor(outputs, names.EMBEDDING)
+    if array.ndim != 3 or array.shape[0] != 1:
+        raise UsageError("The model has one vector for a text, not one for each token.", "Use embed().")
+    tokens = _value(outputs, names.INPUT_TOKENS, int)
+    return Embedding(array[0, :tokens].astype("float32", copy=False), _truncated_tokens(outputs))
 
 
 def decode_rank(outputs: Tensors, index: int) -> Rank:

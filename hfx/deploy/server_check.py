@@ -34,20 +34,21 @@ UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # of generators: dialects have them in f
 class AskedModel:
     """A model to compare; `activation` is that of its scores, empty where it is not in its settings.
 
-    `labels` are those of its settings, in the order of its scores.
+    It `has_several` scores or vectors of a text, which other APIs have in forms of their own.
     """
 
     name: str
     task: Task
     activation: str = ""
-    labels: tuple[str, ...] = ()
+    has_several: bool = False
 
 
 def asked_model(repository: Path, name: str, task: Task) -> AskedModel:
     """The published model NAME of `repository`."""
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
     values = json.loads(settings.read_bytes()) if settings.is_file() else {}
-    return AskedModel(name, task, values.get("activation", ""), tuple(values.get("labels", ())))
+    ranks_nothing = task is Task.TEXT_RANKING and len(values.get("labels", ())) > 1
+    return AskedModel(name, task, values.get("activation", ""), ranks_nothing or values.get("tokens", False))
 
 
 @dataclass(frozen=True)
@@ -241,14 +242,14 @@ def connected(
 def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
     """A function that sends requests for `model` in `dialect`; the answers have the tensors that it carries.
 
-    Raises UsageError for a cross-encoder of several labels, whose scores dialects put into another order.
+    Raises UsageError for a cross-encoder of several labels, and for vectors of tokens.
     """
     from hfx.client.retries import Deadline, Retries, RetryPolicy
     from hfx.client.transport import run
 
-    if model.task is Task.TEXT_RANKING and len(model.labels) > 1:
+    if model.has_several:
         raise UsageError(
-            f"{model.name} has scores of several labels, which can't be compared through {dialect}.",
+            f"{model.name} has several scores or vectors of a text, which can't be compared through {dialect}.",
             "Leave --through out.",
         )
     conversion, retries = DIALECTS[dialect][model.task], Retries(RetryPolicy(), _sleep)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.generation.tasks import GenerationTask
-from hfx.exporter.tasks.task import Config, EncoderTask, Request, labels_of
+from hfx.exporter.ranking import NDCG, ndcg
+from hfx.exporter.tasks.task import Answer, Config, EncoderTask, Request, labels_of
 from hfx.rows import RowError, read_rows
 
 MOST_ROWS = 100_000
@@ -27,15 +29,32 @@ INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 PAIR_COLUMNS = (("first", "second"), ("text1", "text2"), ("sentence1", "sentence2"), ("text_a", "text_b"))
 TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", "score", "similarity")
+RELEVANCE = "relevance"  # the column by which a file has texts ranked for queries
+PROMPTED: tuple[Request, Request] = ({names.PROMPT_NAME: "query"}, {names.PROMPT_NAME: "document"})
 TEXT_COLUMNS = ("target", "summary", "text_output", "output", "answer")
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Requests and targets. Embeddings have two requests a target: the texts of a pair in turn."""
+    """Requests and targets. Embeddings have two requests a target: the texts of a pair in turn.
+
+    Where texts are ranked for queries, targets are their relevances, and `queries` numbers the query of each.
+    """
 
     requests: tuple[Request, ...]
     targets: tuple[str, ...]
+    queries: tuple[int, ...] = ()
+
+    def measured(self, task: EncoderTask, answers: Sequence[Answer]) -> float:
+        """The metric of a task's answers: nDCG@10 where texts are ranked for queries, else the task's own."""
+        if not self.queries:
+            return task.metric(answers, self.targets)
+        assert task.pair_scores is not None
+        return ndcg(task.pair_scores(answers), [float(target) for target in self.targets], self.queries)
+
+    def metric(self, task: EncoderTask) -> str:
+        """Its name."""
+        return NDCG if self.queries else task.metric_name
 
 
 def read_data(
@@ -51,6 +70,13 @@ def read_data(
     """
     rows = _rows(path)
     header = list(rows[0])
+    if (
+        isinstance(task, EncoderTask)
+        and task.pair_scores
+        and RELEVANCE in header
+        and target_column in (None, RELEVANCE)
+    ):
+        return _ranked(path, task, rows, input_columns)
     usual = TEXT_COLUMNS if task.task in names.GENERATION_TASKS else TARGET_COLUMNS
     target = _column(path, header, (target_column,) if target_column else usual)
     columns = _input_columns(path, header, task, input_columns)
@@ -63,6 +89,44 @@ def read_data(
     if task.task is names.Task.TEXT_CLASSIFICATION:
         targets = [_label(text, labels_of(config)) for text in targets]
     return LabelledData(tuple(requests), tuple(targets))
+
+
+def _ranked(
+    path: Path, task: EncoderTask | GenerationTask, rows: Sequence[dict[str, str]], given: Sequence[str]
+) -> LabelledData:
+    """Texts and their relevances for queries; an embedder gets each with the prompt of its kind."""
+    header = list(rows[0])
+    if given and len(given) != 2:
+        raise UsageError("Texts that are ranked have two input columns.", "Give those of the query and of the text.")
+    query, text = (
+        _column(path, header, (column,) if column else INPUT_COLUMNS[tensor])
+        for tensor, column in zip((names.QUERY, names.TEXT_INPUT), given or (None, None), strict=True)
+    )
+    targets = [_relevance(path, number, row[RELEVANCE]) for number, row in enumerate(rows, 1)]
+    if not any(float(target) for target in targets):
+        raise UsageError(f"No text in {path} is relevant.", "The column relevance needs numbers above 0.")
+    numbers: dict[str, int] = {}
+    queries = tuple(numbers.setdefault(row[query], len(numbers)) for row in rows)
+    if task.task is names.Task.TEXT_RANKING:
+        pairs: list[Request] = [{names.QUERY: row[query], names.TEXT_INPUT: row[text]} for row in rows]
+        return LabelledData(tuple(pairs), tuple(targets), queries)
+    has_prompts = isinstance(task, EncoderTask) and names.PROMPT_NAME not in task.omitted
+    prompts: tuple[Request, Request] = PROMPTED if has_prompts else ({}, {})
+    requests = [
+        {names.TEXT_INPUT: row[column], **prompt}
+        for row in rows
+        for column, prompt in zip((query, text), prompts, strict=True)
+    ]
+    return LabelledData(tuple(requests), tuple(targets), queries)
+
+
+def _relevance(path: Path, row: int, cell: str) -> str:
+    try:
+        if 0 <= float(cell) < math.inf:
+            return cell
+    except ValueError:
+        pass
+    raise UsageError(f"relevance in row {row} of {path} is {cell[:50]!r}.", "It should be a number from 0 on.")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

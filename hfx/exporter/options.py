@@ -102,6 +102,14 @@ class ExportOptions:
             rich_help_panel=MODEL,
         ),
     ] = False
+    token_vectors: Annotated[
+        bool,
+        Option(
+            "--token-vectors",
+            help="Embeddings: a vector for each token instead of one for the text.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False
     verify_data: Annotated[
         tuple[Path, ...],
         Option(help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION, metavar="FILE"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_ge
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import DEFAULT_MAX_DROP
 from hfx.exporter.plan import Plan
+from hfx.exporter.ranking import NDCG, rank_correlation
 from hfx.exporter.tasks import EncoderTask, find_task
+from hfx.exporter.tasks.feature_extraction import of_tokens
 from hfx.exporter.tasks.task import Answer, Request
 from hfx.exporter.tasks.text_ranking import scoring
 from hfx.manifest import Manifest
+from hfx.python_backends.tasks import PROMPTS
 from hfx.repository.catalog import model as read_model
 
 REFERENCE_FILE = "reference.json"
@@ -90,11 +93,17 @@ def open_published(repository: Path, name: str) -> Published:
     """NAME in `repository`; RepositoryError where it is missing or damaged."""
     manifest = read_model(repository, name)
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
-    labels = json.loads(settings.read_bytes()).get("labels", []) if settings.is_file() else []
+    values = json.loads(settings.read_bytes()) if settings.is_file() else {}
+    labels = values.get("labels", [])
     find = find_generation_task if manifest.task in names.GENERATION_TASKS else find_task
     task = find(manifest.task)
+    read = repository / (name + names.TOKENIZE_SUFFIX) / "1" / "settings.json"
+    if isinstance(task, EncoderTask) and not (read.is_file() and json.loads(read.read_bytes()).get("prompts")):
+        task = replace(task, omitted=frozenset(PROMPTS))
     if isinstance(task, EncoderTask) and task.task is names.Task.TEXT_RANKING:
         task = scoring(task, labels)
+    if isinstance(task, EncoderTask) and task.task is names.Task.FEATURE_EXTRACTION and values.get("tokens"):
+        task = of_tokens(task)
     return Published(manifest, task, tuple(labels), read_recorded(repository / name / REFERENCE_FILE))
 
 
@@ -131,7 +140,9 @@ def _compare_answers(
             f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).{first_differences(published, answers, far)}",
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
-    return {"requests": len(answers), "agreement": agreement, "ties": ties, "mean_drift": drift}
+    ranks = rank_correlation(task, published.recorded.requests, published.recorded.answers, answers)
+    figures = {"requests": len(answers), "agreement": agreement, "ties": ties, "mean_drift": drift}
+    return figures if ranks is None else {**figures, "rank_correlation": ranks}
 
 
 def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: float | None) -> dict[str, Any]:
@@ -210,13 +221,18 @@ def _share_at_export(parity: dict[str, Any]) -> float | None:
 def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, Any]:
     """A metric on the user's data; VerificationFailed below --min, or too far below the checkpoint's."""
     task = published.task
-    metric = options.metric or task.metric_name
-    if metric not in task.metrics:
-        raise UsageError(f"{task.task} is not measured by {metric}.", f"Choose {' or '.join(task.metrics)}.")
     config = {"id2label": {str(i): label for i, label in enumerate(published.labels)}}
     data = read_data(options.path, task, config, options.input_columns, options.target_column)
     settings = DATA_SETTINGS if isinstance(task, GenerationTask) else {}
-    value = task.metrics[metric](ask([{**request, **settings} for request in data.requests]), data.targets)
+    metrics = [NDCG] if data.queries else [*task.metrics]
+    metric = options.metric or (task.metric_name if task.metric_name in metrics else metrics[0])
+    if metric not in metrics:
+        raise UsageError(f"{task.task} is not measured by {metric} here.", f"Choose {' or '.join(metrics)}.")
+    answers = ask([{**request, **settings} for request in data.requests])
+    if isinstance(task, EncoderTask) and data.queries:
+        value = data.measured(task, answers)
+    else:
+        value = task.metrics[metric](answers, data.targets)
     least, reason = _least(published, options, metric)
     if least is not None and not value >= least:  # NaN fails
         raise VerificationFailed(
@@ -244,12 +260,11 @@ def _least(published: Published, options: DataOptions, metric: str) -> tuple[flo
     return float(measured["torch"]) - drop, f"the checkpoint's {measured['torch']:.4f} less {drop:g}"
 
 
-def check_drop(plan: Plan, file: str, device: str, torch: float, value: float) -> None:
-    """At the export: VerificationFailed where the metric on `file` is too far below the checkpoint's."""
+def check_drop(plan: Plan, metric: str, file: str, device: str, torch: float, value: float) -> None:
+    """At the export: VerificationFailed where the `metric` on `file` is too far below the checkpoint's."""
     drop = DEFAULT_MAX_DROP if plan.max_drop is None else plan.max_drop
     if not torch - value <= drop:  # NaN fails
         raise VerificationFailed(
-            f"{plan.task.metric_name} on {file} falls from {torch:.4f} (torch) to {value:.4f} ({device}), by more than "
-            f"{drop:g}.",
+            f"{metric} on {file} falls from {torch:.4f} (torch) to {value:.4f} ({device}), by more than {drop:g}.",
             "Nothing was published. Use another --precision, or accept more with --max-drop.",
         )

@@ -10,8 +10,10 @@ SHOWN_NUMBERS = 4  # of a vector
 
 
 def lines(answer: Answer) -> list[str]:
-    """The first numbers of the vector."""
+    """The first numbers of the vector; of those of tokens, how many there are."""
     vector = answer[names.EMBEDDING]
+    if vector and isinstance(vector[0], list):
+        return [f"{len(vector)} vectors of {len(vector[0])} numbers (--json prints all)"]
     shown = " ".join(shown_score(number) for number in vector[:SHOWN_NUMBERS])
     more = f" … ({len(vector)} numbers; --json prints all)" if len(vector) > SHOWN_NUMBERS else ""
     return [f"{shown}{more}"]

@@ -104,6 +104,26 @@ def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
     return SparseEncoder(str(folder / "model"), device="cpu")
 
 
+def write_multi_vector_encoder(folder: Path, recipe: Recipe) -> Any:
+    """Save the recipe's MultiVectorEncoder in `folder`; the model as the library reads it back."""
+    import torch
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    torch.manual_seed(1)
+    source = base(folder / "base", recipe)
+    modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
+    MultiVectorEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+    return MultiVectorEncoder(str(folder / "model"), device="cpu")
+
+
+def token_mask(**settings: Any) -> Any:
+    """The module that says which tokens' vectors count, in the making."""
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    return lambda: MultiVectorMask(**settings)
+
+
 def splade(**settings: Any) -> Any:
     """A SPLADE pooling in the making."""
     from sentence_transformers.sparse_encoder.modules import SpladePooling
@@ -126,11 +146,11 @@ def dense(inputs: int, outputs: int, activation: str = "Tanh", **settings: Any) 
     return lambda: Dense(inputs, outputs, activation_function=getattr(torch.nn, activation)(), **settings)
 
 
-def normalize() -> Any:
+def normalize(**settings: Any) -> Any:
     """A module of the library."""
     from sentence_transformers.sentence_transformer.modules import Normalize
 
-    return Normalize()
+    return Normalize(**settings)
 
 
 def layer_norm(width: int) -> Any:

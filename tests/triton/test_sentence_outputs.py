@@ -1,4 +1,4 @@
-"""What sentence-transformers' other models give, through `hfx serve`: scores of several labels, sparse vectors."""
+"""sentence-transformers' other models through `hfx serve`: several labels, sparse vectors, vectors of tokens."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from tests.rigs.sentence_models import (
     Recipe,
     pooling,
     splade,
+    token_mask,
     write_cross_encoder,
     write_embedder,
+    write_multi_vector_encoder,
     write_sparse_encoder,
 )
 from tests.rigs.serve_process import ServeProcess, serving
@@ -32,7 +34,7 @@ from tests.rigs.serve_process import ServeProcess, serving
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
 PAIRS, LABELS = "pairs", 3
-SPARSE, DENSE = "sparse", "dense"
+SPARSE, DENSE, TOKENS = "sparse", "dense", "tokens"
 SHORT = list(TEXTS[:6])
 SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 
@@ -40,12 +42,13 @@ SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
     """The library's models, and where they are saved."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE)}
+    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE, TOKENS)}
     prompted = {"prompts": {"query": "the dog: "}}
     made = {
         PAIRS: write_cross_encoder(folders[PAIRS], Recipe((), prompted), LABELS),
         SPARSE: write_sparse_encoder(folders[SPARSE], Recipe((splade(),))),
         DENSE: write_embedder(folders[DENSE], Recipe((pooling("mean"),))),
+        TOKENS: write_multi_vector_encoder(folders[TOKENS], Recipe((token_mask(),), prompted)),
     }
     return {name: (model, folders[name] / "model") for name, model in made.items()}
 
@@ -133,6 +136,8 @@ def test_the_command_line_has_all_scores(
     assert json.loads(capsys.readouterr().out)["results"][0]["score"] == pytest.approx(expected, abs=1e-5)
     assert main(command) == 0
     assert len(capsys.readouterr().out.split()) >= LABELS
+    assert main(["infer", TOKENS, "the cat", "--local", "--repository", str(repository)]) == 0
+    assert "4 vectors of 32 numbers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["/embed_sparse", f"/models/{SPARSE}/embed_sparse"])
@@ -152,9 +157,36 @@ def test_sparse_vectors_have_what_is_not_0(
     assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
 
 
+@pytest.mark.parametrize("path", ["/embed_all", f"/models/{TOKENS}/embed_all"])
+def test_vectors_of_tokens_are_those_of_the_library(
+    path: str, client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
+    encode = references[TOKENS][0].encode
+    vectors = client.embed_tokens(TOKENS, SHORT, prompt_name="query")
+    for chosen in ({}, {"prompt_name": "query"}):
+        expected = [encode([text], **chosen)[0].numpy() for text in SHORT]
+        vectors = client.embed_tokens(TOKENS, SHORT, **chosen)  # type: ignore[arg-type]
+        status, _, answer = call(served, path, {"inputs": SHORT, **chosen})
+        assert status == 200 and len({len(rows) for rows in answer}) > 3
+        for rows, found, own in zip(answer, vectors, expected, strict=True):
+            assert np.array_equal(np.float32(rows), found) and found.shape == own.shape
+            np.testing.assert_allclose(found, own, rtol=0, atol=1e-5)
+        assert call(served, path, {"inputs": SHORT[3], **chosen})[2] == answer[3:4]
+    with pytest.raises(UsageError, match="embed_tokens"):
+        client.embed(TOKENS, SHORT)
+    with pytest.raises(UsageError, match=r"embed\(\)"):
+        client.embed_tokens(DENSE, SHORT)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
+        (f"/models/{DENSE}/embed_all", {"inputs": SHORT}, 424),
+        (f"/models/{TOKENS}/embed_sparse", {"inputs": SHORT}, 424),
+        (f"/models/{TOKENS}/embed", {"inputs": SHORT}, 422),
+        (f"/models/{TOKENS}/v1/embeddings", {"inputs": SHORT}, 400),
+        (f"/models/{TOKENS}", {"inputs": SHORT}, 400),
+        ("/embed_all", {"inputs": TEXTS[6]}, 413),
         (f"/models/{DENSE}/embed_sparse", {"inputs": SHORT}, 424),
         (f"/models/{PAIRS}/embed_sparse", {"inputs": SHORT}, 424),
         ("/embed_sparse", {"inputs": []}, 400),
@@ -169,6 +201,13 @@ def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int
     assert answered == status, answer
 
 
-def test_batch_jobs_have_one_score_a_row(repository: Path) -> None:
-    with open_model(PAIRS, Repository(repository)) as model, pytest.raises(UsageError, match="several labels"):
+@pytest.mark.parametrize("name", [PAIRS, SPARSE, TOKENS])
+def test_answers_are_verified_in_process_and_on_the_server(name: str, repository: Path, served: ServeProcess) -> None:
+    for place in ([], ["--url", served.ready["grpc_url"].removeprefix("grpc://")]):
+        assert main(["verify", name, "--repository", str(repository), *place]) == 0
+
+
+@pytest.mark.parametrize(("name", "reason"), [(PAIRS, "several labels"), (TOKENS, "each token")])
+def test_batch_jobs_have_one_answer_a_row(name: str, reason: str, repository: Path) -> None:
+    with open_model(name, Repository(repository)) as model, pytest.raises(UsageError, match=reason):
         labels_of(model, {})

@@ -199,7 +199,7 @@ def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> No
 def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     task = plan.task
     known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
-    known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS,))}
+    known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS, names.ATTENTION_MASK))}
     read = (*task.net_outputs(plan.checkpoint.config), *(known[name] for name in task.postprocess_reads))
     # Requests of any shape share a batch.
     return tuple(replace(spec, optional=False, ragged=-1 in spec.dims) for spec in read)

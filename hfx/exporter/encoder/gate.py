@@ -18,6 +18,7 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported, VerificationFailed
 from hfx.exporter.options import CpuMath, Precision
 from hfx.exporter.progress import counted
+from hfx.exporter.ranking import rank_correlation
 from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
@@ -37,40 +38,47 @@ class Limits:
 
     `agreement`: least share of equal answers, ties counted as equal. `drift`: largest mean difference of scores.
     `delta`: largest difference of any output of the net, as a share of the largest output (at least 1). `batch_delta`:
-    largest difference of an output between a request alone and in a batch.
+    largest difference of an output between a request alone and in a batch. `ranks`: least rank correlation of the
+    scores of pairs, of embedders and re-rankers.
     """
 
     agreement: float
     drift: float
     delta: float | None
     batch_delta: float | None
+    ranks: float | None = None
 
 
 LIMITS: dict[Precision | CpuMath, Limits] = {
     # float32 sums in another order: 1e-6 to 1e-5 over 12 layers. A wrong graph is off by more than 1e-2. Answers may
     # differ only where two scores are equal to the last bits.
-    "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, batch_delta=0.0),
+    "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, batch_delta=0.0, ranks=0.999),
     # An fp32 file computed in bfloat16, 8 bits of mantissa: seven small trained models had mean drifts of
     # 1e-5 to 4e-3 and 95.8 to 100 % equal answers, the least where an answer is a span or a list of entities.
-    "bf16": Limits(agreement=0.95, drift=1e-2, delta=None, batch_delta=0.0),
+    "bf16": Limits(agreement=0.95, drift=1e-2, delta=None, batch_delta=0.0, ranks=0.95),
     # 11 bits of mantissa: 1e-3 an operation, averaged out over a row. GPU libraries choose kernels by batch size, so
     # that the last bits depend on it by nature.
-    "fp16": Limits(agreement=0.985, drift=5e-3, delta=None, batch_delta=None),
+    "fp16": Limits(agreement=0.985, drift=5e-3, delta=None, batch_delta=None, ranks=0.99),
     # 8 bits: answers that stood on the edge (the bundled texts are far from what most models were trained on) may
     # tip; more than these few mean that an outlier weight or activation was lost.
-    "int8": Limits(agreement=0.95, drift=2e-2, delta=None, batch_delta=0.0),
+    # Scores of ten small embedders and re-rankers, most with random weights, kept their order by 0.990 to 0.99999.
+    "int8": Limits(agreement=0.95, drift=2e-2, delta=None, batch_delta=0.0, ranks=0.95),
 }
 
 
-def limits(precision: Precision, max_drop: float | None, math: CpuMath = "fp32") -> Limits:
+def limits(precision: Precision, max_drop: float | None, math: CpuMath = "fp32", labelled: bool = False) -> Limits:
     """The limits of a precision, and of an fp32 file that is computed in `math`.
 
-    `max_drop` is the share of answers that the user lets change.
+    `max_drop` is the share of answers that the user lets change. Where texts are ranked for `labelled` queries, that
+    counts instead of the order of the gate's own.
     """
     chosen = LIMITS["bf16" if math == "bf16" else precision]
+    if labelled:
+        chosen = replace(chosen, ranks=None)
     if max_drop is None:
         return chosen
-    return replace(chosen, agreement=1.0 - max_drop, drift=max(chosen.drift, max_drop))
+    ranks = None if chosen.ranks is None else min(chosen.ranks, 1.0 - max_drop)
+    return replace(chosen, agreement=1.0 - max_drop, drift=max(chosen.drift, max_drop), ranks=ranks)
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,8 @@ class Figures:
     `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
     output. `agreement` is the share of equal answers, `ties` the share of those that differ between answers which
     the checkpoint scores alike. Drifts are differences of scores. `company` is the largest difference of an output
-    between a request alone and in a mixed batch.
+    between a request alone and in a mixed batch. `rank_correlation` is that of the scores of pairs (ranking.py), None
+    for other tasks.
     """
 
     requests: int
@@ -101,6 +110,7 @@ class Figures:
     mean_drift: float
     max_drift: float
     company: float
+    rank_correlation: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The figures for the manifest."""
@@ -214,12 +224,9 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
     deltas = [_delta(model, r, o, m) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
     delta = float(np.max(deltas))  # NaN if any is
     largest = max(float(np.abs(v).max(initial=0.0)) for r in reference.outputs for v in r.values())
-    compared = [
-        task.compare(answer, model.answer(request, encoded, found))
-        for request, encoded, found, answer in zip(
-            reference.requests, reference.encoded, outputs, reference.answers, strict=True
-        )
-    ]
+    rows = zip(reference.requests, reference.encoded, outputs, strict=True)
+    answers = [model.answer(request, encoded, found) for request, encoded, found in rows]
+    compared = [task.compare(*pair) for pair in zip(reference.answers, answers, strict=True)]
     chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
     alone = [model.run([reference.encoded[i]])[0] for i in chosen]
     alone_deltas = [_delta(model, outputs[i], found, masks[i]) for i, found in zip(chosen, alone, strict=True)]
@@ -233,6 +240,7 @@ def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figur
         mean_drift=float(np.mean(drifts)),
         max_drift=float(np.max(drifts)),
         company=float(np.max(alone_deltas)),
+        rank_correlation=rank_correlation(task, reference.requests, reference.answers, answers),
     )
 
 
@@ -251,6 +259,9 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
     if limits.delta is not None:
         text = f"largest difference {figures.delta_share:.2e} of the largest output, at most {limits.delta:.2e}"
         checks[text] = figures.delta_share <= limits.delta
+    if limits.ranks is not None and figures.rank_correlation is not None:
+        text = f"rank correlation of pairs {figures.rank_correlation:.4f}, at least {limits.ranks:.4f}"
+        checks[text] = figures.rank_correlation >= limits.ranks
     if failed := [text for text, passed in checks.items() if not passed]:
         raise VerificationFailed(
             f"{what} does not answer like the checkpoint on {figures.requests} requests: {'; '.join(failed)}.",

@@ -55,9 +55,11 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
-    has_several = any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs)
-    if task not in TASKS or has_several:
-        return f"Python steps are needed by {'scores of several labels' if has_several else task}"
+    needing = [] if task in TASKS else [str(task)]
+    needing += ["vectors of tokens"] if plan.pooling is not None and plan.pooling.tokens else []
+    needing += ["scores of several labels"] if any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs) else []
+    if needing:
+        return f"Python steps are needed by {' and '.join(needing)}"
     try:
         native.library()
     except NativeMissing as missing:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
@@ -14,6 +15,7 @@ from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     Prompts,
+    is_sparse_encoder,
     read_activation,
     read_max_length,
     read_pooling,
@@ -25,7 +27,7 @@ from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_op
 from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import EncoderTask, find_task, infer_task
-from hfx.exporter.tasks.feature_extraction import embedding, width
+from hfx.exporter.tasks.feature_extraction import embedding, of_tokens, width
 from hfx.exporter.tasks.fill_mask import vocabulary
 from hfx.exporter.tasks.task import default_labels, labels_of
 from hfx.exporter.tasks.text_ranking import logits, scoring
@@ -55,7 +57,7 @@ WIDTHS = (
 )
 FALLBACK_MAX_LENGTH = 512
 LANGUAGE_MODEL = "AutoModelForMaskedLM"
-LOGITS_BYTES = 512 << 20  # of the logits [rows, tokens, vocabulary] of a batch of which vectors are made (SPLADE)
+LOGITS_BYTES = 512 << 20  # of what a batch has for all of its tokens: logits of which vectors are made, or vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     refuse_options(options, GENERATOR_OPTIONS, task.task)
     check_encoder(checkpoint, task.task)
     _check_exporter(options.exporter)
-    pooling = _pooling(checkpoint, task)
+    pooling = _pooling(checkpoint, task, options.token_vectors)
     if pooling is not None:
         task = _pooled(task, pooling, checkpoint.config)
     elif task.task is Task.TEXT_RANKING:
@@ -116,8 +118,9 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
     max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
-    if pooling is not None and pooling.splade:
-        task = replace(task, most_rows=lambda config: max(1, LOGITS_BYTES // (4 * max_length * vocabulary(config))))
+    if pooling is not None and (pooling.splade or pooling.tokens):
+        numbers = task.net_outputs(checkpoint.config)[0].dims[-1]
+        task = replace(task, most_rows=lambda config: max(1, LOGITS_BYTES // (4 * max_length * numbers)))
     return EncoderPlan(
         **common,
         task=task,
@@ -135,17 +138,22 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     )
 
 
-def _pooling(checkpoint: Checkpoint, task: EncoderTask) -> Pooling | None:
+def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling | None:
     """What is done with token embeddings behind the transformer, of tasks and cross-encoders that have them."""
+    if tokens and (task.task is not Task.FEATURE_EXTRACTION or is_sparse_encoder(checkpoint.folder)):
+        what = "sparse vectors" if task.headless else str(task.task)
+        raise UsageError(f"--token-vectors is for feature-extraction, not for {what}.", "Leave it out.")
     if task.task is Task.TEXT_RANKING:
         return read_scoring(checkpoint.folder)
-    return read_pooling(checkpoint.folder) if task.headless else None
+    return read_pooling(checkpoint.folder, tokens) if task.headless else None
 
 
 def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> EncoderTask:
     """`task` of a transformer without a head, or with that of a language model, behind which texts are pooled."""
     numbers = pooling.width(vocabulary(config) if pooling.splade else width(config))
     if task.task is Task.FEATURE_EXTRACTION:
+        if pooling.tokens:
+            return of_tokens(task, numbers)
         task = replace(task, net_outputs=lambda config: embedding(numbers))
         return replace(task, auto_class=LANGUAGE_MODEL, headless=False) if pooling.splade else task
     headless = find_task(Task.FEATURE_EXTRACTION)
@@ -165,7 +173,10 @@ def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderT
     embeds = task.task is Task.FEATURE_EXTRACTION
     if options.dimensions and not embeds:
         raise UsageError(f"--dimensions is for feature-extraction, not {task.task}.", "Leave it out.")
-    is_cut = embeds and (options.dimensions or any(map(checkpoint.config.get, MATRYOSHKA)))
+    has_tokens = embeds and names.ATTENTION_MASK in task.postprocess_reads
+    if options.dimensions and has_tokens:
+        raise UsageError("--dimensions is for one vector of a text, not for those of tokens.", "Leave it out.")
+    is_cut = embeds and not has_tokens and (options.dimensions or any(map(checkpoint.config.get, MATRYOSHKA)))
     if is_cut:
         task = replace(task, postprocess_settings=lambda config: {}, postprocess_reads=(DIMENSIONS,))
     omitted = (() if has_prompts else tuple(PROMPTS)) + (() if is_cut else (DIMENSIONS,))

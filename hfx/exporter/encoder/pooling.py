@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Splade = Literal["max", "sum"]
 HIDDEN_STATE, LOGITS = "last_hidden_state", "logits"
+TOKENS = "tokens"  # the pooling of vectors of tokens, by name
 PREFIX = "hfx.pooling."
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
@@ -63,7 +64,7 @@ class Pooling:
 
     Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out. With `splade` the vector is made of the
     logits of a masked language model instead: the max or sum over the tokens of log(1 + relu(logit)), of which the
-    logarithm is taken `logs` times.
+    logarithm is taken `logs` times. With `tokens` nothing is pooled: the layers are those of each token's vector.
     """
 
     modes: tuple[Mode, ...] = ("mean",)
@@ -71,15 +72,18 @@ class Pooling:
     pools_prompt: bool = True
     splade: Splade | None = None
     logs: int = 1
+    tokens: bool = False
 
     @property
     def names(self) -> list[str]:
         """What is done, in words."""
+        if self.tokens:
+            return [TOKENS]
         return [f"splade-{self.splade}"] if self.splade else [*self.modes]
 
     def width(self, hidden: int) -> int:
         """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
-        width = hidden * (1 if self.splade else len(self.modes))
+        width = hidden * (1 if self.splade or self.tokens else len(self.modes))
         for layer in self.layers:
             if layer.kind == "Active":
                 continue
@@ -111,6 +115,9 @@ def make_pooler(pooling: Pooling, checkpoint: Checkpoint | None = None) -> torch
             if pooling.splade:
                 sparse: torch.Tensor = self.layers(_splade(pooling.splade, pooling.logs, hidden, weights))
                 return sparse
+            if pooling.tokens:
+                vectors: torch.Tensor = self.layers(hidden) * weights.unsqueeze(-1)
+                return vectors
             pooled: torch.Tensor = self.layers(
                 torch.cat([_pooled(mode, hidden, weights, pooling.pools_prompt) for mode in pooling.modes], -1)
             )
@@ -271,6 +278,8 @@ def _fill(module: torch.nn.Module, tensors: Any, prefix: str) -> None:
 def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str) -> None:
     """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, hidden]`.
 
+    Of vectors of tokens it is `[batch, tokens, width]`, 0 at padding.
+
     `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2.
     """
     import onnx
@@ -286,14 +295,15 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
     names = {"hidden": hidden, "mask": mask, "pooled": output}
     with torch.no_grad(), quiet_libraries(), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
         file = Path(folder) / "pooling.onnx"
-        width = pooler(*example).shape[-1]
+        pooled = pooler(*example)
+        axes = dict(enumerate(("rows", "tokens")[: pooled.dim() - 1]))
         torch.onnx.export(
             pooler,
             example,
             str(file),
             input_names=["hidden", "mask"],
             output_names=["pooled"],
-            dynamic_axes={"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "pooled": {0: "rows"}},
+            dynamic_axes={"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "pooled": axes},
             opset_version=OPSET,
             custom_opsets={DOMAIN: 1},
             dynamo=False,
@@ -308,7 +318,8 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
         rename(traced.graph.node, PREFIX + name, outer)
     model.graph.node.extend(traced.graph.node)
     model.graph.initializer.extend(traced.graph.initializer)
-    assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", width])])
+    shape = ["batch", *list(axes.values())[1:], pooled.shape[-1]]
+    assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)])
     define(model)
 
 

@@ -34,7 +34,7 @@ POOLING_FIELDS: dict[str, Mode] = {
 }
 EMBEDDERS_PROMPTS = ("query", "document")  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
-SPLADE = "SpladePooling"
+SPLADE, TOKEN_MASK = "SpladePooling", "MultiVectorMask"
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
 ACTIVATIONS = (
@@ -44,7 +44,7 @@ ACTIVATIONS = (
 )  # fmt: skip
 # Settings of the transformer module by which a text is prepared or read in another way.
 OTHER_TEXTS = ("processing_kwargs", "query_length", "document_length", "query_expansion")
-EMBEDDING, SCORES = "sentence_embedding", "scores"
+EMBEDDING, SCORES, TOKEN_EMBEDDINGS = "sentence_embedding", "scores", "token_embeddings"
 MOST_VALUES = 1_000_000  # of a vector
 TEXT_METHOD = ("forward", "last_hidden_state")
 SCORE_METHOD = ("forward", "logits")
@@ -55,19 +55,50 @@ KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
 OF_SEVERAL = {"Softmax": "softmax"}  # of one score it would be 1
 
 
-def read_pooling(folder: Path) -> Pooling:
-    """What is done with the token embeddings of the checkpoint in `folder`.
+def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
+    """What is done with the token embeddings of the checkpoint in `folder`; with `tokens`, of any that is not sparse.
 
     Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
     """
+    if is_multi_vector_encoder(folder):
+        return _of_tokens(folder)
     if is_sparse_encoder(folder):
         return _splade(folder)
+    if tokens:
+        _refuse_prepared_texts(folder, TEXT_METHOD)
+        return Pooling((), tokens=True)
     return _pipeline(folder, EMBEDDING) if (folder / MODULES).is_file() else Pooling()
 
 
 def is_sparse_encoder(folder: Path) -> bool:
     """Whether the vectors of the checkpoint in `folder` are made of a masked language model's logits (SPLADE)."""
     return (folder / MODULES).is_file() and SPLADE in [kind for kind, _ in _modules(folder)]
+
+
+def is_multi_vector_encoder(folder: Path) -> bool:
+    """Whether the checkpoint in `folder` has a vector for each token (late interaction, ColBERT)."""
+    return (folder / MODULES).is_file() and TOKEN_MASK in [kind for kind, _ in _modules(folder)]
+
+
+def _of_tokens(folder: Path) -> Pooling:
+    modules = _modules(folder)
+    kinds = [kind for kind, _ in modules]
+    if (kinds[:1], kinds[-1:]) != (["Transformer"], [TOKEN_MASK]) or not {*kinds[1:-1]} <= set(LAYERS):
+        raise CheckpointUnsupported(
+            f"{folder / MODULES} lists the modules {', '.join(kinds)}, which hfx can't export.",
+            f"Supported, of vectors of tokens: Transformer, any of {', '.join(LAYERS)}, and {TOKEN_MASK}.",
+        )
+    _refuse_prepared_texts(folder, TEXT_METHOD)
+    file = folder / modules[-1][1] / "config.json"
+    config = read_json(file)
+    for field in ("skiplist_words", "keep_only_token_ids"):
+        if config.get(field):
+            raise CheckpointUnsupported(
+                f"{field} in {file} leaves tokens out: {str(config[field])[:80]}. hfx gives the vectors of all.",
+                "Leave the field empty, export, and leave these tokens out yourself.",
+            )
+    layers = [_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in modules[1:-1]]
+    return Pooling((), tuple(layers), tokens=True)
 
 
 def _splade(folder: Path) -> Pooling:
@@ -274,16 +305,16 @@ def _in_order(fields: Iterable[str]) -> list[str]:
     return sorted(fields, key=lambda name: known.index(name) if name in known else len(known))
 
 
-def _layer(folder: Path, kind: str, path: str, output: str) -> Layer:
+def _layer(folder: Path, kind: str, path: str, output: str, source: str = EMBEDDING) -> Layer:
     file = folder / path / "config.json"
     config = read_json(file) if kind != "Normalize" else read_optional_json(file)
     read = config.get("module_input_name") or EMBEDDING
     names = {
-        "module_input_name": (read, EMBEDDING),
+        "module_input_name": (read, source),
         "module_output_name": (config.get("module_output_name") or read, output),
     }
     if kind == "LayerNorm":
-        names["module_output_name"] = (EMBEDDING, output)
+        names["module_output_name"] = (source, output)
     for field, (stated, expected) in names.items():
         if stated != expected:
             raise CheckpointUnsupported(

@@ -210,7 +210,7 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
         parity[device] = {"precision": precision, **figures.as_json()}
         math = plan.cpu_math if device == "cpu" else "fp32"
         what = f"The {precision} file for {device.upper()}{' in bfloat16' if math == 'bf16' else ''}"
-        gate.judge(what, figures, gate.limits(precision, plan.max_drop, math))
+        gate.judge(what, figures, gate.limits(precision, plan.max_drop, math, labelled=bool(plan.verify_data)))
     return replace(artefacts, parity=parity)
 
 
@@ -220,14 +220,14 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     for path in plan.verify_data:
         data = read_data(path, plan.task, plan.checkpoint.config)
         _, reference = _reference(plan, artefacts, data.requests)
-        expected = plan.task.metric(reference.answers, data.targets)
-        figures: dict[str, Any] = {"metric": plan.task.metric_name, "rows": len(data.targets), "torch": expected}
+        expected, metric = data.measured(plan.task, reference.answers), data.metric(plan.task)
+        figures: dict[str, Any] = {"metric": metric, "rows": len(data.targets), "torch": expected}
         for device in plan.built:
             model = LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
             outputs = model.run(reference.encoded)
             answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
-            figures[device] = plan.task.metric(answers, data.targets)
-            check_drop(plan, path.name, device, expected, figures[device])
+            figures[device] = data.measured(plan.task, answers)
+            check_drop(plan, metric, path.name, device, expected, figures[device])
         results[path.name] = figures
     return replace(artefacts, parity={**artefacts.parity, "data": results} if results else artefacts.parity)
 

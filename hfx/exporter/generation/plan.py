@@ -23,6 +23,8 @@ ENCODER_OPTIONS = {
     "aggregation": "--aggregation",
     "exporter": "--exporter optimum",
     "cpu_math": "--cpu-math",
+    "dimensions": "--dimensions",
+    "token_vectors": "--token-vectors",
 }
 BEAMS = (1, 2, 3, 4, 5, 6, 8)  # that an encoder-decoder has graphs for
 LARGEST_SLOTS = 1024

@@ -230,7 +230,7 @@ def measure_data(
     for reference in references:
         answers = model.infer_all([{**request, **DATA_SETTINGS} for request in reference.data.requests])
         value = plan.task.metrics[plan.task.metric_name](answers, reference.data.targets)
-        check_drop(plan, reference.file, device, reference.torch, value)
+        check_drop(plan, plan.task.metric_name, reference.file, device, reference.torch, value)
         values[reference.file] = value
     return values
 

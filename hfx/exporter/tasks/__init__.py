@@ -60,7 +60,7 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
             return find_task(Task.ZERO_SHOT_CLASSIFICATION)
         ranks = is_cross_encoder(checkpoint.folder, checkpoint.config)
         return find_task(Task.TEXT_RANKING if ranks else Task.TEXT_CLASSIFICATION)
-    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(checkpoint.folder):
+    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(checkpoint.folder):  # others are fill-mask's
         return find_task(Task.FEATURE_EXTRACTION)
     if architecture.endswith("Model") and is_cross_encoder(checkpoint.folder, checkpoint.config):
         return find_task(Task.TEXT_RANKING)

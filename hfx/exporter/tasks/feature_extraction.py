@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from hfx import names
 from hfx.errors import CheckpointCorrupt
+from hfx.exporter.ranking import spearman
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask
 from hfx.exporter.tasks.text_classification import expected_ids
 from hfx.exporter.tasks.token_classification import samples
@@ -29,6 +32,33 @@ def embedding(numbers: int) -> tuple[TensorSpec, ...]:
     return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (numbers,)),)
 
 
+def of_tokens(task: EncoderTask, numbers: int = -1) -> EncoderTask:
+    """`task` with a vector of so many numbers (-1: any) for each token; the last step leaves padding out."""
+    vectors = TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1, numbers))
+    return replace(
+        task,
+        outputs=(vectors, TensorSpec(names.INPUT_TOKENS, "TYPE_INT32", (1,))),
+        net_outputs=lambda config: (vectors,),
+        postprocess_settings=lambda config: {"tokens": True},
+        postprocess_reads=(names.ATTENTION_MASK,),
+        compare=compare_tokens,
+        pair_scores=lambda answers: _in_turn(answers, maxsim),
+        metric=lambda answers, targets: spearman(_in_turn(answers, maxsim), targets),
+    )
+
+
+def compare_tokens(reference: Answer, answer: Answer) -> Comparison:
+    """The token whose vector's direction differs most decides, and drifts."""
+    pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
+    similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
+    return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
+
+
+def maxsim(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
+    """The sum of each token's product with its nearest of the other text (ColBERT)."""
+    return float((np.asarray(a, np.float64) @ np.asarray(b, np.float64).T).max(axis=1).sum())
+
+
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
     """Cosine similarity; 1 for two zero vectors, which point the same way as far as a user can tell."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -42,12 +72,10 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
     return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
 
 
-def spearman(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Rank correlation of cosines with the targets. Answers come in pairs: the two texts of each target in turn."""
-    from scipy.stats import spearmanr
-
-    cosines = [cosine(answers[i][names.EMBEDDING], answers[i + 1][names.EMBEDDING]) for i in range(0, len(answers), 2)]
-    return float(spearmanr(cosines, [float(target) for target in targets]).statistic)
+def _in_turn(answers: Sequence[Answer], similarity: Callable[[Any, Any], float]) -> list[float]:
+    """The similarities of pairs, whose two texts come in turn."""
+    vectors = [answer[names.EMBEDDING] for answer in answers]
+    return [similarity(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
 
 
 TASK = EncoderTask(
@@ -60,7 +88,8 @@ TASK = EncoderTask(
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,
-    metric=spearman,
+    metric=lambda answers, targets: spearman(_in_turn(answers, cosine), targets),
+    pair_scores=lambda answers: _in_turn(answers, cosine),
     metric_name="spearman",
     headless=True,
     by_library=True,

@@ -49,7 +49,8 @@ class EncoderTask:
     tokens in its last step. `longest` bounds the tokens of one sequence below what the model reads, which must be
     `shortest` at least; `expected_ids(tokenizer, request, max_length)` are the token sequences that transformers' own
     pipeline feeds the checkpoint with, or, where it is `by_library`, sentence-transformers. Options that are `omitted`
-    are those of the task that the model does not have.
+    are those of the task that the model does not have. `pair_scores` are those by which texts are ranked (ranking.py):
+    of answers to pairs, or to the two texts of each pair in turn.
     """
 
     task: Task
@@ -63,6 +64,7 @@ class EncoderTask:
     compare: Callable[[Answer, Answer], Comparison]
     metric: Callable[[Sequence[Answer], Sequence[str]], float]
     metric_name: str
+    pair_scores: Callable[[Sequence[Answer]], list[float]] | None = None
     token_outputs: tuple[TensorSpec, ...] = ()
     postprocess_reads: tuple[str, ...] = ()
     tokenize_settings: Callable[[Config, int], Settings] = lambda config, max_length: {}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hfx import names
+from hfx.exporter.ranking import spearman
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -48,7 +49,7 @@ def scoring(task: EncoderTask, labels: Sequence[str]) -> EncoderTask:
         return sum(same) / len(targets)
 
     outputs = (TensorSpec(names.SCORE, "TYPE_FP32", (len(labels),)),)
-    return replace(task, outputs=outputs, metric=accuracy, metric_name="accuracy")
+    return replace(task, outputs=outputs, metric=accuracy, metric_name="accuracy", pair_scores=None)
 
 
 def logits(numbers: int) -> tuple[TensorSpec, ...]:
@@ -78,12 +79,9 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
     return Comparison(drift <= SAME_SCORE, drift)
 
 
-def spearman(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Rank correlation of the scores with the targets, which are numbers."""
-    from scipy.stats import spearmanr
-
-    scores = [float(answer[names.SCORE]) for answer in answers]
-    return float(spearmanr(scores, [float(target) for target in targets]).statistic)
+def pair_scores(answers: Sequence[Answer]) -> list[float]:
+    """The scores."""
+    return [float(answer[names.SCORE]) for answer in answers]
 
 
 TASK = EncoderTask(
@@ -98,7 +96,8 @@ TASK = EncoderTask(
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,
-    metric=spearman,
+    metric=lambda answers, targets: spearman(pair_scores(answers), targets),
+    pair_scores=pair_scores,
     metric_name="spearman",
     by_library=True,
 )

@@ -46,7 +46,7 @@ TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer
 DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
-SPARSE = "splade"  # what the pooling of models with sparse vectors begins with
+SPARSE, TOKENS = "splade", "tokens"  # what the pooling of models with such vectors begins with
 EMPTY = "EMPTY"
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
@@ -72,6 +72,17 @@ async def embed_sparse(request: DialectRequest) -> bytes:
     model = await _pooled_model(request, SPARSE)
     vectors = await _vectors(request, model, fields, _inputs(fields))
     return dumped([[{"index": at, "value": float(row[at])} for at in np.flatnonzero(row).tolist()] for row in vectors])
+
+
+async def embed_all(request: DialectRequest) -> bytes:
+    """POST /embed_all: the vectors of each input's tokens, of a model that was exported with them."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
+    model = await _pooled_model(request, TOKENS)
+    call = calls.embed_tokens(model.name, **prompt_of(fields))
+    results = await request.inference.rows(model, [call(one) for one in _inputs(fields)])
+    check_cut(fields, results, default=False)
+    return b"[%b]" % b",".join([dumped(result.vector.tolist()) for result in results])
 
 
 async def similarity(request: DialectRequest) -> bytes:
@@ -344,6 +355,7 @@ DIALECT = Dialect(
     (
         *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
         *routes("POST", "embed_sparse", embed_sparse, "Sparse vectors of texts.", EMBED_SPARSE),
+        *routes("POST", "embed_all", embed_all, "Vectors of the tokens of texts.", EMBED_SPARSE),
         *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
         *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
         *routes("POST", "rerank", rerank, "Texts ranked for a query.", RERANK),

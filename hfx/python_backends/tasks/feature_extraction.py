@@ -1,4 +1,4 @@
-"""Shorter vectors of models whose first numbers are vectors themselves (Matryoshka): cut, then of length 1."""
+"""Shorter vectors of models whose first numbers are vectors themselves (Matryoshka), and vectors of tokens."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput
 from .inputs import Tensors, agreed
 
-DIMENSIONS = "dimensions"
+DIMENSIONS, MASK = "dimensions", "attention_mask"
 NORM_FLOOR = 1e-12  # of torch.nn.functional.normalize
 
 
 class Postprocessor:
-    """embedding [rows, width] -> embedding [rows, `dimensions`], which is INT32 [rows, 1]; all where it is left out."""
+    """embedding [rows, width] -> embedding [rows, `dimensions`], which is INT32 [rows, 1]; all where it is left out.
+
+    What is cut has length 1.
+    """
 
     required: tuple[str, ...] = ("embedding",)
     optional: tuple[str, ...] = (DIMENSIONS,)
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """Without settings."""
-        return cls()
+    def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor | TokenVectors:
+        """From settings.json: whether vectors are those of `tokens`."""
+        return TokenVectors() if settings.get("tokens") else cls()
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """The vector of each row. Raises InvalidInput for more numbers than there are, and where rows differ."""
@@ -39,3 +42,20 @@ class Postprocessor:
         cut = vectors[:, :count]
         norms = np.sqrt(np.sum(cut * cut, axis=1, keepdims=True))
         return {"embedding": cut / np.maximum(norms, np.float32(NORM_FLOOR))}
+
+
+class TokenVectors:
+    """embedding [rows, width, numbers] -> embedding [rows, tokens, numbers] and input_tokens INT32 [rows, 1].
+
+    A row with fewer tokens than another one of its request has zeros behind its own.
+    """
+
+    required: tuple[str, ...] = ("embedding",)
+    # Always there; an optional tensor makes each request an answer of its own, whose shape no other one decides.
+    optional: tuple[str, ...] = (MASK,)
+
+    def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
+        """The vectors of each row's tokens, special ones among them."""
+        counts = np.count_nonzero(tensors[MASK], axis=1)
+        vectors = tensors["embedding"][:, : counts.max(initial=0)]
+        return {"embedding": vectors, "input_tokens": counts.astype(np.int32)[:, None]}

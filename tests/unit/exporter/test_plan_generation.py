@@ -170,6 +170,8 @@ def test_a_generator_has_int4_on_the_cpu(tmp_path: Path) -> None:
         {"max_batch_size": 1},
         {"aggregation": "simple"},
         {"cpu_math": "bf16"},
+        {"dimensions": True},
+        {"token_vectors": True},
     ],
     ids=str,
 )

@@ -1,0 +1,84 @@
+"""How texts are ranked: nDCG on labelled queries, and whether two models put texts into the same order.
+
+A pair's score is a re-ranker's, or the similarity of an embedder's two vectors (EncoderTask.pair_scores).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hfx import names
+from hfx.exporter.tasks.task import Answer, EncoderTask
+
+NDCG = "ndcg@10"
+DEPTH = 10
+NEIGHBOURS = 8  # texts that each of the gate's is compared with
+
+
+def ndcg(scores: Sequence[float], relevances: Sequence[float], queries: Sequence[int]) -> float:
+    """The mean nDCG@10 of the queries with a relevant text; `queries` numbers each pair's query.
+
+    As trec_eval: the gain is the relevance, divided by log2 of the rank + 1. Of equal scores the worse text counts as
+    the first, so that a model that tells nothing apart gains nothing by the file's order.
+    """
+    groups: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+    for score, relevance, query in zip(scores, relevances, queries, strict=True):
+        groups[query].append((score, relevance))
+    shares = [
+        _gain([relevance for _, relevance in sorted(group, key=lambda pair: (-pair[0], pair[1]))]) / best
+        for group in groups.values()
+        if (best := _gain(sorted((relevance for _, relevance in group), reverse=True)))
+    ]
+    return float(np.mean(shares)) if np.all(np.isfinite(scores)) else float("nan")
+
+
+def _gain(relevances: Sequence[float]) -> float:
+    best = np.asarray(relevances[:DEPTH], np.float64)
+    return float((best / np.log2(np.arange(2, len(best) + 2))).sum())
+
+
+def spearman(scores: Sequence[float], targets: Sequence[str]) -> float:
+    """Rank correlation of scores with the targets, which are numbers."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(scores, [float(target) for target in targets]).statistic)
+
+
+def rank_correlation(
+    task: EncoderTask, requests: Sequence[Mapping[str, Any]], reference: Sequence[Answer], answers: Sequence[Answer]
+) -> float | None:
+    """Spearman's correlation of two models' scores of the gate's pairs; None where the first has no order to keep.
+
+    Of embedders they are the similarities of each text with the next ones that have the same options.
+    """
+    if task.pair_scores is None:
+        return None
+    pairs = range(len(requests)) if names.QUERY in requests[0] else _neighbours(requests)
+    expected, found = (task.pair_scores([each[at] for at in pairs]) for each in (reference, answers))
+    if not np.all(np.isfinite(found)):
+        return float("nan")
+    from scipy.stats import spearmanr
+
+    if np.ptp(expected) == 0 or np.ptp(found) == 0:
+        return None if np.ptp(expected) == 0 else 0.0
+    return float(spearmanr(expected, found).statistic)
+
+
+def _neighbours(requests: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Indices of pairs of requests, the two of each in turn."""
+    alike: defaultdict[str, list[int]] = defaultdict(list)
+    for index, request in enumerate(requests):
+        options = {name: value for name, value in request.items() if name != names.TEXT_INPUT}
+        alike[json.dumps(options, sort_keys=True)].append(index)
+    pairs = [
+        (first, second)
+        for members in alike.values()
+        for place, first in enumerate(members)
+        for second in members[place + 1 : place + 1 + NEIGHBOURS]
+    ]
+    return [index for pair in pairs for index in pair]
