@@ -30,7 +30,7 @@ from .vocabulary import Vocabulary, read_vocabulary
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 CHECK = Path(__file__).with_name("grammar_check.py")
-LONGEST_CHECK = 5.0  # seconds, on a machine that is busy
+LONGEST_CHECK = 15.0  # seconds, on a machine that is busy
 AT_ONCE = 2  # forms that are compiled
 KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
