@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hfx import names
-from hfx.exporter.tasks.task import Answer, EncoderTask
+
+if TYPE_CHECKING:  # the tasks import this file
+    from hfx.exporter.tasks.task import Answer, EncoderTask
 
 NDCG = "ndcg@10"
 DEPTH = 10
