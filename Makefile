@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
+DEMO   := $(VENV)/.demo
 STAMP  := $(VENV)/.installed
 NATIVE := hfx/native/libhfx_operators.so
 
@@ -19,13 +20,20 @@ install: $(STAMP) $(NATIVE) ## Create .venv with the pinned dependencies and hfx
 # ziglang stays in the environment: builds in isolation would fetch its 101 MB each time.
 PIP := python -m pip install --quiet --no-compile
 
-$(STAMP): pyproject.toml setup.py constraints.txt
+EDITABLE := $(PIP) --constraint constraints.txt --no-build-isolation --editable
+
+# What `hfx demo` needs. All else, such as Spark, moto and pytest, comes with the first other target.
+$(DEMO): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP) --constraint constraints.txt 'setuptools>=77' ziglang
-	$(BIN)/$(PIP) --constraint constraints.txt --no-build-isolation --editable '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
+	$(BIN)/$(EDITABLE) '.[embedded]'
 	@touch $@
 
-$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py | $(STAMP)
+$(STAMP): $(DEMO)
+	$(BIN)/$(EDITABLE) '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
+	@touch $@
+
+$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py | $(DEMO)
 	$(BIN)/python -m hfx.native.build
 
 format: install ## Format the code and sort the imports
@@ -86,7 +94,7 @@ containers: install ## Images and containers, on a docker engine (6 minutes; ski
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
 
-demo: install ## Two small models from checkpoint to a real Triton: classify, stream
+demo: $(DEMO) $(NATIVE) ## Two small models from checkpoint to a real Triton: classify, stream
 	$(BIN)/hfx demo
 
 SCENARIOS ?=
@@ -113,7 +121,7 @@ bench-batch: install ## `hfx batch` against its model in process, torch, Spark a
 
 # Sphinx is for the site alone: `make test` needs none of it.
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/$(PIP) --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	$(BIN)/$(EDITABLE) '.[docs]'
 	@touch $@
 
 docs: $(VENV)/.docs ## Make the generated pages of docs/, and the site in build/site

@@ -61,7 +61,6 @@ def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = 
         metavar="F.jsonl",
         help=f"put the figures, as they come, to those in this file ({KEPT.format(prog)}; none with --quick)",
     )
-    parser.add_argument("--docs", type=Path, metavar="PAGE.md", help="measure nothing: --output's figures to this page")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.works if name not in works]:
         parser.error(f"no work {', '.join(unknown)}: choose of {', '.join(works)}")
@@ -70,9 +69,6 @@ def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = 
     output = options.output or (None if options.quick else Path(KEPT.format(prog)))
     try:
         results = load(output) if output else {}
-        if options.docs:
-            write_page(options.docs, report(works, results))
-            return 0
         keep = partial(save, output, results) if output else lambda: None
         for name in options.works or works:
             command = f"python -m bench.{prog} {name}" + " --quick" * settings.quick
@@ -117,7 +113,7 @@ def open_ways(ways: Sequence[Way], checkpoint: Path, figures: Figures, stack: Ex
     return found
 
 
-def write_page(page: Path, text: str, mark: str = "figures") -> None:
+def write_page(page: Path, text: str, mark: str) -> None:
     """Put `text` between the two marks of a page. Raises UsageError for a page without them."""
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     try:

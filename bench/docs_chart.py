@@ -27,7 +27,7 @@ def peers_chart(results: Mapping[str, Figures], hfx: str, figure: str) -> str:
     loads, peers, ratios = distinct(rows, "load"), distinct(rows, "peer"), [row["ratio"] for row in rows]
     scale = alt.Scale(type="log", domain=[min([LEAST, *ratios]), max([MOST, *ratios])], nice=False)
     axis = alt.Axis(values=TICKS, grid=True, format="~g")
-    x = alt.X("ratio:Q", title="requests/s of hfx, in times of the peer", scale=scale, axis=axis)
+    x = alt.X("ratio:Q", title="requests/s of hfx, relative to the peer", scale=scale, axis=axis)
     y = alt.Y("load:N", title=None, sort=loads, axis=alt.Axis(grid=True, labelLimit=260, minExtent=LABELS))
     columns = alt.Legend(columns=3, columnPadding=40)
     shape = alt.Shape("peer:N", scale=alt.Scale(domain=peers), legend=columns)

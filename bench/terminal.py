@@ -22,7 +22,8 @@ ASKED = (
     ("infer", "sentiment", "What a lovely garden!"),
     ("infer", "sentiment", "This is not a miserable game.", "--top-k", "2"),
 )
-PROGRESS = re.compile(r"\[\d+/\d+\] |loaded |Starting ")
+# Progress, and times of the machine that draws the picture.
+LEFT_OUT = re.compile(r"\[\d+/\d+\] |loaded |Starting | +\d+ texts? of \d+ tokens: | +other work had ")
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # of another site; a viewer has fonts of its own
 
 
@@ -63,9 +64,9 @@ def show(console: Console, words: Sequence[str], folder: str) -> None:
 
 
 def write(console: Console, output: str) -> None:
-    """The output without the lines of progress."""
+    """The output without the lines of LEFT_OUT."""
     for line in output.splitlines():
-        if not PROGRESS.match(line):
+        if not LEFT_OUT.match(line):
             console.print(Text(line.rstrip()))
 
 

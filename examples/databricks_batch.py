@@ -5,7 +5,8 @@
 
 # COMMAND ----------
 
-# MAGIC %pip install hfx[batch] tokenizers onnxruntime openvino
+# MAGIC %pip install /Volumes/main/models/hfx-0.2.0-py3-none-manylinux_2_17_x86_64.whl[batch]
+# MAGIC %pip install tokenizers onnxruntime openvino
 
 # COMMAND ----------
 

@@ -13,7 +13,7 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
         CheckpointUnsupported       an architecture or task that hfx can't export
         StorageFull                 no room for the export
       VerificationFailed        4   the exported model does not answer like the checkpoint
-      ServerError               5   a server that does not start, answer or know the model
+      ServerError               5   a server that does not start, answer or have the model
         ServerUnreachable           nothing listens, or the connection broke
         ServerBusy                  its queue is full
         RequestTimeout              no answer in time, or nothing new of a stream for too long
@@ -24,11 +24,11 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
       FetchFailed               3   packages of a tool that can't be had here
       LintFailed                7   the repository breaks a rule
       JobError                  2   a batch job can't go on as requested: it is locked, damaged, incomplete or changed
-        InputChanged                its input is not what was planned
+        InputChanged                its input is not the planned one
       TooManyErrors             6   more rows of a batch job failed than its threshold allows
       JobCancelled            130   a batch job was cancelled from elsewhere
       Interrupted             130   Ctrl-C
-      RepositoryError           2   the repository can't do what was asked: a name is taken, it can't be written
+      RepositoryError           2   the repository can't do it: a name is taken, it can't be written
         ModelMissing            3   it has no such model
         ModelCorrupt            3   a model's manifest or files are not as they were published
 """
@@ -70,7 +70,7 @@ class NativeMissing(UsageError):
 
 
 class RepositoryError(HfxError):
-    """The repository can't do what was asked: a name is taken, or it can't be read or written."""
+    """The repository can't do it: a name is taken, or it can't be read or written."""
 
     exit_code = 2
 
@@ -120,7 +120,7 @@ class VerificationFailed(HfxError):
 
 
 class ServerError(HfxError):
-    """A server that does not start, answer, or know the model.
+    """A server that does not start, answer, or have the model.
 
     `status` is the server's own word for a failed request (a gRPC code or HTTP status), `model` and `request_id` say
     which request it was; all are empty where there is none.
@@ -186,13 +186,13 @@ class LintFailed(HfxError):
 
 
 class JobError(HfxError):
-    """A batch job can't go on as requested: its folder is locked, damaged, incomplete, or made for something else."""
+    """A batch job can't continue: its folder is locked, damaged, incomplete, or made for something else."""
 
     exit_code = 2
 
 
 class InputChanged(JobError):
-    """An input of a batch job is not what it was when the job was planned."""
+    """An input of a batch job has changed since the job was planned."""
 
 
 class ModelChanged(JobError):
@@ -200,18 +200,18 @@ class ModelChanged(JobError):
 
 
 class TooManyErrors(HfxError):
-    """More rows of a batch job failed than its error threshold allows; what was done is kept."""
+    """More rows of a batch job failed than its error threshold allows; finished parts stay."""
 
     exit_code = 6
 
 
 class Interrupted(HfxError):
-    """Ctrl-C; `fix` says how what was begun goes on."""
+    """Ctrl-C; `fix` says how to continue."""
 
     exit_code = 130
 
 
 class JobCancelled(HfxError):
-    """A batch job was cancelled by `hfx batch cancel`; what was done is kept."""
+    """A batch job was cancelled by `hfx batch cancel`; finished parts stay."""
 
     exit_code = 130

@@ -62,6 +62,8 @@ def _of_alias(name: str, kind: str) -> str:
 def _rendered(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "Literal[" + ", ".join(f'"{value}"' for value in get_args(kind)) + "]"
+    if get_origin(kind) is dict:
+        return "dict[str, Any]"
     return " | ".join(map(_rendered, get_args(kind))) if get_args(kind) else str(kind.__name__)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from docs.generate import tables
-from hfx.cli.commands import COMMANDS, load
+from docs.generate import environment, tables
+from hfx.cli.commands import COMMANDS
 
-WIDTH = 110
+WIDTH = 88
+GLOBAL = """Global options:
+  --json      Print one JSON object on stdout.
+  --debug     Show tracebacks.
+  -h, --help  Show this message and exit.
+
+"""
 
 
 def pages() -> dict[str, str]:
@@ -18,6 +23,7 @@ def pages() -> dict[str, str]:
         "lint.md": lint_page(),
         "settings.md": tables.settings_page(),
         "tensors.md": tables.tensors_page(),
+        "environment.md": environment.environment_page(),
         "errors.md": tables.errors_page(),
         "parameters.md": tables.parameters_page(),
         "metrics.md": tables.metrics_page(),
@@ -27,20 +33,24 @@ def pages() -> dict[str, str]:
 
 def command_page() -> str:
     """The help of every command."""
-    parts = ["# Command line", "", "Made from `--help` by `make docs`. Exit codes: [errors.md](errors.md).", ""]
-    for name, command in _commands("", COMMANDS):
-        parts += [f"## hfx {name}", "", "```", _help(command, name), "```", ""]
+    note = (
+        "Made from `--help` by `make docs`. Every command also has the global options. Exit codes: [Errors](errors.md)."
+    )
+    parts = ["# Command line", "", note, "", "```", GLOBAL.strip(), "```", ""]
+    shown: dict[str, str] = {}
+    for name, command in environment.commands("", COMMANDS):
+        sections = [_once(section, name, shown) for section in _help(command, name).split("\n\n")]
+        parts += [f"## hfx {name}", "", "```", "\n\n".join(sections), "```", ""]
     return "\n".join(parts)
 
 
-def _commands(prefix: str, table: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Every command by its whole name, the members of a group instead of it."""
-    for name in table:
-        command = load(name, table)
-        if members := getattr(command, "table", None):
-            yield from _commands(f"{prefix}{name} ", members)
-        else:
-            yield prefix + name, command
+def _once(section: str, name: str, shown: dict[str, str]) -> str:
+    """A section of a command's help; a reference where another command has the same options."""
+    title, *options = section.splitlines()
+    if len(options) < 4 or not title.endswith(":"):
+        return section
+    first = shown.setdefault(" ".join(section.split()), name)
+    return section if first == name else f"{title}\n  As for hfx {first}."
 
 
 def lint_page() -> str:
@@ -59,4 +69,4 @@ def _help(command: Any, name: str) -> str:
     settings = {**command.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = command.context_class(command, info_name=f"hfx {name}", **settings)
     text: str = command.get_help(context)
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip().replace(GLOBAL, "")

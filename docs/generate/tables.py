@@ -57,10 +57,10 @@ def settings_page() -> str:
     ]
     text = (
         "The settings of a generation request, in every interface: `hfx infer` (as `--max-tokens`), the Python "
-        "client, Triton's tensors and request parameters, OpenAI's and the other HTTP APIs. The default holds where "
+        "client, Triton's tensors and request parameters, OpenAI's and the other HTTP APIs. The default applies if "
         "neither the request nor the checkpoint's `generation_config.json` sets the field. A value out of range, a "
-        "setting that nothing would read (one of beam search without beams) and an unknown name are refused, naming "
-        "the field."
+        "setting without effect (of beam search without beams) and an unknown name are refused; the error names the "
+        "field."
     )
     return page("Generation settings", text, ("setting", "also called", "type", "values", "default", "meaning"), rows)
 
@@ -79,9 +79,9 @@ def tensors_page() -> str:
     from hfx.exporter.tasks import TASKS
 
     text = (
-        "What Triton sees. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. Names of "
-        "generation settings are explained in [settings.md](settings.md). `prompt_name` and `prompt` are of models "
-        "that have prompts, `dimensions` of those that have shorter vectors."
+        "The tensors in Triton. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. "
+        "[Generation settings](settings.md) explains their names. Models with prompts have `prompt_name` and `prompt`; "
+        "models with shorter vectors have `dimensions`."
     )
     parts = [f"# Tensors of every task\n\n{wrapped(text)}\n"]
     for task in TASKS:
@@ -108,8 +108,8 @@ def errors_page() -> str:
     found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.HfxError)]
     rows = [(f"`{e.__name__}`", code(e.__mro__[1].__name__), str(e.exit_code), first_line(e)) for e in found]
     text = (
-        "Every error that a user can cause or cure is an `hfx.errors.HfxError` with `message` (what happened) and "
-        "`fix` (what to do next). The command line prints both on stderr and exits with the error's code; 0 is success."
+        "Every expected error is an `hfx.errors.HfxError` with `message` (what happened) and `fix` (what to do next). "
+        "The command line prints both on stderr and exits with the error's code; 0 is success."
     )
     others = [(str(number), meaning) for number, meaning in UNEXPECTED.items()]
     codes = ["", "## Other exit codes", "", *table(("code", "meaning"), others), ""]
@@ -128,8 +128,8 @@ def parameters_page() -> str:
 
 
 def metrics_page() -> str:
-    """The metrics of generators."""
-    from hfx.front.settings import SAMPLES
+    """The metrics of generators and of the HTTP front."""
+    from hfx.front.metrics import FAMILIES
     from hfx.python_backends.engine.core import Stats
     from hfx.python_backends.serving.metrics import counts, histograms
 
@@ -139,12 +139,15 @@ def metrics_page() -> str:
             (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
             for name, sample in samples.items()
         ),
-        *((code(name), kind, "", description) for name, kind, description in SAMPLES),
+        *(
+            (code(each.name), each.kind(each.name, each.text).type, ", ".join(map(code, each.labels)), each.text)
+            for each in FAMILIES
+        ),
     ]
     text = (
-        "Generators publish these on `/metrics`, each with the label `model`, beside Triton's own (`nv_...`); the last "
-        "two are of `hfx serve`, without a label. "
-        "Buckets are counters with the label `le`, as `histogram_quantile` reads them."
+        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` "
+        "and its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for "
+        "`histogram_quantile`."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
 
@@ -182,7 +185,7 @@ def api_page() -> str:
     """The public names of hfx.client: classes with their methods and fields."""
     import hfx.client
 
-    text = "The public names of `hfx.client`. Examples: [client.md](client.md). Errors: [errors.md](errors.md)."
+    text = "The public names of `hfx.client`. Examples: [Python client](client.md). Errors: [Errors](errors.md)."
     head = f"# Python API\n\n{wrapped(text)}\n"
     return "\n".join([head, *(_class_section(getattr(hfx.client, name)) for name in hfx.client.__all__)])
 
@@ -193,6 +196,8 @@ def _class_section(cls: type) -> str:
     made = any("__init__" in vars(base) for base in bases if not base.__name__.startswith("_"))
     if not issubclass(cls, Warning) and (is_dataclass(cls) or made):
         lines += ["```text", f"{cls.__name__}{_signature(cls)}", "```", ""]
+    if cls.__name__ == "AsyncClient":
+        return "\n".join([*lines, "The methods are those of [Client](#client), to be awaited.", ""])
     found = {name: member for base in reversed(bases) for name, member in vars(base).items()}
     names = dict.fromkeys(name for base in bases for name in vars(base) if not name.startswith("_"))
     rows = [

@@ -25,7 +25,7 @@ from hfx.errors import HfxError, Interrupted, UsageError
 from hfx.extras import install_command
 
 READER_GONE = 141  # 128 + SIGPIPE
-# Modules of the extras (pyproject.toml), for those who installed less.
+# Modules of the extras (pyproject.toml), for smaller installations.
 EXTRAS = {
     "export": (
         "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "

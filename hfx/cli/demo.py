@@ -17,7 +17,9 @@ def command(
     context: typer.Context,
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep checkpoints, data and models in this new folder; removed without it."),
+        typer.Option(
+            metavar="DIR", help="Keep checkpoints, data and models in this new folder. Default: they are removed."
+        ),
     ] = None,
 ) -> None:
     """See it work in about two minutes: train two small models, export, serve and query them.

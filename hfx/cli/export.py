@@ -40,7 +40,7 @@ def command(
     again: Annotated[
         str | None,
         typer.Option(
-            help="Replace this published model by the same export anew; MODEL is where its checkpoint is now.",
+            help="Export this model again with the same options. MODEL: its checkpoint, if that has moved.",
             metavar="NAME",
             autocompletion=model_names,
         ),

@@ -83,7 +83,7 @@ def _type(setting: Setting) -> Any:
         return list[str]
     if setting.choices and setting.type is not bool:
         return Literal[tuple(str(choice).lower() for choice in setting.choices)]
-    return setting.type
+    return str if setting.dtype == "STRING" else setting.type  # an object is typed as JSON
 
 
 def _option(setting: Setting) -> Any:

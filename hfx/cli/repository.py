@@ -1,4 +1,4 @@
-"""`hfx list`, `lint`, `remove` and `reload`: the models of a repository, shown, checked, deleted, and served anew."""
+"""`hfx list`, `lint`, `remove` and `reload`: the models of a repository, shown, checked, deleted, and reloaded."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def lint(
         str, typer.Option(help="Tag of the Triton release that will serve it.", metavar="TAG")
     ] = MINIMUM_SECURE,
     cores: Annotated[
-        int | None, typer.Option(help="Cores of the machine that will serve it; this one's without it.")
+        int | None, typer.Option(help="Cores of the machine that will serve it. Default: this one's.")
     ] = None,
 ) -> None:
     """Check a model repository against hfx's rules, without a server.

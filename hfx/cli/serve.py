@@ -37,7 +37,7 @@ def command(
     """
     from hfx.releases import BODY_BOUNDED
     from hfx.triton import DockerServer
-    from hfx.triton.arguments import body_arguments
+    from hfx.triton.arguments import body_arguments, trace_arguments
     from hfx.triton.front import Front
     from hfx.triton.server import address
 
@@ -50,6 +50,7 @@ def command(
     grpc_host = _grpc_host(host, options, settings, front_options.insecure, report)
     release = _check_release(repository, options, grpc_host, report)
     arguments = body_arguments(settings.limits.body, release >= BODY_BOUNDED)
+    arguments += trace_arguments(settings.otlp_endpoint)
     if options.dry_run:
         container = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)

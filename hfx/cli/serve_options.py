@@ -1,7 +1,8 @@
-"""The options of `hfx serve`: about Triton, and about the public HTTP port, who may use it and its bounds."""
+"""The options of `hfx serve`: about Triton, and about the public HTTP port, its access and its bounds."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import ssl
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from typer import Option
 
 from hfx.errors import UsageError
+from hfx.extras import install_command
 
 if TYPE_CHECKING:
     from hfx.front.settings import Settings, Tls
@@ -49,9 +51,9 @@ class ServeOptions:
     strict: Annotated[
         bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
     ] = False
-    watch: Annotated[bool, Option("--watch", help="Serve models that are published anew as soon as they are.")] = False
+    watch: Annotated[bool, Option("--watch", help="Reload models as soon as they are published again.")] = False
     triton: Annotated[
-        str, Option(help="The Triton release; 26.07 without it.", rich_help_panel=CONTAINER, metavar="TAG")
+        str, Option(help="The Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")
     ] = ""
     image: Annotated[
         str, Option(help="The image, with a digest if you like.", rich_help_panel=CONTAINER, metavar="IMAGE")
@@ -108,6 +110,7 @@ class ServeOptions:
 
 
 MIB = 1 << 20
+ENDPOINT = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 HOST = re.compile(r"\*|[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
@@ -122,7 +125,7 @@ class FrontOptions:
         Path | None,
         Option(
             envvar="HFX_API_KEY_FILE",
-            help="File with an API key in each line; HTTP requests then need one as a bearer token.",
+            help="File with KEY or LABEL:KEY in each line; HTTP requests then need a key as a bearer token.",
             metavar="FILE",
             readable=False,
         ),
@@ -160,7 +163,18 @@ class FrontOptions:
     ] = 16
     max_connections: Annotated[int, Option(help="HTTP connections at a time.", min=1)] = 2048
     max_requests: Annotated[int, Option(help="HTTP requests in progress at a time.", min=1)] = 1024
-    access_log: Annotated[bool, Option("--access-log", help="A line on stderr for each HTTP request.")] = False
+    access_log: Annotated[
+        Literal["text", "json"] | None,
+        Option(help="A line on stderr for each HTTP request, as text or as an object in JSON."),
+    ] = None
+    otlp_endpoint: Annotated[
+        str,
+        Option(
+            envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+            help="Send traces of requests to this OpenTelemetry collector, such as http://127.0.0.1:4318.",
+            metavar="URL",
+        ),
+    ] = ""
     scrape_port: Annotated[
         int,
         Option(
@@ -197,11 +211,24 @@ class FrontOptions:
         for name in self.allowed_hosts:
             if not HOST.fullmatch(name):
                 raise UsageError(f"{name!r} is not the name of a host.", "Give it without http:// and without a port.")
+        self._check_traces()
         for origin in self.cors_origins:
             if not ORIGIN.fullmatch(origin):
                 raise UsageError(
                     f"{origin!r} is not the origin of web pages.", "Give it as http://HOST:PORT, without a path."
                 )
+
+    def _check_traces(self) -> None:
+        if self.otlp_endpoint and not ENDPOINT.fullmatch(self.otlp_endpoint):
+            raise UsageError(
+                f"{self.otlp_endpoint!r} is not the address of an OpenTelemetry collector.",
+                "Give it as http://HOST:PORT, where the collector takes OTLP over HTTP (port 4318).",
+            )
+        if self.otlp_endpoint and not _has_exporter():
+            raise UsageError(
+                "Traces need opentelemetry-exporter-otlp-proto-http, which this environment has not.",
+                f"Run: {install_command('traces')}",
+            )
 
     def settings(self, repository: Path) -> Settings:
         """The settings of a front of `repository`. Raises UsageError for files that can't be used."""
@@ -211,7 +238,8 @@ class FrontOptions:
             limits=Limits(self.max_body * MIB, self.max_connections, self.max_requests),
             tls=self.tls,
             key_file=self.key_file,
-            access_log=self.access_log,
+            access_log=self.access_log or "",
+            otlp_endpoint=self.otlp_endpoint,
             repository=str(repository.absolute()),
             playground=not self.no_playground,
             hosts=self.allowed_hosts,
@@ -246,7 +274,7 @@ class FrontOptions:
         """The path of the file with the API keys; empty without one. Raises UsageError for a file without keys."""
         if self.api_key_file is None:
             return ""
-        from hfx.front.access import read_keys
+        from hfx.front.keys import read_keys
 
         path = str(self.api_key_file.absolute())
         read_keys(path)
@@ -263,3 +291,10 @@ class FrontOptions:
                 "Give --api-key-file (HFX_API_KEY_FILE), or --tls-client-ca with --tls-cert and --tls-key; --insecure "
                 "(HFX_INSECURE=1) where you trust the network, as with a container's port published at 127.0.0.1 only.",
             )
+
+
+def _has_exporter() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False

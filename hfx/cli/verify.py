@@ -40,7 +40,7 @@ def command(
         ),
     ] = None,
     url: Annotated[
-        str, typer.Option(help="Address of a server, as of `hfx infer`; in this process without it.", metavar="URL")
+        str, typer.Option(help="Address of a server, as of `hfx infer`. Default: this process.", metavar="URL")
     ] = "",
     device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
     repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = DEFAULT_REPOSITORY,

@@ -13,7 +13,7 @@ import hfx
 from hfx.errors import NativeMissing
 
 PACKAGES = (
-    "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "numpy",
+    "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "llguidance", "numpy",
     "nvidia-pytriton", "tritonclient", "grpcio", "typer",
 )  # fmt: skip
 

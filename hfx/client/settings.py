@@ -112,6 +112,9 @@ class GenerationSettings:
                             part by part
     `merge`                 Chunks: how their answers become one; recursive: by answering the answers again
     `overlap`               Chunks: sentences that two share (a whole number from 0 to 16)
+    `json_schema`           Structured output: the answer is JSON that this JSON schema allows
+    `regex`                 Structured output: the answer as a whole matches this expression
+    `choices`               Structured output: the answer is one of these texts (a list of at most 1024 texts)
     `source_lang`           Translation: the code of the text's language, the model's own: fra_Latn, fr_XX, fr
     `target_lang`           Translation: the code of the answer's language
     `add_special_tokens`    Put the tokenizer's special tokens around the text; false for one that has its own
@@ -142,6 +145,9 @@ class GenerationSettings:
     long: Literal["error", "truncate", "chunk"] | None = None
     merge: Literal["concat", "recursive"] | None = None
     overlap: int | None = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choices: Iterable[str] | None = None
     source_lang: str | None = None
     target_lang: str | None = None
     add_special_tokens: bool | None = None
@@ -179,6 +185,9 @@ class Settings(TypedDict, total=False):
     long: Literal["error", "truncate", "chunk"] | None
     merge: Literal["concat", "recursive"] | None
     overlap: int | None
+    json_schema: str | dict[str, Any] | None
+    regex: str | None
+    choices: Iterable[str] | None
     source_lang: str | None
     target_lang: str | None
     add_special_tokens: bool | None

@@ -47,8 +47,8 @@ def _rate(metric: str, by: str = "model") -> str:
     return f"sum by ({by}) (rate({metric}[2m]))"
 
 
-def _quantile(share: float, metric: str) -> str:
-    return f"histogram_quantile({share}, sum by (model, le) (rate({metric}_bucket[2m])))"
+def _quantile(share: float, metric: str, by: str = "model") -> str:
+    return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket[2m])))"
 
 
 PANELS = (
@@ -70,7 +70,19 @@ PANELS = (
             Query(_rate("hfx_requests_refused_total", "model, reason"), "{{model}} refused: {{reason}}"),
             Query(_rate("hfx_requests_cancelled_total"), "{{model}} cancelled"),
             Query(_rate("hfx_deadline_exceeded_total"), "{{model}} too late"),
+            Query(_rate("hfx_http_refusals_total", "reason, key"), "HTTP: {{reason}} {{key}}"),
         ),
+    ),
+    Panel(
+        "HTTP requests",
+        "reqps",
+        (Query(_rate("hfx_http_requests_total", "route, status"), "{{route}} {{status}}"),),
+        "By route and status; 0 is a client that left before its answer",
+    ),
+    Panel(
+        "HTTP: time to the first byte",
+        "s",
+        (Query(_quantile(0.95, "hfx_http_first_byte_seconds", "route"), "{{route}} p95"),),
     ),
     Panel(
         "Latency by step",
@@ -172,6 +184,15 @@ def alerts(deployment: Deployment) -> Iterator[Alert]:
         300,
         "warning",
         "More than 5 % of the requests of {{ $labels.model }} failed or were refused.",
+    )
+    refused = 'sum(rate(hfx_http_requests_total{status=~"429|503"}[5m]))'
+    yield Alert(
+        "HfxHttpRefused",
+        f"{refused} / sum(rate(hfx_http_requests_total[5m])) > {FAILED_SHARE}",
+        300,
+        "warning",
+        "More than 5 % of the HTTP requests were refused because of load or a key's bounds: "
+        "hfx_http_refusals_total has the reasons.",
     )
     for model in deployment.models:
         if model.is_generator:

@@ -30,7 +30,7 @@ class Scale:
     """How many pods there are, and how long requests may wait; a `rate` of None is not known."""
 
     replicas: Annotated[int, Option(help="Pods, at least.")] = 2
-    max_replicas: Annotated[int | None, Option(help="Pods at most; four times as many without it.")] = None
+    max_replicas: Annotated[int | None, Option(help="Pods at most. Default: four times --replicas.")] = None
     rate: Annotated[float | None, Option(help="Requests a second that all pods must answer; with --from.")] = None
     wait: Annotated[float, Option(help="Seconds that requests may wait before a pod is added; with --from.")] = 0.5
     pre_stop: Annotated[int, Option(help="Seconds between a pod's end and SIGTERM, while it still serves.")] = 10
@@ -45,7 +45,7 @@ class Cluster:
     """
 
     claim: Annotated[
-        str, Option(help="PersistentVolumeClaim with the model repository; without it --image has the models.")
+        str, Option(help="PersistentVolumeClaim with the model repository. Default: --image has the models.")
     ] = ""
     monitoring: Annotated[str, Option("--monitoring-namespace", help="Namespace of Prometheus.")] = "monitoring"
     clients: Annotated[
@@ -135,9 +135,9 @@ class EndpointOptions:
     """What an endpoint of SageMaker is; an empty text, list or None is "not given"."""
 
     role: Annotated[str, Option(help="ARN of the execution role; role-trust.json and policy.json describe it.")] = ""
-    region: Annotated[str, Option(help="Where AWS's own Triton image is taken from; that of --image without it.")] = ""
+    region: Annotated[str, Option(help="Where AWS's own Triton image is taken from. Default: that of --image.")] = ""
     bucket: Annotated[
-        str, Option(help="s3://BUCKET/PREFIX of archives and answers; s3://sagemaker-REGION-ACCOUNT/NAME without it.")
+        str, Option(help="s3://BUCKET/PREFIX of archives and answers. Default: s3://sagemaker-REGION-ACCOUNT/NAME.")
     ] = ""
     instance_type: Annotated[str, Option(help="Such as ml.c7i.xlarge.")] = ""
     instances: Annotated[int, Option(help="Number of instances; the fewest with autoscaling.")] = 1
@@ -146,7 +146,7 @@ class EndpointOptions:
     )
     prices: Annotated[Path | None, Option(help="Price file of the region (JSON); hfx has no prices of its own.")] = None
     serverless: Annotated[bool, Option("--serverless", help="A serverless endpoint.")] = False
-    memory_mb: Annotated[int | None, Option(help="Of a serverless endpoint; what the model needs without it.")] = None
+    memory_mb: Annotated[int | None, Option(help="Of a serverless endpoint. Default: what the model needs.")] = None
     concurrency: Annotated[int, Option(help="Requests at once that a serverless endpoint takes.")] = 5
     asynchronous: Annotated[bool, Option("--async", help="An asynchronous endpoint: requests, answers in S3.")] = False
     stream: Annotated[bool, Option("--stream", help="A generator answers token by token.")] = False
@@ -160,4 +160,4 @@ class EndpointOptions:
         float | None,
         Option(help="Load of an instance to hold: requests a minute; generators: at once; --async: waiting."),
     ] = None
-    ami: Annotated[str, Option(help="Image of GPU instances (InferenceAmiVersion); that of CUDA 13 without it.")] = ""
+    ami: Annotated[str, Option(help="Image of GPU instances (InferenceAmiVersion). Default: that of CUDA 13.")] = ""

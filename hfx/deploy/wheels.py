@@ -26,6 +26,7 @@ from hfx.names import NET_SUFFIX
 
 # Changed together with docker/Dockerfile and constraints.txt.
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
+LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
 CUDA_13_TAG = "25.08"  # onnxruntime-gpu's wheels are for CUDA 13, which images have from here on
 
@@ -48,14 +49,15 @@ class Wheel:
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
     """What the Python models of `deployment` import, as pinned requirements.
 
-    All but encoders in one hop take texts apart with tokenizers. They need ONNX Runtime, and OpenVINO where an encoder
-    runs on it; on GPUs the nets of encoders are run by the image's own backend. Raises UsageError for an image that has
-    another CUDA.
+    All but encoders in one hop take texts apart with tokenizers; forms of answers are llguidance's. They need ONNX
+    Runtime, and OpenVINO where an encoder runs on it; on GPUs the nets of encoders are run by the image's own backend.
+    Raises UsageError for an image that has another CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
     # ONNX Runtime's wheel wants numpy, which no native model imports.
     needed = [*((NUMPY,) if with_numpy else ()), *((TOKENIZERS,) if in_python else ())]
+    needed += [LLGUIDANCE] if generators else []
     if generators and deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
         raise UsageError(
             f"onnxruntime-gpu, which {generators[0].name!r} needs, is for CUDA 13; Triton {deployment.release.tag} "

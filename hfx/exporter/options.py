@@ -33,11 +33,11 @@ class ExportOptions:
 
     name: Annotated[
         str | None,
-        Option(help="Name to publish as; from MODEL without it.", rich_help_panel=PUBLICATION, metavar="NAME"),
+        Option(help="Name to publish as. Default: derived from MODEL.", rich_help_panel=PUBLICATION, metavar="NAME"),
     ] = None
     task: Annotated[
         str | None,
-        Option(help="Task; from the checkpoint's architecture without it.", rich_help_panel=CHECKPOINT, metavar="TASK"),
+        Option(help="Task. Default: derived from the checkpoint.", rich_help_panel=CHECKPOINT, metavar="TASK"),
     ] = None
     revision: Annotated[
         str | None, Option(help="Branch, tag or commit of a hub id.", rich_help_panel=CHECKPOINT, metavar="REVISION")
@@ -45,7 +45,7 @@ class ExportOptions:
     quantize: Annotated[bool, Option("--quantize", help="int8 on CPU, fp16 on GPU.", rich_help_panel=MODEL)] = False
     precision: Annotated[
         Precision | None,
-        Option(help="One precision; fp32 on CPU and fp16 on GPU without it.", rich_help_panel=MODEL),
+        Option(help="One precision. Default: fp32 on CPU and fp16 on GPU.", rich_help_panel=MODEL),
     ] = None
     device: Annotated[Device, Option(help="What to build for.", rich_help_panel=MODEL)] = "both"
     cpu_runtime: Annotated[
@@ -73,16 +73,16 @@ class ExportOptions:
         str, Option(help="Tag of the Triton release to build for.", rich_help_panel=MODEL, metavar="TAG")
     ] = DEFAULT_TAG
     max_batch_size: Annotated[
-        int | None, Option(help="Encoders: rows of a batch at most; 64 without it.", rich_help_panel=MODEL)
+        int | None, Option(help="Encoders: rows of a batch at most. Default: 64.", rich_help_panel=MODEL)
     ] = None
     slots: Annotated[
         int | None,
-        Option(help="Generators: rows (texts, beams) at a time at most; 32 without it.", rich_help_panel=MODEL),
+        Option(help="Generators: rows (texts, beams) at a time at most. Default: 32.", rich_help_panel=MODEL),
     ] = None
     max_length: Annotated[
         int | None,
         Option(
-            help="Tokens of a text (a decoder: and its output) at most; without it, the checkpoint's. T5 has no limit.",
+            help="Tokens of a text (a decoder: and its output) at most. Default: the checkpoint's; T5 has no limit.",
             rich_help_panel=MODEL,
         ),
     ] = None

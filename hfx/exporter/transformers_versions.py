@@ -30,7 +30,7 @@ from hfx.names import TOKEN_TYPE_IDS
 
 Version = tuple[int, int]
 OLD: Version = (4, 0)
-UNTIED = ("llama", "qwen2")  # where config.json doesn't say
+UNTIED = ("gpt_neox", "llama", "ministral", "mistral", "qwen2", "qwen3")  # where config.json doesn't say
 SCALED_BEFORE_THE_HEAD = ("t5", "mt5")
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 TYPES_BY_4 = ("AlbertTokenizer", "RemBertTokenizer", "RoFormerTokenizer", "TokenizersBackend")

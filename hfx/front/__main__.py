@@ -17,6 +17,7 @@ from hfx.front.app import App
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
+from hfx.front.file_changes import FileChanges
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
 from hfx.front.upstream import Upstream
@@ -65,6 +66,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._upstream = upstream
         self._control = control
+        self._certificate = FileChanges([config.ssl_certfile, config.ssl_keyfile] if config.is_ssl else [])  # type: ignore[list-item]
         control.setblocking(False)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -102,16 +104,32 @@ class Server(uvicorn.Server):
     def _tick(self) -> None:
         """Done each second, also while draining."""
         self._control.send(b".")
+        self._reload_files()
         loop = asyncio.get_running_loop()
         for connection in list(self.server_state.connections):
             if isinstance(connection, ClientConnection):
                 connection.check(loop.time())
         loop.call_later(TICK_SECONDS, self._tick)
 
+    def _reload_files(self) -> None:
+        """Take what has changed of the API keys and the certificate; what can't be used changes nothing."""
+        if said := self.config.app.keys.reload():  # type: ignore[union-attr]
+            print(f"hfx: {said}", file=sys.stderr, flush=True)
+        if self.config.ssl is not None and self._certificate.settled():
+            files = self.config.ssl_certfile, self.config.ssl_keyfile
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password=lambda: "")  # type: ignore[arg-type]
+                self.config.ssl.load_cert_chain(*files, password=lambda: "")  # type: ignore[arg-type]
+                said = "New connections get the new certificate"
+            except OSError as error:  # also ssl.SSLError
+                said = f"The certificate stays as it was, as the new one can't be used: {error}"
+            print(f"hfx: {said}.", file=sys.stderr, flush=True)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
+        await asyncio.to_thread(self.config.app.traces.flush)  # type: ignore[union-attr]
 
 
 def _tls_options(tls: Tls | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who may use the server: callers with an API key, and the web pages that were named.
+"""Which web pages may use the server.
 
 A browser sends requests of every page that is open in it, also to 127.0.0.1. The names of `Host` end DNS rebinding,
 where a page's own name is resolved to 127.0.0.1 (CVE-2024-28224 of Ollama); `Origin` and `Sec-Fetch-Site`, which no
@@ -7,14 +7,9 @@ page can forge, tell the requests of other sites (Fetch standard, 2026).
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from hfx.errors import UsageError
 from hfx.front.refusals import Header, Refusal
 
 ANY = "*"
@@ -25,46 +20,6 @@ HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,1000}")
 # Which a page can't send to another origin without a preflight.
 MEDIA_TYPES = (b"application/json", b"application/octet-stream")
 SHOWN = 100  # characters of a header in a message
-SHORTEST = 16  # characters of an API key: fewer can be guessed
-KEY = re.compile(rf"[!-~]{{{SHORTEST},}}")  # as headers carry it
-COMMENT = "#"
-
-
-def read_keys(path: str) -> list[str]:
-    """The API keys in the lines of the file at `path`, without comments. Raises UsageError for what is none."""
-    try:
-        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        fix = f"Give a text file that this program's user ({os.getuid()}) can read."
-        raise UsageError(f"The file of API keys can't be read: {error}.", fix) from None
-    keys = {number: line for number, line in enumerate(lines, 1) if line and not line.startswith(COMMENT)}
-    for number, key in keys.items():
-        if not KEY.fullmatch(key):
-            raise UsageError(
-                f"Line {number} of {path} is no API key: it is shorter than {SHORTEST} characters, or has others.",
-                f"Write {SHORTEST} or more letters, digits and signs without spaces, as `openssl rand -hex 24` does.",
-            )
-    if not keys:
-        raise UsageError(f"{path} holds no API key.", "Write one into each line.")
-    return [*keys.values()]
-
-
-class ApiKeys:
-    """The keys, of which a request has one; none: every request is answered. They are kept as digests."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [_digest(key.encode()) for key in keys]
-
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Refusal (401) for a request without a known key."""
-        if not self._digests:
-            return
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        digest = _digest(given.strip())
-        known = [hmac.compare_digest(digest, key) for key in self._digests]  # all of them: the time tells nothing
-        if scheme.lower() != b"bearer" or not any(known):
-            message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
-            raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
 
 
 class WebAccess:
@@ -131,7 +86,3 @@ def _name(host: bytes) -> bytes:
 
 def _shown(value: bytes) -> str:
     return repr(value[:SHOWN].decode("latin-1"))
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

@@ -14,19 +14,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hfx.front.access import ApiKeys, WebAccess, check_media_type, preflight, read_keys
+from hfx.front.access import WebAccess, check_media_type, preflight
 from hfx.front.dialect import parsed
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.infer_request import binary_request
+from hfx.front.keys import ApiKeys
+from hfx.front.metrics import Metrics, reason_of
 from hfx.front.refusals import RETRY, Header, Refusal, overloaded
-from hfx.front.response import REQUEST_ID, AccessLog, Response, Send
-from hfx.front.routes import METRICS, endpoint
+from hfx.front.response import LINES, REQUEST_ID, AccessLog, Response, Send
+from hfx.front.routes import METRICS, endpoint, named
 from hfx.front.settings import Limits, Settings, State
+from hfx.front.traces import Tracer, Untraced
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 
 # What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
-FORWARDED = {b"accept-encoding", b"traceparent", b"tracestate"}
+FORWARDED = {b"accept-encoding"}
 CLOSE: Header = (b"connection", b"close")
 SINGLE = {
     b"host", b"origin", b"content-length", b"transfer-encoding", b"content-encoding", b"authorization", HEAD_LENGTH,
@@ -36,6 +39,7 @@ UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|U
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 HEALTH, READY = b"/health", b"/v2/health/ready"
 SCRAPED = (METRICS, HEALTH)
+REASON = re.compile(rb"\[hfx:([A-Z_]+)\]")
 REASON_BYTES = 300
 LARGE_JSON = 1 << 14  # bytes, which take up to 4 ms; 200,000 values take 250 ms
 
@@ -68,9 +72,10 @@ class App:
         self._web = WebAccess(settings.hosts, settings.origins)
         self.limits = limits
         self.state = State()  # by `hfx serve` (__main__.py)
-        self._started = settings.started
-        self._keys = ApiKeys(read_keys(settings.key_file) if settings.key_file else ())
-        self._access_log = AccessLog() if settings.access_log else None
+        self.metrics = Metrics(settings.started)
+        self.keys = ApiKeys(settings.key_file)
+        self.traces = Tracer(settings.otlp_endpoint) if settings.otlp_endpoint else Untraced()
+        self._access_log = AccessLog(LINES[settings.access_log]) if settings.access_log else None
         self._id_prefix = secrets.token_hex(4).encode()
         self._id_numbers = itertools.count(1)
         self._requests = 0
@@ -80,11 +85,31 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        began = time.perf_counter()
         response = Response(send, self._request_id(scope["headers"]))
+        try:
+            await self._answer_or_refuse(scope, receive, response)
+        except (Disconnected, UpstreamLost):
+            response.broken = True  # uvicorn closes the connection of an answer that has no end
+        except asyncio.CancelledError:  # by uvicorn, once the client has left
+            response.broken = True
+            raise
+        except Exception:
+            response.status = response.status or 500
+            traceback.print_exc()
+            raise
+        finally:
+            response.caller.spend(response.input_tokens + response.output_tokens)
+            self.metrics.add(response)
+            if response.trace:
+                response.trace.end(scope, response)
+            if self._access_log:
+                self._access_log.add(scope, response)
+
+    async def _answer_or_refuse(self, scope: Scope, receive: Receive, response: Response) -> None:
         target = None
         try:
             headers = _single_headers(scope["headers"])
+            response.trace = self.traces.begin(headers)
             response.headers += self._check_page(scope, headers)
             check_media_type(scope["method"], headers)
             if (allowed := preflight(scope["method"], headers)) is not None:
@@ -94,14 +119,7 @@ class App:
             await self._answer(scope, receive, headers, response, target)
         except Refusal as refusal:
             error = target.dialect.error(refusal) if target else self._dialects.error(scope["raw_path"], refusal)
-            await response.refuse(refusal.headers, error)
-        except (Disconnected, UpstreamLost):
-            response.broken = True  # uvicorn closes the connection of an answer that has no end
-        except Exception:
-            traceback.print_exc()
-            raise
-        if self._access_log:
-            self._access_log.add(scope, response, time.perf_counter() - began)
+            await response.refuse(refusal, error)
 
     def _request_id(self, headers: Sequence[Header]) -> bytes:
         for name, value in headers:
@@ -127,8 +145,11 @@ class App:
         if path == HEALTH:
             path = READY  # load balancers have no key
         elif not (is_public or only_scrapes):
-            self._keys.check(headers)
+            response.caller = self.keys.check(headers)
         part = b"" if target else endpoint(method, path)
+        response.route, response.model = (target.route.path, target.model) if target else named(path)
+        if method == b"POST":
+            response.caller.admit(time.monotonic(), has_counts=not part)
         if path == READY:
             await self._answer_health(scope, receive, headers, response)
             return
@@ -136,6 +157,7 @@ class App:
         with self._share(client) as share:
             reserve = partial(self._reserve, share)
             body = await read_body(receive, headers, 0 if is_public else self.limits.body, reserve)
+            response.received = len(body)
             self._admit(share)  # only now: slow bodies keep no other request out
             head_length = headers.get(HEAD_LENGTH) if part == b"infer" else None
             size = len(body) if head_length is None else json_length(head_length, body)
@@ -155,9 +177,18 @@ class App:
             await self._read(client, size, refuse_cancellation, body[:size])
             is_metrics = path == METRICS
             sent = (self._metrics if is_metrics else self._upstream).sent(
-                method, path, body, _forwarded(headers, part, head_length), client
+                method, path, body, _forwarded(headers, part, head_length, response), client
             )
-            await _pass_on(sent, response, self.state.metrics(self._started) if is_metrics else b"")
+            await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"")
+
+    def _own_metrics(self, client: ClientConnection) -> bytes:
+        metrics = self.metrics
+        metrics.restarts, metrics.in_progress, metrics.connections = (
+            self.state.restarts,
+            self._requests,
+            len(client.connections),
+        )
+        return metrics.text()
 
     async def _answer_health(
         self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response
@@ -227,9 +258,10 @@ class App:
             return await asyncio.to_thread(read, *arguments)
 
 
-def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | None) -> list[Header]:
+def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | None, response: Response) -> list[Header]:
     """The headers that go on to Triton."""
     forwarded = [(name, value) for name, value in headers.items() if name in FORWARDED]
+    forwarded += response.trace.headers if response.trace else ()
     if head_length is not None:
         forwarded.append((HEAD_LENGTH, head_length))
     if part == b"generate_stream":
@@ -251,6 +283,9 @@ async def _pass_on(sent: AbstractAsyncContextManager[UpstreamConnection], respon
 async def _pass_back(connection: UpstreamConnection, response: Response, end: bytes) -> None:
     piece = await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
+    if status >= 400:
+        given = REASON.search(piece[:REASON_BYTES])
+        response.refusal = given[1].decode().lower() if given else reason_of(status)
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
     await response.start(status, headers)
     await response.body(piece, more=bool(end) or not connection.is_read)

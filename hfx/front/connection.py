@@ -18,6 +18,7 @@ from hfx.front.upstream import UpstreamConnection
 if TYPE_CHECKING:
     import asyncio
 
+    from hfx.front.metrics import Metrics
     from hfx.front.settings import Limits
 
 REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
@@ -47,6 +48,7 @@ class ClientConnection(HttpToolsProtocol):
         self.tasks: set[asyncio.Task[Any]] = set()
         self.only_scrapes = False  # at the port for /metrics and /health
         self._limits: Limits = cast(Any, self.app).limits
+        self._metrics: Metrics = cast(Any, self.app).metrics
         self._receiving = Receiving.HEAD
         self._since = self.loop.time()  # when something came or went
         self._deadline = self._since + self._limits.head_seconds
@@ -71,6 +73,7 @@ class ClientConnection(HttpToolsProtocol):
             self._is_refused = True
             self._deadline = self._since + REFUSED_SECONDS
         else:
+            self._metrics.ended["refused"] += 1
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -202,11 +205,14 @@ class ClientConnection(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """End the connection when its time is over at `now`, on the loop's clock."""
         if now - self._blocked_since > self._limits.write_seconds:
+            self._metrics.ended["unread"] += 1
             self.transport.abort()
         elif now > self._deadline and not self.flow.read_paused:
             if self._head_bytes == 0 or self._receiving is Receiving.NOTHING:
+                self._metrics.ended["idle"] += 1
                 self.transport.close()  # nothing was begun
             else:
+                self._metrics.ended["slow"] += 1
                 self.refuse(408, "The request did not come in time. Send it without pauses.")
 
     def refuse(self, status: int, message: str, header: str = "") -> None:
@@ -217,6 +223,7 @@ class ClientConnection(HttpToolsProtocol):
             body = json.dumps({"error": message}).encode()
             head = f"content-type: application/json\r\nx-content-type-options: nosniff\r\n{header}connection: close\r\n"
             head += f"content-length: {len(body)}\r\n\r\n"
+            self._metrics.refused(status)
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.close()
 
@@ -226,6 +233,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def give_way(self) -> None:
         """Close the connection for another one."""
+        self._metrics.ended["replaced"] += 1
         if self._request_bytes == 0:
             self.transport.close()
         else:

@@ -36,12 +36,21 @@ _cancelling: set[asyncio.Task[None]] = set()
 
 
 class Inference:
-    """Models behind `upstream` for `client`, whose leaving closes the connections that work for it."""
+    """Models behind `upstream` for `client`, whose leaving closes the connections that work for it.
 
-    def __init__(self, upstream: Upstream, catalog: Catalog, client: ClientConnection) -> None:
+    `model` is the one that was called last, `input_tokens` and `output_tokens` are those of all texts so far: generated
+    ones, and others that were counted. `trace` are the headers by which Triton goes on with a trace.
+    """
+
+    def __init__(
+        self, upstream: Upstream, catalog: Catalog, client: ClientConnection, trace: Sequence[Header] = ()
+    ) -> None:
         self._upstream = upstream
         self._client = client
+        self._trace = trace
         self.catalog = catalog
+        self.model = ""
+        self.input_tokens = self.output_tokens = 0
 
     def has_left(self) -> bool:
         """Whether the client has closed its connection."""
@@ -49,6 +58,7 @@ class Inference:
 
     async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
         """The results of calls with the same settings, in order; as many as the model takes are one request."""
+        self.model = model.name
         batches = [requests[start : start + model.batch] for start in range(0, len(requests), model.batch)]
         results = await in_order([self._batch(model, batch) for batch in batches])
         return [result for batch in results for result in batch]
@@ -60,7 +70,10 @@ class Inference:
             body = await _read_all(connection)
         if connection.status != OK:
             raise _failure(connection, body)
-        return call.decode(_event(body, model))
+        generation = call.decode(_event(body, model))
+        self.input_tokens += generation.input_tokens
+        self.output_tokens += generation.output_tokens
+        return generation
 
     async def pieces(self, model: ServedModel, text: str, settings: GenerationSettings) -> AsyncGenerator[Piece, None]:
         """A generated text in pieces, as they come."""
@@ -68,13 +81,16 @@ class Inference:
         # Until its connection ends, Triton 2.51 holds the request and its model.
         async with self._generation(model, call, "/generate_stream", (CLOSE,)) as connection:
             content = await connection.read()
-            is_whole = False
+            is_whole, written, read = False, 0, 0
             if connection.status != OK:
                 raise _failure(connection, content + await _read_all(connection))
             while True:
                 *events, content = content.split(EVENT_END)
                 for event in events:
                     piece = call.decode(_event(event, model))
+                    self.input_tokens += piece.input_tokens - read
+                    self.output_tokens += piece.output_tokens - written
+                    read, written = piece.input_tokens, piece.output_tokens
                     is_whole = bool(piece.finish_reason)
                     yield piece
                 if connection.is_read:
@@ -105,7 +121,7 @@ class Inference:
         rows = [to_tensors(call.values, model.metadata.input_types) for call in batch]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         body, headers = tensors.encode_infer("", inputs)
-        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode())]
+        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode()), *self._trace]
         path = f"/v2/models/{quote(model.name, safe='')}/infer"
         async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
             content = await _read_all(connection)
@@ -123,12 +139,14 @@ class Inference:
     ) -> AsyncIterator[UpstreamConnection]:
         """A request to the engine of `model`, which is cancelled there when this ends before the answer is complete."""
         check_values(model.metadata, {name: items for name, items in call.values.items() if name != STREAM})
-        request_id = next(_ids)
+        self.model, request_id = model.name, next(_ids)
         body = tensors.encode_generate(request_id, call.values)
         engine = f"/v2/models/{quote(model.name, safe='')}{STREAM_SUFFIX}"
         complete = False
         try:
-            async with _opened(self._upstream, self._client, b"POST", engine + path, body, headers) as connection:
+            async with _opened(
+                self._upstream, self._client, b"POST", engine + path, body, [*headers, *self._trace]
+            ) as connection:
                 yield connection
                 complete = connection.complete
         finally:

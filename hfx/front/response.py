@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from hfx.front.refusals import Header, dumped, json_head
+from hfx.front.keys import ANYONE, Caller
+from hfx.front.metrics import reason_of
+from hfx.front.refusals import Header, Refusal, dumped, json_head
+from hfx.front.traces import Passed, Trace
 
 REQUEST_ID = b"x-request-id"
 NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not take JSON for a page
@@ -18,19 +23,36 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Response:
-    """The answer to a client, and what the access log tells of it; `headers` are those of every kind of answer."""
+    """The answer to a client, and what the access log and the metrics tell of it.
+
+    `headers` are those of every kind of answer. `route` is the path with {model} in place of a name; `received` are the
+    bytes of the request's body; `refusal` is why it was not answered, `first_byte` the seconds until its head was sent
+    (None: it was not); `input_tokens` and `output_tokens` are 0 where nobody has counted them.
+    """
 
     def __init__(self, send: Send, request_id: bytes) -> None:
         self.request_id = request_id
         self.headers: list[Header] = [NOSNIFF, (REQUEST_ID, request_id)]
         self._send = send
+        self.began = time.perf_counter()
+        self.first_byte: float | None = None
         self.status = 0
-        self.bytes = 0
+        self.bytes = self.received = 0
+        self.input_tokens = self.output_tokens = 0
+        self.route = self.model = self.refusal = ""
+        self.caller: Caller = ANYONE
+        self.trace: Trace | Passed | None = None
         self.broken = False
+
+    @property
+    def logged_status(self) -> int:
+        """The status, or 0 where the client has left before its answer."""
+        return 0 if self.broken else self.status
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """Send the head."""
         self.status = status
+        self.first_byte = time.perf_counter() - self.began
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
 
     async def body(self, piece: bytes, more: bool) -> None:
@@ -48,35 +70,32 @@ class Response:
         await self.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await self.body(body, more=False)
 
-    async def refuse(self, headers: Sequence[Header], error: tuple[int, object]) -> None:
+    async def refuse(self, refusal: Refusal, error: tuple[int, object]) -> None:
         """Send a refusal: its status and JSON are `error`."""
+        self.refusal = refusal.reason.lower() or reason_of(error[0])
         body = dumped(error[1])
-        await self.start(error[0], [*json_head(body), *headers])
+        await self.start(error[0], [*json_head(body), *refusal.headers])
         await self.body(body, more=False)
 
 
 class AccessLog:
-    """Writes lines such as `2026-01-31T12:00:00.123Z 127.0.0.1 POST /v2/models/m/infer 200 31B 1.8ms 5f2a-1` to stderr.
+    """Writes a line for each request to stderr, as text or as an object in JSON.
 
-    A thread of its own does so: a reader of stderr that stops reading must not stop the requests. Lines that wait in
-    vain are dropped and counted.
+    As text it is `2026-01-31T12:00:00.123Z 127.0.0.1 POST /v2/models/m/infer 200 31B 1.8ms 5f2a-1`. A thread of its own
+    writes: a reader of stderr that stops reading must not stop the requests. Lines that wait in vain are dropped and
+    counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line: Callable[[Mapping[str, Any], Response], str]) -> None:
+        self._line = line
         self._lines: queue.Queue[str] = queue.Queue(WAITING_LINES)
         self._dropped = 0
         threading.Thread(target=self._write, name="access-log", daemon=True).start()
 
-    def add(self, scope: Mapping[str, Any], response: Response, seconds: float) -> None:
+    def add(self, scope: Mapping[str, Any], response: Response) -> None:
         """Log a request and what was answered; the status is 0 where its client left before."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        client = scope["client"][0] if scope["client"] else "-"
-        target = scope["raw_path"].decode("ascii", "backslashreplace")
-        status = 0 if response.broken else response.status
-        line = f"{now} {client} {scope['method']} {target} {status} {response.bytes}B {seconds * 1000:.1f}ms "
-        line += f"{response.request_id.decode()}\n"
         try:
-            self._lines.put_nowait(line)
+            self._lines.put_nowait(f"{self._line(scope, response)}\n")
         except queue.Full:
             self._dropped += 1
 
@@ -88,3 +107,48 @@ class AccessLog:
                 line += f"{dropped} lines of the access log were dropped: nothing read them in time.\n"
             sys.stderr.write(line)
             sys.stderr.flush()
+
+
+def text_line(scope: Mapping[str, Any], response: Response) -> str:
+    """The line of a request as text: fields that are always there."""
+    now, client, path = _seen(scope)
+    milliseconds = 1000 * (time.perf_counter() - response.began)
+    return (
+        f"{now} {client} {scope['method']} {path} {response.logged_status} {response.bytes}B {milliseconds:.1f}ms "
+        f"{response.request_id.decode()}"
+    )
+
+
+def json_line(scope: Mapping[str, Any], response: Response) -> str:
+    """The line of a request as an object; what is not known is left out."""
+    now, client, path = _seen(scope)
+    first = None if response.first_byte is None else round(1000 * response.first_byte, 3)
+    fields = {
+        "time": now,
+        "client": client,
+        "method": scope["method"],
+        "path": path,
+        "route": response.route,
+        "model": response.model,
+        "status": response.logged_status,
+        "refusal": response.refusal,
+        "key": response.caller.label,
+        "request_bytes": response.received,
+        "response_bytes": response.bytes,
+        "input_tokens": response.input_tokens or None,
+        "output_tokens": response.output_tokens or None,
+        "first_byte_ms": first,
+        "ms": round(1000 * (time.perf_counter() - response.began), 3),
+        "request_id": response.request_id.decode(),
+    }
+    return json.dumps({name: value for name, value in fields.items() if value not in ("", None)})
+
+
+LINES = {"text": text_line, "json": json_line}
+
+
+def _seen(scope: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The time, and the client and path of a request."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    client = scope["client"][0] if scope["client"] else "-"
+    return now, client, scope["raw_path"].decode("ascii", "backslashreplace")

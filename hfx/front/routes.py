@@ -6,6 +6,7 @@ Paths go on as they came, not decoded, so a path that Triton would read differen
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from hfx.front.refusals import Refusal
 
@@ -39,6 +40,15 @@ TRITON_PATHS = (
     ("POST", "/v2/models/{model}/generate_stream", "The same as server-sent events."),
     ("POST", "/v2/repository/index", "The models of the repository, with their states."),
 )
+
+
+def named(path: bytes) -> tuple[str, str]:
+    """The route and the model of a path of Triton's: its name is {model} there."""
+    parts = path.decode("ascii").split("/")
+    if parts[:3] != ["", "v2", "models"] or len(parts) < 4 or parts[3] == "stats":
+        return path.decode("ascii"), ""
+    rest = parts[6:] if parts[4:5] == ["versions"] else parts[4:]
+    return "/".join(["/v2/models/{model}", *rest]), unquote(parts[3])
 
 
 def endpoint(method: bytes, path: bytes) -> bytes:

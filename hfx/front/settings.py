@@ -15,11 +15,6 @@ CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 UNBOUNDED = 1 << 60  # version 1 says so many bytes or more where there is no bound
 BODIES_AT_ONCE = 16  # of the largest size
 OWN_DESCRIPTORS = 40  # of the front process, without connections
-# What hfx itself counts, behind Triton's metrics: name, kind, description.
-SAMPLES = (
-    ("hfx_restarts_total", "counter", "Models, HTTP fronts and servers that were started again, attempts included"),
-    ("hfx_start_time_seconds", "gauge", "When `hfx serve` was started, in seconds since 1970"),
-)
 
 
 @dataclass(frozen=True)
@@ -91,25 +86,18 @@ class State:
         """The state that `to_message` wrote."""
         return cls(**json.loads(message))
 
-    def metrics(self, started: float) -> bytes:
-        """The lines in Prometheus's text format, of a server that began at the time `started`."""
-        lines = (
-            f"# HELP {name} {description}\n# TYPE {name} {kind}\n{name} {value}\n"
-            for (name, kind, description), value in zip(SAMPLES, (self.restarts, started), strict=True)
-        )
-        return "".join(lines).encode()
-
 
 @dataclass(frozen=True)
 class Settings:
     """`listener` and `control` are inherited descriptors: the listening socket, and one end of a SOCK_SEQPACKET pair.
 
     `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
-    are. `key_file` holds an API key in each line; empty: none asked. `repository` is the folder of the served models,
-    where their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on.
-    `hosts` are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started`
-    is when the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health
-    alone, without a key and without TLS; -1: none.
+    are. `key_file` holds an API key in each line; empty: none asked. `access_log` is text or json; empty: none.
+    `otlp_endpoint` is where spans are sent; empty: nowhere. `repository` is the folder of the served models, where
+    their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on. `hosts`
+    are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
+    the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
+    without a key and without TLS; -1: none.
     """
 
     listener: int = -1
@@ -119,7 +107,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     key_file: str = ""
     tls: Tls | None = None
-    access_log: bool = False
+    access_log: str = ""
+    otlp_endpoint: str = ""
     repository: str = ""
     playground: bool = True
     hosts: Sequence[str] = ()

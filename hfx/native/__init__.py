@@ -9,6 +9,13 @@ from pathlib import Path
 from hfx.errors import NativeMissing
 
 
+def is_built() -> bool:
+    """Whether there is a shared library."""
+    from hfx.native.build import HERE, LIBRARY
+
+    return (HERE / LIBRARY).is_file()
+
+
 def library() -> Path:
     """The shared library with the operators, for ONNX Runtime's `register_custom_ops_library`.
 

@@ -74,9 +74,10 @@ template <int Queries, typename Number> struct Attending {
         const bool scaled = a.stored == Stored::int8, whole = a.dim % WIDTH == 0;
         const Rows<Number> keys = rows_of(a.keys), values = rows_of(a.values);
         const Rows<Number> next_keys = rows_of(a.next_keys), next_values = rows_of(a.next_values);
-        long longest = 0;
+        long longest = 0, earliest = a.firsts[0];
         for (int q = 0; q < Queries; q++) {
             longest = a.lengths[q] > longest ? a.lengths[q] : longest;
+            earliest = a.firsts[q] < earliest ? a.firsts[q] : earliest;
             for (long d = 0; d < a.dim; d += WIDTH) {
                 Floats query = part(a.queries[q], d) * a.scale;
                 store(queries[q] + d, scaled ? query * part(a.key_scale, d) : query);
@@ -84,18 +85,20 @@ template <int Queries, typename Number> struct Attending {
             }
             peaks[q] = -__builtin_inff(), totals[q] = 0;
         }
-        for (long first = 0; first < longest; first += CHUNK) {
-            const long count = longest - first < CHUNK ? longest - first : CHUNK;
-            for (long at = 0; at < count; at += WIDTH) {
+        earliest = earliest / WIDTH * WIDTH;
+        const long begin = earliest / CHUNK * CHUNK;
+        for (long first = begin; first < longest; first += CHUNK) {
+            const long count = longest - first < CHUNK ? longest - first : CHUNK, skipped = first < earliest ? earliest - first : 0;
+            for (long at = skipped; at < count; at += WIDTH) {
                 const long rows = count - at < WIDTH ? count - at : WIDTH;
-                if (first == 0) next_keys.fetch(at, rows);
+                if (first == begin) next_keys.fetch(first + at, rows);
                 if (whole) score_rows(keys.from + (first + at) * a.dim, rows, first + at, at);
                 else score_rows(keys.padded(first + at, rows, vectors, buffer), rows, first + at, at);
             }
-            for (int q = 0; q < Queries; q++) weigh(q, count);
-            for (long at = 0; at < count; at += WIDTH) {
+            for (int q = 0; q < Queries; q++) weigh(q, skipped, count);
+            for (long at = skipped; at < count; at += WIDTH) {
                 const long rows = count - at < WIDTH ? count - at : WIDTH;
-                if (first == 0) next_values.fetch(at, rows);
+                if (first == begin) next_values.fetch(first + at, rows);
                 if (whole) add_rows(values.from + (first + at) * a.dim, rows, first + at, at);
                 else add_rows(values.padded(first + at, rows, vectors, buffer), rows, first + at, at);
             }
@@ -114,8 +117,9 @@ template <int Queries, typename Number> struct Attending {
         return a.dim - d >= WIDTH ? load<Floats>(row + d) : load_some(row + d, int(a.dim - d));
     }
 
-    // Scores of 16 positions from `position` on, the chunk's from `at` on; -infinity beyond a query's length. Where there
-    // are fewer rows, the last one is read in the place of others. An Element is a Number, or a float of padded rows.
+    // Scores of 16 positions from `position` on, the chunk's from `at` on; -infinity beyond a query's length and before its
+    // first. Where there are fewer rows, the last one is read in the place of others. An Element is a Number, or a float of
+    // padded rows.
     template <typename Element> void score_rows(const Element *keys, long rows, long position, long at) {
         Floats products[Queries][WIDTH / FOLD];
         if (rows == WIDTH) multiply_rows<true>(keys, rows, products);
@@ -130,6 +134,8 @@ template <int Queries, typename Number> struct Attending {
                 else v += load_some(a.bias[q] + position, int(left));
             }
             if (left < WIDTH) v = lanes < int(left < 0 ? 0 : left) ? v : all(-__builtin_inff());
+            const long before = a.firsts[q] - position;
+            if (before > 0) v = lanes >= int(before < WIDTH ? before : WIDTH) ? v : all(-__builtin_inff());
             store(scores[q] + at, v);
         }
     }
@@ -158,14 +164,15 @@ template <int Queries, typename Number> struct Attending {
         }
     }
 
-    // A query's scores of the chunk to weights; what was summed before is brought to the same peak.
-    void weigh(int q, long count) {
+    // A query's scores of the chunk from `skipped` on to weights; what was summed before is brought to the same peak.
+    void weigh(int q, long skipped, long count) {
         Floats best = all(peaks[q]);
-        for (long at = 0; at < count; at += WIDTH) best = larger(best, load<Floats>(scores[q] + at));
+        for (long at = skipped; at < count; at += WIDTH) best = larger(best, load<Floats>(scores[q] + at));
         float peak = largest(best);
+        const bool early = peak == -__builtin_inff() && a.firsts[q];  // the window begins behind this chunk
         if (peak == -__builtin_inff()) peak = 0;  // no position yet: all weights are 0
         Floats total = {};
-        for (long at = 0; at < count; at += WIDTH) {
+        for (long at = skipped; at < count; at += WIDTH) {
             Floats s = load<Floats>(scores[q] + at), weight = exponential(s - peak);
             weight = s == s ? weight : s;  // NaN
             weight = s == -__builtin_inff() ? Floats{} : weight;
@@ -178,7 +185,7 @@ template <int Queries, typename Number> struct Attending {
             totals[q] *= factor[0];
         }
         totals[q] += sum_of(total);
-        peaks[q] = peak;
+        peaks[q] = early ? -__builtin_inff() : peak;
     }
 
     // Adds weighted rows of positions from `position` on, for each query up to its length: beyond it there may be anything.

@@ -2,7 +2,8 @@
 //
 // Keys and values are [positions][dim], in float32 or float16, or in int8 with a scale for each channel. Scores are never
 // stored but for CHUNK positions at a time, whose softmax is merged with that of the chunks before. What a query gets does
-// not depend on the queries beside it: chunks begin at fixed positions, and sums go in the order of positions.
+// not depend on the queries beside it: chunks begin at fixed positions, and sums go in the order of positions. What lies
+// before all windows is not read.
 #pragma once
 #include "linear.h"
 
@@ -17,7 +18,8 @@ inline size_t bytes_of(Stored stored) { return stored == Stored::float32 ? 4 : s
 struct Attention {
     const float *queries[MOST_QUERIES];  // [dim]
     float *out[MOST_QUERIES];            // [dim]
-    long lengths[MOST_QUERIES];          // positions that each attends to, at least 1
+    long lengths[MOST_QUERIES];          // the end of the positions that each attends to
+    long firsts[MOST_QUERIES];           // and their beginning, below the end: 0 without a window
     const float *bias[MOST_QUERIES];     // [positions], or null
     int count;
     Stored stored;

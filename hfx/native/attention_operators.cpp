@@ -1,7 +1,8 @@
 // CachedAttention and CrossAttention: attention of a decoder to keys and values that stand in a cache.
 //
 // Caches are inputs and outputs at once, bound to the same memory: only the new positions are written. They are
-// [rows, kv_heads, capacity, dim], with as many heads as queries have, or with one for a group of neighbouring heads.
+// [rows, kv_heads, capacity, dim], with as many heads as queries have, or with one for a group of neighbouring heads. With
+// a window, a token attends to so many positions, its own the last of them.
 #include "floats.h"
 #include "context.h"
 #include <stdlib.h>
@@ -18,24 +19,32 @@ struct Form : ort::Operator {
 
 struct Node {
     const Form *form;
-    long heads, kv_heads, beams;
+    long heads, kv_heads, beams, window;  // window: positions that a token attends to; 0: all before
     float scale;
 };
 
+// An attribute that a node may lack; `value` stays then.
+void read_optional(const ort::KernelInfo *info, const char *name, int64_t *value) {
+    int64_t found = 0;
+    if (Status *missing = api->attribute(info, name, &found)) return api->release(missing);
+    *value = found;
+}
+
 Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
     const Form &form = *static_cast<const Form *>(op);
-    int64_t heads = 0, beams = 1;
+    int64_t heads = 0, beams = 1, window = 0;
     float scale = 0;
     HFX_TRY(api->attribute(info, "heads", &heads));
     HFX_TRY(api->attribute(info, "scale", &scale));
     int64_t kv_heads = heads;
     if (form.cross) HFX_TRY(api->attribute(info, "beams", &beams));
-    if (form.rotary) HFX_TRY(api->attribute(info, "kv_heads", &kv_heads));
+    if (!form.cross) read_optional(info, "kv_heads", &kv_heads), read_optional(info, "window", &window);
     if (heads < 1 || heads > 4096 || beams < 1 || beams > 4096) return invalid("hfx: heads and beams must be 1 to 4096");
     if (kv_heads < 1 || heads % kv_heads) return invalid("hfx: kv_heads must divide heads");
+    if (window < 0) return invalid("hfx: a window must not be negative");
     Node *node = static_cast<Node *>(malloc(sizeof(Node)));
     if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
-    *node = {&form, long(heads), long(kv_heads), long(beams), scale};
+    *node = {&form, long(heads), long(kv_heads), long(beams), long(window), scale};
     *out = node;
     return nullptr;
 }
@@ -122,6 +131,7 @@ struct Run {
                 a.out[q] = out + ((row * tokens + t) * heads() + own) * dim;
                 a.queries[q] = turned(queries + (row * tokens + t) * query_stride + own * dim, first + t, buffers[q]);
                 a.lengths[q] = cross ? length : first + t + 1;
+                a.firsts[q] = node->window && a.lengths[q] > node->window ? a.lengths[q] - node->window : 0;
                 if (bias) a.bias[q] = bias + (((bias_rows == 1 ? 0 : row) * heads() + own) * bias_queries + (bias_queries == 1 ? 0 : t)) * bias_positions;
             }
             chosen->floats->attend(a);

@@ -15,6 +15,9 @@ struct Span {
 
     bool equals(const char *text) const { return size == strlen(text) && !memcmp(data, text, size); }
 };
+inline bool same(Span one, Span other) {
+    return one.size == other.size && (!one.size || !memcmp(one.data, other.data, one.size));
+}
 
 // A row of plain values that grows.
 template <typename Type> class Array {

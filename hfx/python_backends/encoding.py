@@ -273,8 +273,8 @@ def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
 
 def _prompt(name: str, known: Mapping[str, str]) -> str:
     if name not in known:
-        names = ", ".join(repr(each) for each in known)
-        raise InvalidInput(f"prompt_name is {name[:NAME_LENGTH]!r}; the model's prompts are {names}")
+        names = ", ".join(f"'{each}'" for each in known)
+        raise InvalidInput(f"prompt_name is '{name[:NAME_LENGTH]}'; the model's prompts are {names}")
     return known[name]
 
 

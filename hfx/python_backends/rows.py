@@ -85,7 +85,7 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
             length = len(sequence.ids)
             ids[i, j, :length] = sequence.ids
             mask[i, j, :length] = 1
-            mask[i, j, : sequence.unpooled] = 2
+            mask[i, j, : min(sequence.unpooled, length)] = 2  # a prompt alone may have more tokens
             if types is not None:
                 types[i, j, :length] = sequence.type_ids
             if places is not None:

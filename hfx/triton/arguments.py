@@ -57,6 +57,18 @@ def body_arguments(largest: int, is_bounded: bool) -> list[str]:
     return [f"--http-max-input-size={needed}"] if is_bounded and needed > BODY_DEFAULT else []
 
 
+def trace_arguments(endpoint: str) -> list[str]:
+    """Arguments that send spans of requests with a `traceparent`, and of no others, to an OTLP collector."""
+    settings = (
+        "mode=opentelemetry",
+        "rate=0",
+        "level=TIMESTAMPS",
+        f"opentelemetry,url={endpoint.rstrip('/')}/v1/traces",
+        "opentelemetry,resource=service.name=triton",
+    )
+    return [f"--trace-config={setting}" for setting in settings] if endpoint else []
+
+
 def grpc_tls_arguments(certificate: str, key: str, client_authorities: str) -> list[str]:
     """Arguments that encrypt gRPC by PEM files; with `client_authorities` clients need a certificate, too."""
     files = [f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}"]

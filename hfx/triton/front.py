@@ -30,7 +30,7 @@ BUSY = 0.1  # of the time: a front that computes that much is slow, not dead
 START_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 5.0  # between two starts of fronts that die at once
 LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")  # of this machine, for its own programs
-PACKAGES = ("uvicorn", "httptools", "uvloop")
+PACKAGES = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
 
 class Front:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,14 @@ READ = {
         "model.layers.1.self_attn.k_proj.weight",
         "model.layers.0.mlp.up_proj.weight",
     ),
+    "gemma": (
+        "model.layers.1.pre_feedforward_layernorm.weight",
+        "model.layers.2.post_feedforward_layernorm.weight",
+        "model.layers.0.self_attn.k_norm.weight",
+    ),
+    "neox": ("gpt_neox.layers.1.attention.query_key_value.weight", "gpt_neox.embed_in.weight"),
+    "opt-narrow": ("model.decoder.project_in.weight", "model.decoder.embed_positions.weight"),
+    "qwen3": ("model.layers.1.self_attn.q_norm.weight", "model.layers.0.self_attn.k_norm.weight"),
     "bart": ("model.shared.weight", "model.decoder.layers.1.encoder_attn.k_proj.bias", "final_logits_bias"),
     "t5": (
         "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
@@ -43,7 +52,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in (*FAMILIES, "qwen2"):
+    for family in (*FAMILIES, "gemma", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3", "smollm"):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -171,6 +180,26 @@ CORRUPT: dict[str, dict[str, tuple[Any, ...]]] = {
         "mlp_bias": (2,),
         "max_position_embeddings": (0, 10**9),
     },
+    "gemma": {
+        "query_pre_attn_scalar": (0, "10", -4),
+        "sliding_window": (0, "9", None),
+        "hidden_activation": (3,),
+    },
+    "neox": {
+        "num_attention_heads": (0, "3"),
+        "use_parallel_residual": ("yes", 1),
+        "layer_norm_eps": (0,),
+        "max_position_embeddings": (0,),
+    },
+    "opt": {
+        "num_attention_heads": (0, 5, "6"),
+        "ffn_dim": (0, -1),
+        "do_layer_norm_before": ("yes",),
+        "word_embed_proj_dim": (0, "24"),
+        "layer_norm_elementwise_affine": (0,),
+    },
+    "mistral": {"sliding_window": (0, -1, "7", 2.5, True), "head_dim": (0, "16")},
+    "qwen3": {"attention_bias": ("yes",), "rms_norm_eps": (0,)},
     "bart": {
         "encoder_attention_heads": (0, 5, "6"),
         "decoder_ffn_dim": (0, -1),
@@ -199,12 +228,10 @@ def test_a_field_that_cannot_be_meant_is_named(copy: Copy, family: str, field: s
 
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 32}
-SCALED: tuple[dict[str, Any], ...] = (
-    {"rope_type": "linear", "factor": 2.0},
-    {"rope_type": "dynamic", "factor": 2.0},
-    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40},
-    {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0},
-    {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+UNSCALABLE: tuple[dict[str, Any], ...] = (
+    {"rope_type": "proportional", "partial_rotary_factor": 1.0},
+    {"rope_type": "imagined", "factor": 2.0},
+    {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0,
      "original_max_position_embeddings": 40},
 )  # fmt: skip
 # Fields that mean another net: sizes that the attention doesn't take, functions and switches without a block.
@@ -215,11 +242,23 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"hidden_act": "tanh"}, "hidden_act"),
     ("llama", {"head_dim": 24}, "head_dim"),
     ("llama", {"sliding_window": 32}, "sliding_window"),
-    *(("llama", {"rope_parameters": DROPPED, "rope_scaling": scaling}, scaling["rope_type"]) for scaling in SCALED),
+    *(("llama", {"rope_parameters": DROPPED, "rope_scaling": each}, each["rope_type"]) for each in UNSCALABLE),
     ("llama", {"rope_parameters": DROPPED, "partial_rotary_factor": 0.5}, "0.5 of each head"),
-    ("qwen2", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "layer_types"),
+    ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
+    ("llama", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}, "sliding_window"),
+    ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+    ("mistral", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
     ("llama", {"max_position_embeddings": 4_194_304}, "is 4194304, which can't be exported"),
-    ("qwen2", {"layer_types": DROPPED, "max_window_layers": 1, **WINDOW}, "layer_types"),
+    ("gemma", {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+    ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("gemma", {"hidden_activation": "mish"}, "hidden_activation"),
+    ("smollm", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+    ("smollm", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers"),
+    ("neox", {"hidden_act": "mish"}, "hidden_act"),
+    ("neox", {"num_attention_heads": 6}, "num_attention_heads"),
+    ("opt", {"activation_function": "selu"}, "activation_function"),
+    ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
     ("t5", {"d_kv": 12}, "d_kv"),
@@ -248,6 +287,75 @@ def test_a_base_of_angles_that_cannot_be_meant_is_named(copy: Copy, theta: Any) 
     folder = copy("llama")
     edit_json(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": theta})
     refused(CheckpointCorrupt, "rope_theta", lambda: build(folder))
+
+
+LLAMA3 = tiny_generators.ROTARY["llama3"] | {"rope_type": "llama3"}
+LONGROPE = tiny_generators.ROTARY["longrope"] | {"rope_type": "longrope"}
+YARN = tiny_generators.ROTARY["yarn"] | {"rope_type": "yarn"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        LLAMA3 | {"factor": 0},
+        LLAMA3 | {"low_freq_factor": -1.0},
+        LLAMA3 | {"high_freq_factor": 1.0, "original_max_position_embeddings": 2 * math.pi},  # of a wave of this length
+        YARN | {"factor": float("inf")},
+        YARN | {"attention_factor": float("nan")},
+        YARN | {"beta_fast": "fast"},
+        YARN | {"rope_theta": 1.0},
+        YARN | {"original_max_position_embeddings": -5},
+        LONGROPE | {"short_factor": [1.0, 2.0]},
+        LONGROPE | {"short_factor": [0.0] * 8},
+        LONGROPE | {"short_factor": "short"},
+        LONGROPE | {"original_max_position_embeddings": 99.5},
+        {"rope_type": "linear", "factor": "many"},
+        {"rope_type": "linear"},
+        {"rope_type": ["linear"], "factor": 2.0},
+        "linear",
+    ],
+    ids=str,
+)  # fmt: skip
+def test_scales_of_positions_that_cannot_be_meant_are_refused(copy: Copy, fields: Any) -> None:
+    folder = copy("llama")
+    edit_json(folder / "config.json", rope_parameters=fields)
+    with pytest.raises((CheckpointCorrupt, CheckpointUnsupported), match=r"config\.json") as caught:
+        build(folder)
+    assert caught.value.fix
+
+
+def test_scales_are_read_where_transformers_4_wrote_them(copy: Copy) -> None:
+    folder = copy("llama")
+    scaling = {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
+    build(folder)
+    plain = (folder / "engine" / "weights.bin").read_bytes()
+    tables = []
+    for fields in ({"rope_scaling": scaling, "rope_theta": 500.0}, {"rope_parameters": LLAMA3}):
+        edit_json(folder / "config.json", **{"rope_parameters": DROPPED, "rope_scaling": DROPPED} | fields)
+        build(folder)
+        tables.append((folder / "engine" / "weights.bin").read_bytes())
+    assert tables[0] == tables[1] != plain
+
+
+def test_a_gemma_of_transformers_4_has_the_positions_and_windows_of_one_of_5(tmp_path: Path) -> None:
+    tiny_generators.save(tmp_path, tiny_generators.build("gemma-linear"))
+    content = []
+    old = {"rope_theta": 700.0, "rope_local_base_freq": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    old |= {"rope_parameters": DROPPED, "layer_types": DROPPED, "sliding_window_pattern": 2}
+    for fields in ({}, old | {"transformers_version": "4.57.0"}):
+        edit_json(tmp_path / "config.json", **fields)
+        build(tmp_path)
+        engine = tmp_path / "engine"
+        content.append((engine.joinpath("weights.bin").read_bytes(), engine.joinpath("decoder.onnx").read_bytes()))
+    assert content[0] == content[1]
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, 0.01, "half", None, float("nan")])
+def test_a_share_of_heads_that_cannot_be_turned_is_named(copy: Copy, share: Any) -> None:
+    folder = copy("neox")
+    fields = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": share}
+    edit_json(folder / "config.json", rope_parameters=fields)
+    refused(CheckpointCorrupt, "partial_rotary_factor", lambda: build(folder))
 
 
 @pytest.mark.parametrize("name", ["pegasus", "marian", "m2m"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.rigs.serve_process import SECONDS, ServeProcess
 
-API_KEY = "a-key-of-the-tests"
+API_KEY, BOUNDED_KEY = "a-key-of-the-tests", "another-key-of-the-tests"
 ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
 RANKER = "ranker"
 TALKER = "talker"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hfx.cli.commands import COMMANDS, load
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+SHELLS = ("bash", "sh", "text")
 # Pages whose every line a test types.
 TYPED = [
     page
@@ -28,6 +31,16 @@ def tagged_blocks(page: str, *languages: str) -> list[tuple[str, str]]:
 
 
 def commands(page: str, program: str) -> list[str]:
-    """The lines of a page's shell blocks that run a program."""
-    lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    """The lines of a page's shell blocks that run a program; `text` has those that no test types."""
+    lines = "\n".join(blocks(page, *SHELLS)).replace("\\\n", " ").splitlines()
     return [line for line in map(str.strip, lines) if line.startswith(program + " ") or line == program]
+
+
+def parse(words: list[str]) -> None:
+    """Parse the words after `hfx`. Raises what click raises for a command or an option that there is not."""
+    name, table = words[0], COMMANDS
+    command, rest = load(name, table), words[1:]
+    while members := getattr(command, "table", None):
+        name, *rest = rest
+        command = load(name, members)
+    command.make_context(name, rest, resilient_parsing=False)

@@ -36,7 +36,13 @@ ENCODERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 HEADS: dict[str, dict[str, Any]] = {
     "gpt2": {},
+    "gemma": {},
     "llama": {},
+    "mistral": {},
+    "neox": {},
+    "smollm": {},
+    "opt": {"num_attention_heads": 3},
+    "qwen3": {},
     "bart": {"encoder_attention_heads": 3},
     "t5": {"d_kv": 16, "num_heads": 3},
 }

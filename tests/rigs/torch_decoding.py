@@ -60,9 +60,11 @@ class TorchModel:
         return output.logits[:, -1].numpy().copy()
 
     @torch.inference_mode()
-    def generate(self, prompt: tuple[int, ...], settings: Settings) -> Any:
-        """transformers' answer, its new ids as `new_ids` [returned, length]."""
-        options: dict[str, Any] = {"logits_processor": LogitsProcessorList([OpenAIPenalties(settings, len(prompt))])}
+    def generate(self, prompt: tuple[int, ...], settings: Settings, **options: Any) -> Any:
+        """transformers' answer, its new ids as `new_ids` [returned, length]. `options` are those of its generate."""
+        options["logits_processor"] = LogitsProcessorList(
+            [OpenAIPenalties(settings, len(prompt)), *options.get("logits_processor", ())]
+        )
         if settings.stop_sequences:
             options["stopping_criteria"] = [EndsWith(settings, prompt)]
         if self.is_encoder_decoder:

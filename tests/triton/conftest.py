@@ -12,7 +12,7 @@ from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests.conftest import PUBLISHED
 from tests.rigs import reciting, talking, tiny_checkpoints, tiny_translators
-from tests.rigs.dialect_calls import API_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
+from tests.rigs.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
 from tests.rigs.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.rigs.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.rigs.published import export_checkpoint, export_zoo, few_texts
@@ -88,10 +88,10 @@ def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """`hfx serve` of them, with API_KEY."""
+    """`hfx serve` of them, with API_KEY and BOUNDED_KEY."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text(f"{API_KEY}\n", encoding="utf-8")
-    with serving(many_tasks, "--api-key-file", str(keys)) as running:
+    keys.write_text(f"{API_KEY}\nbounded:{BOUNDED_KEY} tokens_per_minute=40\n", encoding="utf-8")
+    with serving(many_tasks, "--api-key-file", str(keys), "--access-log", "json") as running:
         yield running
 
 

@@ -25,7 +25,7 @@ from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.options import Scale, Service
 from hfx.deploy.sizing import size
 from hfx.deploy.wheels import requirements
-from hfx.front.settings import SAMPLES
+from hfx.front.metrics import Metrics
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from hfx.process import end
@@ -169,7 +169,8 @@ def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_or_the_fron
     named = set(re.findall(r"\b(?:nv|hfx)_\w+", " ".join(expressions)))
     lines = call(f"http://127.0.0.1:{served.ports.metrics}/metrics").decode().splitlines()
     there = {line.split("{")[0] for line in lines if not line.startswith("#")}
-    of_the_front = {name for name, _, _ in SAMPLES}
+    described = [line.split() for line in Metrics(0.0).text().decode().splitlines() if line.startswith("# TYPE")]
+    of_the_front = {name + "_bucket" * (kind == "histogram") for _, _, name, kind in described}
     assert named and named <= there | of_the_front, named - there
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -106,6 +108,58 @@ def test_each_prompt_has_n_texts_of_seeds_that_follow_each_other(
     )  # type: ignore[call-overload]
 
 
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Ann", "Bob"]}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 1.0, "seed": 3}, {"extra_body": {"num_beams": 3}}])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_answers_in_the_schema_of_its_response_format(
+    streams: bool, fields: dict[str, Any], api: openai.OpenAI
+) -> None:
+    schema = {"name": "person", "schema": PERSON, "strict": True}
+    options: Any = {
+        "model": TALKER,
+        "messages": [{"role": "user", "content": "Who are you?"}],
+        "response_format": {"type": "json_schema", "json_schema": schema},
+        "max_tokens": 200,
+        **fields,
+    }
+    if streams:
+        chunks = [chunk.choices[0] for chunk in api.chat.completions.create(**options, stream=True)]
+        text, reason = "".join(chunk.delta.content or "" for chunk in chunks), chunks[-1].finish_reason
+    else:
+        [choice] = api.chat.completions.create(**options).choices
+        text, reason = choice.message.content, choice.finish_reason
+    assert reason == "stop"
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ({"guided_choice": ["yes", "no"]}, {"choices": ("yes", "no")}),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, {"choices": ("yes", "no")}),
+        ({"guided_regex": "[a-z]{3}"}, {"regex": "[a-z]{3}"}),
+        ({"structured_outputs": {"regex": "[a-z]{3}"}}, {"regex": "[a-z]{3}"}),
+        ({"guided_json": PERSON}, {"json_schema": PERSON}),
+        ({"structured_outputs": {"json": json.dumps(PERSON)}}, {"json_schema": PERSON}),
+        ({"response_format": {"type": "json_object"}}, {"json_schema": {"type": "object"}}),
+        ({"response_format": {"type": "text"}}, {}),
+    ],
+)
+def test_a_form_in_any_words_is_the_setting(
+    fields: dict[str, Any], form: dict[str, Any], api: openai.OpenAI, grpc: Client
+) -> None:
+    expected = grpc.generate("stories", PROMPT, max_tokens=40, **form)
+    [choice] = api.completions.create(model="stories", prompt=PROMPT, max_tokens=40, extra_body=fields).choices
+    assert (choice.text, choice.finish_reason) == (expected.text, expected.finish_reason)
+
+
 def test_a_stream_of_characters_of_several_tokens_is_whole(api: openai.OpenAI, recital: Recital) -> None:
     chunks = list(api.completions.create(model=RECITAL, prompt="a", max_tokens=300, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == recital.text("a", 300)
@@ -194,6 +248,16 @@ def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, g
         ("max_tokens", {"max_tokens": 100_000, "stream": True}),
         ("top_q", {"top_q": 1}),
         ("num_return_sequences", {"num_return_sequences": 2}),
+        ("response_format", {"response_format": {"type": "xml"}}),
+        ("response_format", {"response_format": {"type": "json_schema", "json_schema": PERSON}}),
+        ("guided_json", {"response_format": {"type": "json_object"}, "guided_json": PERSON}),
+        ("guided_grammar", {"guided_grammar": "root ::= x"}),
+        ("structured_outputs", {"structured_outputs": {"grammar": "root ::= x"}}),
+        ("structured_outputs", {"structured_outputs": {}}),
+        ("json_schema", {"guided_json": {"not": {}}}),
+        ("json_schema", {"guided_json": {"type": "integer", "multipleOf": 99999989}}),
+        ("regex", {"guided_regex": "a(b"}),
+        ("stop_words", {"guided_regex": "ab", "stop": "b"}),
     ],
 )
 def test_what_cant_be_honoured_is_named(param: str, fields: dict[str, Any], dialects: ServeProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 
 import pytest
@@ -30,6 +31,16 @@ def test_a_summary_is_a_generated_text(dialects: ServeProcess, grpc: Client) -> 
     assert call(dialects, "/models/summaries/generate", body)[2] == {"generated_text": expected}
 
 
+@pytest.mark.parametrize("model", ["stories", "summaries"])
+def test_a_grammar_is_the_form_of_the_text(model: str, dialects: ServeProcess) -> None:
+    for grammar in ({"type": "regex", "value": "(red|blue) [a-z]{4}"}, {"type": "json", "value": {"enum": [12, 345]}}):
+        body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "grammar": grammar}}
+        status, _, answer = call(dialects, f"/models/{model}/generate", body)
+        assert status == 200, answer
+        form = "(red|blue) [a-z]{4}" if grammar["type"] == "regex" else "12|345"
+        assert re.fullmatch(form, answer["generated_text"]), answer
+
+
 def test_a_stream_ends_with_the_whole_text(dialects: ServeProcess, grpc: Client) -> None:
     body = json.dumps({"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}).encode()
     headers = {"Authorization": f"Bearer {API_KEY}", "Content-Type": "application/json"}
@@ -45,6 +56,8 @@ def test_a_mistake_is_a_422_with_its_kind(dialects: ServeProcess) -> None:
         ("/models/stories/generate", {"inputs": [PROMPT]}),
         ("/models/stories/generate", {"inputs": PROMPT, "parameters": {"watermark": True}}),
         ("/models/sentiment-fp32/generate", {"inputs": PROMPT}),
+        ("/models/stories/generate", {"inputs": PROMPT, "parameters": {"grammar": {"type": "x", "value": ""}}}),
+        ("/models/stories/generate", {"inputs": PROMPT, "parameters": {"grammar": {"type": "regex", "value": "["}}}),
         ("/generate", {"inputs": PROMPT}),  # there are several generators
     ):
         status, _, answer = call(dialects, path, body)

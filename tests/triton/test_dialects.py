@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, PROMPT, RANKER, call
+from tests.rigs.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, call
 from tests.rigs.generation_rig import RECITAL
 from tests.rigs.reciting import ENDLESS
 from tests.rigs.serve_process import SECONDS, ServeProcess
@@ -249,3 +249,26 @@ def test_each_described_path_is_there_and_needs_a_key_where_it_says_so(dialects:
         other = "POST" if method == "GET" else "GET"
         if (other, path) not in described:
             assert status_of(dialects, other, path, API_KEY)[0] == 405, path
+
+
+def test_the_tokens_of_a_key_are_counted_logged_and_bounded(dialects: ServeProcess) -> None:
+    body = {"model": "stories", "prompt": PROMPT, "max_tokens": 12}
+    used, bounded = [], partial(call, dialects, key=BOUNDED_KEY)
+    while (answer := bounded("/v1/completions", body))[0] == 200:
+        used.append(answer[2]["usage"])
+        assert len(used) < 40
+    assert answer[0] == 429 and int(answer[1]["retry-after"]) > 0
+    assert answer[2]["error"]["message"].startswith("bounded has used its 40 tokens a minute.")
+    total = sum(usage["total_tokens"] for usage in used)
+    assert total - used[-1]["total_tokens"] < 40 + len(used)  # a little comes back meanwhile
+    assert bounded("/v2/models/stories/generate", {"text_input": PROMPT})[0] == 403
+    assert answer_of(dialects, "/v1/completions", body)  # another key
+    dialects.wait_for_words('"refusal": "rate"')
+    lines = [json.loads(line) for line in dialects.words.splitlines() if '"key": "bounded"' in line]
+    done = [line for line in lines if line["status"] == 200]
+    assert [(line["input_tokens"], line["output_tokens"]) for line in done] == [
+        (usage["prompt_tokens"], usage["completion_tokens"]) for usage in used
+    ]
+    assert {line["model"] for line in done} == {"stories"} and {line["route"] for line in done} == {"/v1/completions"}
+    status, _, _ = call(dialects, "/v1/chat/completions", {**body, "stream": True}, key="no-key-of-the-tests")
+    assert status == 401

@@ -38,6 +38,7 @@ HUB = {
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": "sentiment-distilbert",
     "distilbert/distilgpt2": "stories-gpt2",
     "facebook/bart-large-cnn": "summaries-bart",
+    "sentence-transformers/all-mpnet-base-v2": "similar-mpnet",
     "lxyuan/distilbert-base-multilingual-cased-sentiments-student": "sentiment-distilbert",
 }
 # Models of the documents, and those of the shared repository.

@@ -160,7 +160,7 @@ def test_perf_analyzer_works(served: ServeProcess, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("temporary")
 def test_a_killed_front_is_replaced_while_triton_runs_on(repository: Path) -> None:
-    with serving(repository, "--access-log") as served:
+    with serving(repository, "--access-log", "text") as served:
         server = served.server
         for _ in range(2):
             [front] = served.fronts

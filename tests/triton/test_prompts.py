@@ -80,11 +80,11 @@ def client(server: ServeProcess) -> Iterator[Client]:
         yield opened
 
 
-def test_only_models_without_prompts_have_one_hop(repository: Path) -> None:
+def test_all_are_served_in_one_hop(repository: Path, server: ServeProcess) -> None:
     files = {name: repository / name / "hfx.json" for name in (*RECIPES, *RANKERS)}
     made = {name: json.loads(file.read_text())["choices"]["tokenizer"] for name, file in files.items()}
-    assert made[PLAIN]["compiled"] and made["pooled-ranker"]["compiled"] and not made["prompted-ranker"]["compiled"]
-    assert made[PROMPTED] == {"compiled": False, "reason": "Python steps are needed by prompts and shorter vectors"}
+    assert all(each["compiled"] for each in made.values()), made
+    assert not {f"{name}_net" for name in files} & set(server.ready["models"])
 
 
 @pytest.mark.parametrize(

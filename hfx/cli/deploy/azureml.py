@@ -21,7 +21,7 @@ class BatchOptions:
     """What a batch deployment reads, and where it runs."""
 
     compute: Annotated[str, Option(help="Batch: the compute cluster.")] = "cpu-cluster"
-    column: Annotated[str, Option(help="Batch: the column that is read, as for `hfx batch run`; text without it.")] = ""
+    column: Annotated[str, Option(help="Batch: the column that is read, as for `hfx batch run`. Default: text.")] = ""
     settings: Annotated[str, Option(help="Batch: JSON object of settings for each row.")] = "{}"
 
 
@@ -30,7 +30,7 @@ class OnlineOptions:
     """What an online deployment runs on, and where its packages come from."""
 
     instance_type: Annotated[
-        str, Option(help="Online: the machine; the smallest usual one of the device without it.")
+        str, Option(help="Online: the machine. Default: the smallest usual one of the device.")
     ] = ""
     offline: Annotated[
         Path | None, Option(help="Online: take the wheels from this folder, not from a package index.")

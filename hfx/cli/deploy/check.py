@@ -30,13 +30,13 @@ class ServerOptions:
     """How a server is reached, and what it is compared with."""
 
     repository: Annotated[
-        Path | None, Option(help="URL: the published models that it should serve; model_repository without it.")
+        Path | None, Option(help="URL: the published models that it should serve. Default: model_repository.")
     ] = None
     through: Annotated[
         Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None,
-        Option(help="URL: the API to send requests through (docs/dialects.md); v2, Triton's own, without it."),
+        Option(help="URL: the API to send requests through (docs/dialects.md). Default: v2, Triton's own."),
     ] = None
-    device: Annotated[Device | None, Option(help="URL: what the server runs the models on; cpu without it.")] = None
+    device: Annotated[Device | None, Option(help="URL: what the server runs the models on. Default: cpu.")] = None
     max_drop: Annotated[float | None, Option(help="URL: share of answers that may be lost against the checkpoint.")] = (
         None
     )
@@ -68,7 +68,7 @@ def command(
     ],
     server: ServerOptions,
     names: Annotated[
-        list[str] | None, Argument(metavar="NAME", help="URL: the models; all of the repository without it.")
+        list[str] | None, Argument(metavar="NAME", help="URL: the models. Default: all of the repository.")
     ] = None,
 ) -> None:
     """Check a folder for changed files and by rules (exit code 7), or a server's answers by the checkpoints' (4).

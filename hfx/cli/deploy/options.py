@@ -27,7 +27,7 @@ Loads = Annotated[
 
 Offline = Annotated[Path | None, Option(help="Take the wheels from this folder, not from a package index.")]
 NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out: encoders run on ONNX Runtime.")]
-Python = Annotated[str, Option(help="Python of the stubs, such as 3.12; the release's without it.")]
+Python = Annotated[str, Option(help="Python of the stubs, such as 3.12. Default: the release's.")]
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class DeployOptions:
     output: Annotated[Path, Option(help="The folder to write; it must not exist, or be empty.")]
     repository: Annotated[Path, Option(help="The model repository.")] = DEFAULT_REPOSITORY
     device: Annotated[Literal["cpu", "gpu"], Option(help="What the models run on.")] = "cpu"
-    triton: Annotated[str, Option(help="Tag of the Triton release; 26.07 without it.")] = ""
-    name: Annotated[str, Option(help="The deployment's name; the first model's without it.")] = ""
-    image: Annotated[str, Option(help="Image with Triton and hfx; hfx-triton:TAG-DEVICE without it.")] = ""
-    cpus: Annotated[int | None, Option(help="Processors; the models' threads without it.")] = None
+    triton: Annotated[str, Option(help="Tag of the Triton release. Default: 26.07.")] = ""
+    name: Annotated[str, Option(help="The deployment's name. Default: the first model's.")] = ""
+    image: Annotated[str, Option(help="Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE.")] = ""
+    cpus: Annotated[int | None, Option(help="Processors. Default: the models' threads.")] = None
     drain: Annotated[int, Option(help="Seconds that requests under way get at the end.")] = 30
     force: Annotated[bool, Option("--force", help="Replace a folder that this command wrote before.")] = False
 

@@ -57,7 +57,7 @@ class CompareOptions:
     repository: loads.Repository = Path("model_repository")
     device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = "cpu"
     checkpoint: Annotated[
-        str, typer.Option(help="Of --precisions: folder or hub id; the manifest's without it.", metavar="MODEL")
+        str, typer.Option(help="Of --precisions: folder or hub id. Default: the manifest's.", metavar="MODEL")
     ] = ""
     max_drop: Annotated[
         float | None, typer.Option(help="Of --precisions: as of `hfx export`.", min=0, max=1, metavar="SHARE")

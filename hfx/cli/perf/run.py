@@ -36,7 +36,7 @@ class MeasureOptions:
         "builtin"
     )
     stream: loads.Stream = None
-    label: Annotated[str, typer.Option(help="Its name in tables; the model's without it.", metavar="NAME")] = ""
+    label: Annotated[str, typer.Option(help="Its name in tables. Default: the model's.", metavar="NAME")] = ""
     repository: Annotated[
         Path | None, typer.Option(help="Where the model is published: for its precision.", metavar="DIR")
     ] = None

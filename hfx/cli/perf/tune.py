@@ -36,7 +36,7 @@ class TuneOptions:
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for everything, the proof included.")] = "10m"
     trials: Annotated[int | None, typer.Option(min=2, help="End the search after so many trials.")] = None
     settings: Annotated[
-        str, typer.Option(metavar="A,B", help="Search only these settings; all that the model has without it.")
+        str, typer.Option(metavar="A,B", help="Search only these settings. Default: all that the model has.")
     ] = ""
     rounds: Annotated[int, typer.Option(min=3, max=100, help="Rounds of the proof: old settings against new.")] = 5
     stream: loads.Stream = None

@@ -14,12 +14,10 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
-from hfx.names import APPLY_SOFTMAX, COMPILED_TOKENIZER, DIMENSIONS, PROMPT_NAME, Task
+from hfx.names import APPLY_SOFTMAX, COMPILED_TOKENIZER, Task
 
 TASKS = frozenset({Task.TEXT_CLASSIFICATION, Task.FEATURE_EXTRACTION, Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
-# Inputs that native/backend has not.
-OF_PYTHON = {PROMPT_NAME: "prompts", DIMENSIONS: "shorter vectors", APPLY_SOFTMAX: "scores of several labels"}
 GENERATED = 100_000  # texts, of some twenty characters each
 
 
@@ -59,7 +57,7 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     task = plan.task.task
     needing = [] if task in TASKS else [str(task)]
     needing += ["vectors of tokens"] if plan.pooling is not None and plan.pooling.tokens else []
-    needing += [words for name, words in OF_PYTHON.items() if any(spec.name == name for spec in plan.task.inputs)]
+    needing += ["scores of several labels"] if any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs) else []
     if needing:
         return f"Python steps are needed by {' and '.join(needing)}"
     try:

@@ -1,18 +1,25 @@
 """The families of generators that can be exported, one file each. A new family is a file and a line here.
 
-A net with a part that graph/blocks.py has no block for (a window of attention, norms of Q and K) needs that block
-first, and its writing in exporter/graph; where caches differ, a field in python_backends/engine/spec.py.
+A net with a part that graph/blocks.py has no block for (experts, scores that are capped) needs that block first, and
+its writing in exporter/graph; where caches differ, a field in python_backends/engine/spec.py.
 """
 
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.families import bart, gpt2, llama, t5
+from hfx.exporter.families import bart, gpt2, gpt_neox, llama, opt, t5
 from hfx.exporter.families.family import Family
 from hfx.exporter.generation.tasks import DECODERS, ENCODER_DECODERS
 from hfx.exporter.source import Checkpoint
 
-FAMILIES: tuple[Family, ...] = (gpt2.FAMILY, llama.FAMILY, bart.FAMILY, t5.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    gpt2.FAMILY,
+    gpt_neox.FAMILY,
+    opt.FAMILY,
+    llama.FAMILY,
+    bart.FAMILY,
+    t5.FAMILY,
+)
 
 
 def find_family(checkpoint: Checkpoint) -> Family:

@@ -1,103 +1,105 @@
-"""Llama and Qwen2: a decoder with rotary positions, heads of K and V that queries share, and a gated feed forward.
+"""Llama and its kin: decoders with rotary positions, heads of K and V that queries share, and a gated feed forward.
 
-Names and formulas are those of transformers' {Llama,Qwen2}ForCausalLM.
+Names and formulas are those of transformers' {Gemma3,Llama,Ministral,Mistral,Qwen2,Qwen3,SmolLM3}ForCausalLM.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-
-from hfx.errors import CheckpointUnsupported
 from hfx.exporter.families.family import Config, Family
+from hfx.exporter.families.rotary import ROTARY_STEP, read_positions, read_rotary, stated_rotary
 from hfx.exporter.graph.blocks import (
     Attention,
     Embedding,
     FeedForward,
-    FloatArray,
     Head,
     Layer,
     Linear,
     Net,
     Norm,
-    Parameter,
     Rotary,
     Stack,
     side_by_side,
 )
 from hfx.exporter.tensors import CheckpointTensors
 
-MOST_POSITIONS = 1 << 20  # rows of the tables of angles
-ROTARY_STEP = 16  # GroupQueryAttention rotates heads of no other sizes
 IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and what is computed
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a model type differs. `bias_fields` are those that its class reads; `qkv_bias`: there is one in any case.
+
+    `norms` stand before attention and feed forward, `post_norms` behind them. Gemma's norms multiply by 1 + weight
+    (`norm_offset`), its embeddings are times the root of their width, and each type of layers has positions of its own.
+    """
+
+    bias_fields: tuple[str, ...] = ()
+    qkv_bias: bool = False
+    head_norms: bool = False
+    windows: bool = True
+    activation_field: str = "hidden_act"
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    post_norms: tuple[str, ...] = ()
+    norm_offset: float = 0.0
+    scaled_embedding: bool = False
+    scale_field: str | None = None  # scores are divided by its root, or by that of the heads' size
+    rotary_by_type: bool = False
+    unturned_layers: bool = False  # no_rope_layers has a 0 for each layer without positions
+    wanted: tuple[tuple[str, object], ...] = ()  # fields, and the only value that there are blocks for
+
+
+VARIANTS = {
+    "gemma3_text": Variant(
+        bias_fields=("attention_bias",),
+        head_norms=True,
+        activation_field="hidden_activation",
+        norms=("input_layernorm", "pre_feedforward_layernorm"),
+        post_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        norm_offset=1.0,
+        scaled_embedding=True,
+        scale_field="query_pre_attn_scalar",
+        rotary_by_type=True,
+        wanted=(
+            ("use_bidirectional_attention", False),
+            ("attn_logit_softcapping", None),
+            ("final_logit_softcapping", None),
+        ),
+    ),
+    "llama": Variant(bias_fields=("attention_bias", "mlp_bias"), windows=False, wanted=(("sliding_window", None),)),
+    "ministral": Variant(),  # also a Mistral with layer_types
+    "mistral": Variant(),
+    "qwen2": Variant(qkv_bias=True),
+    "qwen3": Variant(bias_fields=("attention_bias",), head_norms=True),
+    "smollm3": Variant(bias_fields=("attention_bias", "mlp_bias"), unturned_layers=True),
+}
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """A Llama or Qwen2 checkpoint as blocks."""
-    _refuse_windows(config)
+    """A checkpoint of one of VARIANTS as blocks."""
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
     vocabulary = config.size("vocab_size")
-    positions = config.size("max_position_embeddings")
-    if positions > MOST_POSITIONS:
-        raise config.unsupported("max_position_embeddings", f"at most {MOST_POSITIONS}")
     tied = config.tied_head(tensors, "lm_head.weight", root + "embed_tokens.weight")
     table = tensors.first(root + "embed_tokens.weight", *(["lm_head.weight"] if tied else []))
-    embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, reader.hidden))
+    scale = reader.hidden**0.5 if reader.variant.scaled_embedding else 1.0
+    embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, reader.hidden), scale)
     stack = Stack(
         embedding=embedding,
         positions=None,
         bias=None,
         embedding_norm=None,
-        layers=tuple(reader.layer(f"{root}layers.{index}.") for index in range(config.layers("num_hidden_layers"))),
+        layers=tuple(reader.layer(f"{root}layers.{index}.", index) for index in range(len(reader.kinds))),
         pre_norm=True,
         final_norm=reader.norm(root + "norm"),
-        rotary=_rotary(config, reader.head_dim, positions),
     )
     weight = embedding.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
     head = Head(Linear("lm_head", weight), embedding if tied else None)
     tensors.check(IGNORED)
-    return Net("llama", "decoder", None, stack, head, vocabulary, positions, None, wide_residual=True)
-
-
-def _refuse_windows(config: Config) -> None:
-    """Each token must attend to all before it."""
-    if any(kind != "full_attention" for kind in config.get("layer_types") or ()):
-        raise config.unsupported("layer_types", "'full_attention' for every layer (use_sliding_window: false)")
-    if config.get("model_type") == "llama":  # where a Qwen2 has a window that it uses, its layer_types say so
-        config.refuse("sliding_window", None)
-
-
-def _rotary(config: Config, head_dim: int, positions: int) -> Rotary:
-    """The angles of `positions` positions."""
-    import torch
-
-    # transformers 5 has all of it in one field, 4 in two.
-    old = {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {})}
-    stated: dict[str, Any] = config.get("rope_parameters") or old
-    kind, share = stated.get("rope_type") or stated.get("type") or "default", stated.get("partial_rotary_factor")
-    if kind != "default" or share not in (None, 1):
-        what = f"of the type {str(kind)[:50]!r}" if kind != "default" else f"in {str(share)[:50]} of each head"
-        raise CheckpointUnsupported(
-            f"Rotary positions {what} ({config.file}) can't be exported.",
-            "hfx exports models whose rotary positions are of the type 'default', in whole heads.",
-        )
-    theta = replace(config, values=stated).positive("rope_theta")
-    # By torch: at position 30,000, one bit of a frequency is an angle of 0.002.
-    shares = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    frequencies: FloatArray = (1.0 / theta**shares).numpy()
-
-    def angles(start: int, stop: int) -> FloatArray:
-        return np.arange(start, stop, dtype=np.float32)[:, None] * frequencies
-
-    shape = (positions, head_dim // 2)
-    return Rotary(
-        Parameter("rotary.cos", shape, lambda start, stop: np.cos(angles(start, stop))),
-        Parameter("rotary.sin", shape, lambda start, stop: np.sin(angles(start, stop))),
-    )
+    return Net("llama", "decoder", None, stack, head, vocabulary, reader.positions, None, wide_residual=True)
 
 
 class _Reader:
@@ -110,19 +112,56 @@ class _Reader:
         self.heads = config.size("num_attention_heads")
         self.kv_heads = config.divisor("num_key_value_heads", "num_attention_heads")
         self.head_dim = self._head_dim()
-        is_llama = config.get("model_type") == "llama"
-        self.out_bias = is_llama and config.flag("attention_bias")
-        self.qkv_bias = self.out_bias or not is_llama
-        self.inner_bias = is_llama and config.flag("mlp_bias")
+        self.variant = VARIANTS[config.values["model_type"]]
+        for field, value in self.variant.wanted:
+            config.refuse(field, value)
+        self.positions, self.kinds = read_positions(config), self._kinds()
+        angles = {kind: self._rotary(kind) for kind in set(self.kinds)}
+        turned = self._turned() if self.variant.unturned_layers else [True] * len(self.kinds)
+        self.rotaries = [angles[kind] if each else None for kind, each in zip(self.kinds, turned, strict=True)]
+        self.window = self.positions if SLIDING not in self.kinds else config.size("sliding_window")
+        scale_field = self.variant.scale_field
+        self.scale = (self.head_dim if scale_field is None else config.positive(scale_field)) ** -0.5
+        self.out_bias, self.inner_bias = (
+            field in self.variant.bias_fields and config.flag(field) for field in ("attention_bias", "mlp_bias")
+        )
+        self.qkv_bias = self.out_bias or self.variant.qkv_bias
 
-    def layer(self, name: str) -> Layer:
+    def _kinds(self) -> list[str]:
+        """What each layer attends to."""
+        config, layers, stated = self.config, self.config.layers("num_hidden_layers"), self.config.get("layer_types")
+        known = (FULL, SLIDING) if self.variant.windows else (FULL,)
+        kinds = [FULL if config.get("sliding_window") is None else SLIDING] * layers if stated is None else stated
+        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+            raise config.unsupported("layer_types", f"{' or '.join(map(repr, known))} for each of {layers} layers")
+        return kinds
+
+    def _turned(self) -> list[bool]:
+        """Whether each layer has rotary positions."""
+        layers, stated = len(self.kinds), self.config.get("no_rope_layers")
+        if not isinstance(stated, list) or len(stated) < layers or any(each not in (0, 1) for each in stated):
+            raise self.config.unsupported("no_rope_layers", f"0 or 1 for each of {layers} layers")
+        return [each == 1 for each in stated[:layers]]
+
+    def _rotary(self, kind: str) -> Rotary:
+        """The angles of a kind of layers."""
+        stated, name = stated_rotary(self.config), "rotary"
+        if self.variant.rotary_by_type:
+            stated, name = stated_rotary(self.config, kind), f"rotary.{kind}"
+        return read_rotary(self.config, stated, self.head_dim, self.positions, name)
+
+    def layer(self, name: str, index: int) -> Layer:
+        slides = self.kinds[index] == SLIDING and self.window < self.positions
         attention = Attention(
             qkv=self.projections(name + "self_attn."),
             out=self.linear(name + "self_attn.o_proj", self.heads * self.head_dim, self.hidden, self.out_bias),
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
-            scale=self.head_dim**-0.5,
+            scale=self.scale,
+            rotary=self.rotaries[index],
+            head_norms=self.head_norms(name + "self_attn.") if self.variant.head_norms else None,
+            window=self.window if slides else None,
         )
         parts = [
             self.linear(f"{name}mlp.{part}_proj", self.hidden, self.inner, self.inner_bias) for part in ("gate", "up")
@@ -130,11 +169,13 @@ class _Reader:
         feed_forward = FeedForward(
             up=side_by_side(name + "mlp.gate_up", parts),
             down=self.linear(name + "mlp.down_proj", self.inner, self.hidden, self.inner_bias),
-            activation=self.config.activation("hidden_act"),
+            activation=self.config.activation(self.variant.activation_field),
             gated=True,
         )
-        norms = self.norm(name + "input_layernorm"), self.norm(name + "post_attention_layernorm")
-        return Layer(attention, None, feed_forward, norms)
+        norms, post_norms = (
+            tuple(self.norm(name + each) for each in names) for names in (self.variant.norms, self.variant.post_norms)
+        )
+        return Layer(attention, None, feed_forward, norms, post_norms)
 
     def projections(self, name: str) -> Linear:
         """Q, K and V as one matrix."""
@@ -145,9 +186,13 @@ class _Reader:
         ]
         return side_by_side(name + "qkv", parts)
 
-    def norm(self, name: str) -> Norm:
-        weight = self.tensors.parameter(name + ".weight", self.hidden)
-        return Norm(name, "rms", weight, None, self.config.positive("rms_norm_eps"))
+    def head_norms(self, name: str) -> tuple[Norm, Norm]:
+        """Of each head of Q, and of K."""
+        return self.norm(name + "q_norm", self.head_dim), self.norm(name + "k_norm", self.head_dim)
+
+    def norm(self, name: str, width: int | None = None) -> Norm:
+        weight, offset = self.tensors.parameter(name + ".weight", width or self.hidden), self.variant.norm_offset
+        return Norm(name, "rms", weight.plus(offset) if offset else weight, None, self.config.positive("rms_norm_eps"))
 
     def _head_dim(self) -> int:
         stated = self.config.get("head_dim") is not None
@@ -158,4 +203,18 @@ class _Reader:
         return self.config.checked_head_dim(head_dim, source, ROTARY_STEP)
 
 
-FAMILY = Family("llama", "decoder", ("llama", "qwen2"), ("LlamaForCausalLM", "Qwen2ForCausalLM"), read)
+FAMILY = Family(
+    name="llama",
+    kind="decoder",
+    model_types=tuple(VARIANTS),
+    architectures=(
+        "Gemma3ForCausalLM",
+        "LlamaForCausalLM",
+        "MinistralForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "SmolLM3ForCausalLM",
+    ),
+    read=read,
+)

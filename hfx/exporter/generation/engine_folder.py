@@ -19,7 +19,7 @@ from hfx.errors import StorageFull
 from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.plan import BEAMS, GeneratorPlan
-from hfx.exporter.graph.blocks import Net, Rotary
+from hfx.exporter.graph.blocks import Attention, Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
@@ -115,12 +115,19 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
 
 def _of_length(net: Net, length: int) -> Net:
     """`net` for `length` tokens, where it has no table of learned positions."""
-    decoder, rotary = net.decoder, net.decoder.rotary
-    if decoder.positions is not None:
+    if net.decoder.positions is not None:
         return net
-    if rotary is not None:
-        decoder = replace(decoder, rotary=Rotary(rotary.cos.rows(0, length), rotary.sin.rows(0, length)))
+    layers = tuple(replace(layer, attention=_with_angles(layer.attention, length)) for layer in net.decoder.layers)
+    decoder = replace(net.decoder, layers=layers)
     return replace(net, decoder=decoder, max_length=length, max_source=net.max_source and length)
+
+
+def _with_angles(attention: Attention, length: int) -> Attention:
+    """`attention` with the angles of `length` positions, where it has any."""
+    rotary = attention.rotary
+    if rotary is None:
+        return attention
+    return replace(attention, rotary=Rotary(rotary.cos.rows(0, length), rotary.sin.rows(0, length)))
 
 
 def _write_decoders(writer: GeneratorWriter, folder: Path, stem: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hfx.exporter.graph import operators
-from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias, Rotary
+from hfx.exporter.graph.blocks import Attention, CrossAttention, DistanceBias, Norm
+from hfx.exporter.graph.norms import norm
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Shape, Value
 from hfx.exporter.quantize.generator import CrossType, KvType
 
@@ -43,7 +44,6 @@ class SelfAttentionWriter:
     lead: Value
     bias: Value | None
     kept: KvType = "float32"
-    rotary: Rotary | None = None
 
     def cached(self, qkv: Value, layer: int, block: Attention) -> Value:
         """Causal attention that reads past_* and writes present_*, which the caller binds to the same memory.
@@ -55,7 +55,9 @@ class SelfAttentionWriter:
         shape: Shape = ["rows", block.kv_heads, "capacity", block.head_dim]
         past = [writer.input(f"past_{part}_{layer}", dtype, shape) for part in "kv"]
         present = [f"present_{part}_{layer}" for part in "kv"]
-        is_grouped = self.rotary is not None or block.kv_heads != block.heads
+        if block.head_norms is not None:
+            qkv = self._with_normed_heads(qkv, block, *block.head_norms)
+        is_grouped = block.rotary is not None or block.kv_heads != block.heads or block.window is not None
         if is_grouped and dtype is writer.compute:
             out = self._grouped(qkv, past, present, block)
         else:
@@ -64,15 +66,31 @@ class SelfAttentionWriter:
             writer.output(name, dtype, shape, name)
         return out
 
+    def _with_normed_heads(self, qkv: Value, block: Attention, *norms: Norm) -> Value:
+        """`qkv` with the norms of each head of Q and K, in float32."""
+        writer, counts = self.writer, [block.heads, block.kv_heads, block.kv_heads]
+        wide = qkv if writer.compute is np.float32 else writer.cast(qkv, np.float32)
+        by_head = writer.node("Reshape", [wide, writer.const([-1, sum(counts), block.head_dim], np.int64)])
+        parts = [writer.unique(part) for part in "qkv"]
+        writer.nodes("Split", [by_head, writer.const(counts, np.int64)], parts, axis=1)
+        normed = [norm(writer, part, each, np.float32) for part, each in zip(parts, norms, strict=False)]
+        joined = writer.node("Concat", [*normed, parts[-1]], axis=1)
+        flat = writer.node("Reshape", [joined, writer.const([-1, sum(block.widths)], np.int64)])
+        return flat if writer.compute is np.float32 else writer.cast(flat, writer.compute)
+
     def _native(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
         """By an operator of hfx/native, or by its definition where caches hold what products are computed in."""
-        writer, rotary = self.writer, self.rotary
+        writer, rotary = self.writer, block.rotary
         inputs = [qkv, *past, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
         attributes: dict[str, int | float] = {"heads": block.heads, "scale": block.scale}
         op = "CachedAttentionBias" if self.bias else "CachedAttention"
         if rotary is not None:
-            op, attributes["kv_heads"] = "CachedAttentionRotary", block.kv_heads
+            op = "CachedAttentionRotary"
             inputs += [writer.vector(table) for table in (rotary.cos, rotary.sin)]
+        if rotary is not None or block.kv_heads != block.heads:
+            attributes["kv_heads"] = block.kv_heads
+        if block.window is not None:
+            attributes["window"] = block.window
         if FLOATS[self.kept] is writer.compute:
             writer.defined(op, operators.function)
         else:
@@ -83,7 +101,8 @@ class SelfAttentionWriter:
 
     def _grouped(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
         """By ONNX Runtime's operator. It knows each token's position from the lengths."""
-        writer, rotary = self.writer, self.rotary
+        writer, rotary = self.writer, block.rotary
+        windows = {} if block.window is None else {"local_window_size": block.window}
         tables = [None, None] if rotary is None else [writer.vector(table) for table in (rotary.cos, rotary.sin)]
         split = writer.node("Reshape", [qkv, self.lead])
         out = writer.unique("attended")
@@ -97,6 +116,7 @@ class SelfAttentionWriter:
             do_rotary=0 if rotary is None else 1,
             causal=1,
             scale=block.scale,
+            **windows,
         )
         return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
 

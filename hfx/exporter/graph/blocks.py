@@ -7,7 +7,7 @@ nor a checkpoint's names are known here, so that another emitter can be put behi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -48,6 +48,11 @@ class Parameter:
         scale = np.float32(factor)
         return Parameter(f"{self.name}*{factor:.9g}", self.shape, lambda a, b: self.take(a, b) * scale)
 
+    def plus(self, number: float) -> Parameter:
+        """The tensor plus `number`."""
+        added = np.float32(number)
+        return Parameter(f"{self.name}+{number:.9g}", self.shape, lambda a, b: self.take(a, b) + added)
+
     def with_columns_times(self, factors: FloatArray) -> Parameter:
         """A matrix whose columns are multiplied by `factors`; it takes the place of this one, name included."""
         return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors)
@@ -56,6 +61,17 @@ class Parameter:
         """Some columns of a matrix."""
         shape = (self.shape[0], len(chosen))
         return Parameter(f"{self.name}{list(chosen)}", shape, lambda a, b: self.take(a, b)[:, chosen])
+
+    def reordered(self, order: NDArray[np.int64]) -> Parameter:
+        """Its rows in another order."""
+
+        def take(start: int, stop: int) -> FloatArray:
+            rows = order[start:stop]
+            first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+            taken: FloatArray = self.take(first, last)[rows - first]
+            return taken
+
+        return Parameter(f"{self.name}[reordered]", self.shape, take)
 
     def times(self, factors: FloatArray) -> Parameter:
         """A vector times `factors`; it takes the place of this one, name included."""
@@ -112,11 +128,12 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Rows of `table` [vocabulary, hidden] by token id, times `scale`."""
+    """Rows of `table` [vocabulary, width] by token id, times `scale`; `projection` makes [hidden] of them."""
 
     name: str
     table: Parameter
     scale: float = 1.0
+    projection: Linear | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +162,9 @@ class Rotary:
 class Attention:
     """Self attention; `qkv` puts all heads of Q before those of K and V. Scores are multiplied by `scale`.
 
-    As many neighbouring heads of Q share a head of K and V as `kv_heads` divide `heads` into.
+    As many neighbouring heads of Q share a head of K and V as `kv_heads` divide `heads` into. `head_norms` are those of
+    each head of Q, and of K, before these are turned by `rotary`. With a `window`, a token attends to itself and to the
+    tokens before it, so many in all.
     """
 
     qkv: Linear
@@ -154,6 +173,9 @@ class Attention:
     kv_heads: int
     head_dim: int
     scale: float
+    rotary: Rotary | None = None
+    head_norms: tuple[Norm, Norm] | None = None
+    window: int | None = None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -186,22 +208,26 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Layer:
-    """Self attention, cross attention where there is any, and feed forward; a norm for each of them."""
+    """Self attention, cross attention where there is any, and feed forward; a norm for each of them.
+
+    `post_norms` are those of what self attention and feed forward give, before it is added.
+    """
 
     attention: Attention
     cross: CrossAttention | None
     feed_forward: FeedForward
     norms: tuple[Norm, ...]
+    post_norms: tuple[Norm, ...] = ()
 
 
 @dataclass(frozen=True)
 class Stack:
     """An encoder or a decoder.
 
-    `positions` [positions, hidden] are added to the embedding; `rotary` is for every self attention. Tokens `pad_id`
-    have the last row of `positions`, whatever their place, and an encoder counts places without them. With `pre_norm` a
-    layer's norms stand before its parts and `final_norm` behind the last layer; otherwise each norm stands behind its
-    part and the residual.
+    `positions` [positions, hidden] are added to the embedding. Tokens `pad_id` have the last row of `positions`,
+    whatever their place, and an encoder counts places without them. With `pre_norm` a layer's norms stand before its
+    parts and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual. With
+    `parallel`, both parts of a layer read what goes into it.
     """
 
     embedding: Embedding
@@ -211,27 +237,30 @@ class Stack:
     layers: tuple[Layer, ...]
     pre_norm: bool
     final_norm: Norm | None
-    rotary: Rotary | None = None
     pad_id: int | None = None
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
 class Head:
     """Hidden state to logits. `embedding` is the decoder's where head and embedding are one table, else None.
 
-    `loud` are channels of the hidden state so large that an int8 head multiplies them apart, in float32.
+    `projection` makes the rows that `linear` reads of hidden states. `loud` are channels of the hidden state so large
+    that an int8 head multiplies them apart, in float32.
     """
 
     linear: Linear
     embedding: Embedding | None
     loud: tuple[int, ...] = ()
+    projection: Linear | None = None
 
 
 @dataclass(frozen=True)
 class Net:
     """A generator: the stacks, the head, and the limits of its positions (in tokens).
 
-    Rotary positions and shared heads of K and V are for nets without an encoder: ValueError in others.
+    Rotary positions, shared heads of K and V, norms of heads and windows are for nets without an encoder: ValueError in
+    others.
     """
 
     family: str
@@ -247,6 +276,7 @@ class Net:
     def __post_init__(self) -> None:
         if self.encoder is None:
             return
-        attentions = [layer.attention for stack in (self.encoder, self.decoder) for layer in stack.layers]
-        if self.encoder.rotary or self.decoder.rotary or any(each.kv_heads != each.heads for each in attentions):
-            raise ValueError("rotary positions and shared heads of K and V are written for decoders alone")
+        for attention in (layer.attention for stack in (self.encoder, self.decoder) for layer in stack.layers):
+            plain = replace(attention, rotary=None, head_norms=None, window=None, kv_heads=attention.heads)
+            if attention != plain:
+                raise ValueError("rotary positions, shared heads, norms of heads and windows are for decoders alone")

@@ -32,7 +32,8 @@ from hfx.exporter.graph.attention import (
 )
 from hfx.exporter.graph.blocks import Attention, CrossAttention, Linear, Net, Norm, Stack
 from hfx.exporter.graph.linear import PREFIXES, HeadWriter, LinearWriter
-from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value, WeightFile
+from hfx.exporter.graph.norms import norm, skip_norm
+from hfx.exporter.graph.writer import FloatType, GraphWriter, Value, WeightFile
 from hfx.exporter.quantize.generator import Formats, WeightFormat
 
 SelfAttend = Callable[[Value, int, Attention], Value]
@@ -59,7 +60,7 @@ class GeneratorWriter:
         lengths(writer, "rows")
         last = writer.input("last_index", np.int64, ["rows", "picked"])
         lead = _lead(writer, ids)
-        attention = SelfAttentionWriter(writer, lead, None, self.formats.kv, stack.rotary)
+        attention = SelfAttentionWriter(writer, lead, None, self.formats.kv)
         layers = self._stack(writer, self.formats.linear, attention.cached)
         hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
         by_row = writer.node("Reshape", [hidden, lead])
@@ -115,6 +116,8 @@ class GeneratorWriter:
         writer.save(path)
 
     def _head(self, writer: GraphWriter, hidden: Value) -> None:
+        if self.net.head.projection is not None:
+            hidden = self._linear(writer, self.formats.linear)(hidden, self.net.head.projection)
         head = HeadWriter(writer, self._linear(writer, self.formats.head), self._table(writer))
         head(hidden, self.net.head, self.net.vocab_size)
 
@@ -180,44 +183,6 @@ def top_k_graph(path: Path) -> None:
     writer.save(path)
 
 
-def norm(writer: GraphWriter, x: Value, block: Norm, dtype: FloatType) -> Value:
-    """`block` of x [tokens, hidden], which is `dtype`."""
-    if writer.native:
-        return _native_norm(writer, x, block)
-    if block.kind == "layer":
-        return writer.node(
-            "LayerNormalization", [x, *_parameters(writer, block, dtype)], axis=-1, epsilon=block.epsilon
-        )
-    # Spelled out: onnxruntime fuses it, and its own operator for it stands in ONNX's domain, where checkers refuse it.
-    square = writer.node("Pow", [x, writer.const(2.0, dtype)])
-    mean = writer.node("ReduceMean", [square, writer.const([-1], np.int64)], keepdims=1)
-    root = writer.node("Sqrt", [writer.node("Add", [mean, writer.const(block.epsilon, dtype)])])
-    return writer.node("Mul", [writer.node("Div", [x, root]), *_parameters(writer, block, dtype)])
-
-
-def _native_norm(writer: GraphWriter, x: Value, block: Norm) -> Value:
-    parameters = _parameters(writer, block, np.float32)
-    if block.kind == "layer" and block.bias is None:
-        parameters.append(writer.zeros(block.weight.shape[0]))
-    op = writer.defined("LayerNorm" if block.kind == "layer" else "RmsNorm", operators.function)
-    return writer.node(op, [x, *parameters], operators.DOMAIN, epsilon=block.epsilon)
-
-
-def skip_norm(writer: GraphWriter, x: Value, residual: Value, block: Norm, dtype: FloatType) -> tuple[Value, Value]:
-    """(`block` of the sum, the sum) of x + residual, which are `dtype`."""
-    if dtype is np.float32 or block.kind == "rms":
-        total = writer.node("Add", [x, residual])
-        return norm(writer, total, block, dtype), total
-    normed, total = writer.unique("normed"), writer.unique("sum")
-    inputs = [x, residual, *_parameters(writer, block, dtype)]
-    writer.nodes("SkipLayerNormalization", inputs, [normed, "", "", total], CONTRIB, epsilon=block.epsilon)
-    return normed, total
-
-
-def _parameters(writer: GraphWriter, block: Norm, dtype: FloatType) -> list[Value]:
-    return [writer.vector(parameter, dtype) for parameter in (block.weight, block.bias) if parameter is not None]
-
-
 @dataclass(frozen=True)
 class StackWriter:
     """Writes a stack with the attention that its graph needs.
@@ -240,13 +205,17 @@ class StackWriter:
         normed, residual = self._enter(stack, ids, positions)
 
         def close(x: Value, block: Linear, linear: LinearWriter) -> tuple[Value, Value]:
-            out, total = self._closed(x, block, linear, residual, next(norms))
+            out, total = self._closed(x, block, linear, residual, *next(norms))
             return self._narrow(out), total if stack.pre_norm else out
 
         for index, layer in enumerate(stack.layers):
             qkv = self.linear(normed, layer.attention.qkv)
             attended = self.attend(qkv, index, layer.attention)
-            normed, residual = close(attended, layer.attention.out, self.linear)
+            if stack.parallel:
+                normed = self._narrow(norm(self.writer, residual, layer.norms[1], self.residual))
+                residual = self._added(attended, layer.attention.out, self.linear, residual)
+            else:
+                normed, residual = close(attended, layer.attention.out, self.linear)
             if layer.cross is not None and self.cross is not None:
                 attended = self.cross(self.linear(normed, layer.cross.query), index, layer.cross)
                 normed, residual = close(attended, layer.cross.out, self.linear)
@@ -258,7 +227,10 @@ class StackWriter:
     def _enter(self, stack: Stack, ids: Value, positions: Value | None) -> tuple[Value, Value]:
         """What the first layer reads, and the residual beside it."""
         writer = self.writer
-        x = self._cast(self.table.rows(ids, stack.embedding), writer.compute, self.residual)
+        x = self.table.rows(ids, stack.embedding)
+        if stack.embedding.projection is not None:
+            x = self.linear(x, stack.embedding.projection)
+        x = self._cast(x, writer.compute, self.residual)
         if stack.positions is not None and positions is not None:
             if stack.pad_id is not None:
                 is_pad = writer.node("Equal", [ids, writer.const(stack.pad_id, np.int64)])
@@ -273,15 +245,30 @@ class StackWriter:
         return self._narrow(norm(writer, x, stack.layers[0].norms[0], self.residual)), x
 
     def _closed(
-        self, x: Value, block: Linear, linear: LinearWriter, residual: Value, closing: Norm
+        self, x: Value, block: Linear, linear: LinearWriter, residual: Value, own: Norm | None, closing: Norm
     ) -> tuple[Value, Value]:
-        """(`closing` of the sum, the sum) of `block` of x and the residual."""
-        x = self._cast(x, self.writer.compute, linear.dtype)
-        if linear.dtype is np.float32 and self.residual is np.float32:
-            total = linear.added(x, block, residual)
+        """(`closing` of the sum, the sum) of `block` of x, its `own` norm applied, and the residual."""
+        if own is not None:
+            product = norm(self.writer, self._product(x, block, linear), own, self.residual)
+            return skip_norm(self.writer, product, residual, closing, self.residual)
+        if self._is_wide(linear):
+            total = self._added(x, block, linear, residual)
             return norm(self.writer, total, closing, self.residual), total
-        y = self._cast(linear(x, block), linear.dtype, self.residual)
-        return skip_norm(self.writer, y, residual, closing, self.residual)
+        return skip_norm(self.writer, self._product(x, block, linear), residual, closing, self.residual)
+
+    def _added(self, x: Value, block: Linear, linear: LinearWriter, residual: Value) -> Value:
+        """`block` of x, plus the residual."""
+        if self._is_wide(linear):
+            return linear.added(self._cast(x, self.writer.compute, linear.dtype), block, residual)
+        return self.writer.node("Add", [self._product(x, block, linear), residual])
+
+    def _is_wide(self, linear: LinearWriter) -> bool:
+        return linear.dtype is np.float32 and self.residual is np.float32
+
+    def _product(self, x: Value, block: Linear, linear: LinearWriter) -> Value:
+        """`block` of x, in the type of the residual."""
+        y = linear(self._cast(x, self.writer.compute, linear.dtype), block)
+        return self._cast(y, linear.dtype, self.residual)
 
     def _narrow(self, x: Value) -> Value:
         return self._cast(x, self.residual, self.writer.compute)
@@ -290,11 +277,12 @@ class StackWriter:
         return x if dtype is wanted else self.writer.cast(x, wanted)
 
 
-def _closing_norms(stack: Stack) -> Iterator[Norm]:
-    """The norm that follows each residual addition, in order."""
-    norms = [block for layer in stack.layers for block in layer.norms]
-    if not stack.pre_norm:
-        return iter(norms)
-    if stack.final_norm is None:
-        raise ValueError("a stack with norms before its parts ends with a norm")
-    return iter([*norms[1:], stack.final_norm])
+def _closing_norms(stack: Stack) -> Iterator[tuple[Norm | None, Norm]]:
+    """The norm of what is added, if any, and that which follows the addition, of each residual addition in order."""
+    own: list[Norm | None] = [block for layer in stack.layers for block in layer.post_norms]
+    norms = [block for layer in stack.layers for block in layer.norms[: 1 if stack.parallel else None]]
+    if stack.pre_norm:
+        if stack.final_norm is None:
+            raise ValueError("a stack with norms before its parts ends with a norm")
+        norms = [*norms[1:], stack.final_norm]
+    return zip(own or [None] * len(norms), norms, strict=True)

@@ -30,6 +30,7 @@ from hfx.exporter.graph.blocks import (
 )
 
 Observe = Callable[[Norm, FloatArray], None]
+Part = Callable[[FloatArray], FloatArray]
 Ids = NDArray[np.int64]
 
 ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
@@ -63,18 +64,23 @@ class _Run:
     def stack(self, stack: Stack, ids: Ids) -> FloatArray:
         """The last hidden state [rows, tokens, hidden]."""
         x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
+        if stack.embedding.projection is not None:
+            x = linear(x, stack.embedding.projection)
         if stack.positions is not None:
             x = x + self.positions(stack, stack.positions, ids)
         if stack.embedding_norm is not None:
             x = self.norm(x, stack.embedding_norm)
         bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
         for layer in stack.layers:
-            parts: list[Callable[[FloatArray], FloatArray]] = [
-                partial(_self_attention, layer.attention, stack.rotary, bias)
-            ]
+            parts: list[Part] = [partial(self.attention, layer.attention, bias)]
             if layer.cross is not None and self.memory is not None:
                 parts.append(partial(_cross_attention, layer.cross, self.memory))
             parts.append(partial(_feed_forward, layer.feed_forward))
+            if stack.parallel:
+                x = sum((part(self.norm(x, norm)) for part, norm in zip(parts, layer.norms, strict=True)), start=x)
+                continue
+            if layer.post_norms:
+                parts = [self.then(*each) for each in zip(parts, layer.post_norms, strict=True)]
             for part, norm in zip(parts, layer.norms, strict=True):
                 x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
         return x if stack.final_norm is None else self.norm(x, stack.final_norm)
@@ -94,14 +100,32 @@ class _Run:
         self.observe(block, out)
         return out
 
+    def then(self, part: Part, block: Norm) -> Part:
+        """`part` and then `block`."""
+        return lambda x: self.norm(part(x), block)
 
-def _self_attention(block: Attention, rotary: Rotary | None, bias: FloatArray, x: FloatArray) -> FloatArray:
-    query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
-    if rotary is not None:
-        query, key = (_turned(each, rotary, block.head_dim) for each in (query, key))
-    if block.kv_heads != block.heads:
-        key, value = (_repeated(each, block) for each in (key, value))
-    return linear(_attended(query, key, value, block, bias), block.out)
+    def attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
+        query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
+        if block.head_norms is not None:
+            query, key = (self.head_norm(*pair) for pair in zip((query, key), block.head_norms, strict=True))
+        if block.rotary is not None:
+            query, key = (_turned(each, block.rotary, block.head_dim) for each in (query, key))
+        if block.kv_heads != block.heads:
+            key, value = (_repeated(each, block) for each in (key, value))
+        if block.window is not None:
+            bias = bias + _in_window(block.window, x.shape[1])
+        return linear(_attended(query, key, value, block, bias), block.out)
+
+    def head_norm(self, x: FloatArray, block: Norm) -> FloatArray:
+        """`block` of each head of x [rows, tokens, heads * dim]."""
+        heads = x.reshape(*x.shape[:2], -1, block.weight.shape[0])
+        return self.norm(heads, block).reshape(x.shape)
+
+
+def _in_window(window: int, tokens: int) -> FloatArray:
+    """What is added to scores [tokens, tokens] so that each token attends to `window` tokens."""
+    mask: FloatArray = np.tril(np.full((tokens, tokens), -np.inf, np.float32), -window)
+    return mask
 
 
 def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:

@@ -41,7 +41,8 @@ def balanced(net: Net, formats: Formats, levels: int) -> Net:
     encoder, decoder = net.encoder and _stack(net.encoder, observer.factors), _stack(net.decoder, observer.factors)
     if net.encoder is not None and net.encoder.final_norm is not None:
         decoder = _memories(decoder, observer.factors.get(net.encoder.final_norm.name))
-    loud = () if decoder.final_norm is None else _loud(observer.peaks[decoder.final_norm.name])
+    read_by_head = decoder.final_norm if net.head.projection is None else None
+    loud = () if read_by_head is None else _loud(observer.peaks[read_by_head.name])
     return replace(net, encoder=encoder, decoder=decoder, head=replace(net.head, loud=loud))
 
 
@@ -117,7 +118,8 @@ def _stack(stack: Stack, factors: Factors) -> Stack:
 def _layer(layer: Layer, factors: Factors) -> Layer:
     attention, cross, feed_forward = layer.attention, layer.cross, layer.feed_forward
     found = [factors.get(norm.name) for norm in layer.norms]
-    return Layer(
+    return replace(
+        layer,
         attention=replace(attention, qkv=_multiplied(attention.qkv, found[0])),
         cross=cross and replace(cross, query=_multiplied(cross.query, found[1])),
         feed_forward=replace(feed_forward, up=_multiplied(feed_forward.up, found[-1])),

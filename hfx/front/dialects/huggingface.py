@@ -55,6 +55,7 @@ from hfx.front.fields import (
     texts,
     whole_number,
 )
+from hfx.front.forms import GRAMMAR, huggingface_form
 from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
@@ -70,7 +71,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "decoder_input_details": (False,),
     "watermark": (False,),
     "best_of": (1,),
-    "grammar": (),
     "adapter_id": (),
     "truncate": (),
     "clean_up_tokenization_spaces": (False,),
@@ -284,10 +284,11 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
     parameters |= nested
     has_prompt = flag(parameters, "return_full_text")
     parameters.pop("return_full_text", None)
+    form = huggingface_form(parameters.pop("grammar", None))
     alternatives = _alternatives(parameters)
     refuse_unsupported(parameters, NEUTRAL)
     named = {RENAMED.get(name, name): value for name, value in parameters.items() if name not in NEUTRAL}
-    settings = generation_settings(named)
+    settings = generation_settings(named | form)
     return replace(settings, logprobs=alternatives), has_prompt
 
 
@@ -353,6 +354,7 @@ WRITING: Mapping[str, Schema] = {
     "return_full_text": BOOLEAN,
     "details": BOOLEAN,
     "top_n_tokens": WHOLE,
+    "grammar": GRAMMAR,
 }
 GENERATION = body("inputs", inputs=TEXT, parameters=body("", **WRITING))
 ANY_TASK = body(

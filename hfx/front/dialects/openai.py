@@ -45,6 +45,7 @@ from hfx.front.fields import (
     texts,
     whole_number,
 )
+from hfx.front.forms import OPENAI, OPENAI_SCHEMAS, openai_form
 from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.routes import UNKNOWN_PATH
@@ -65,7 +66,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -78,16 +78,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
-    "guided_choice": (),
     "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "include_stop_str_in_output": (False,),
     "prompt_logprobs": (),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
@@ -100,7 +96,7 @@ IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "pr
 EMBEDDING = {"model", "input", "encoding_format", "dimensions", *PROMPTS}
 OWN = {
     "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
-    "ignore_eos",
+    "ignore_eos", *OPENAI,
 }  # fmt: skip
 TYPES = {429: "rate_limit_error"}
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
@@ -211,6 +207,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     check_dimensions(fields, len(vectors[0]))
     read = request.files.prompted(model, inputs, **prompt_of(fields))
     tokens = await request.files.count(model, read, request.inference.has_left)
+    request.inference.input_tokens += tokens
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)
@@ -276,6 +273,7 @@ def _settings(fields: Fields) -> GenerationSettings:
     if longest is not None and named.setdefault("max_tokens", longest) not in (None, longest):
         message = f"max_completion_tokens is {shown(longest)}, and max_tokens another number. Send one of them."
         raise Refusal(400, message, param="max_completion_tokens")
+    named |= openai_form(fields)
     if named.get("top_k") == -1:  # vLLM's word for all tokens
         named["top_k"] = 0
     settings = generation_settings(named)
@@ -352,6 +350,7 @@ WRITING: Mapping[str, Schema] = {
     "stream_options": body("", include_usage=BOOLEAN),
     "n": WHOLE,
     "ignore_eos": BOOLEAN,
+    **OPENAI_SCHEMAS,
 }
 COMPLETION = body("model prompt", prompt=TEXTS, **WRITING)
 MESSAGES = array(body("role content", role=TEXT, content=either(TEXT, array(OBJECT))))

@@ -84,10 +84,11 @@ class DialectServer:
 
     async def answer(self, target: Target, content: Any, client: ClientConnection, response: Response) -> None:
         """Answer a request with the JSON `content`. Raises Refusal, unless the answer has begun."""
+        inference = Inference(self._upstream, self._catalog, client, response.trace.headers if response.trace else ())
         request = DialectRequest(
             target.model,
             content,
-            Inference(self._upstream, self._catalog, client),
+            inference,
             self._files,
             self._limits,
             response.request_id.decode(),
@@ -102,6 +103,9 @@ class DialectServer:
                 await _send_events(answer, response, target.dialect)
         except HfxError as error:
             raise refused(error) from None
+        finally:
+            response.model = inference.model or response.model
+            response.input_tokens, response.output_tokens = inference.input_tokens, inference.output_tokens
 
 
 def _about(dialects: Sequence[Dialect]) -> Dialect:

@@ -1,4 +1,5 @@
 #include "answer.h"
+#include <xmmintrin.h>
 #include "refusals.h"
 #include "scores.h"
 
@@ -7,15 +8,15 @@ namespace {
 
 constexpr int64_t MOST = INT32_MAX;
 
-// How many answers each row of a request wants, at most `available`; false: it is refused.
-bool count_answers(const Inputs &inputs, size_t otherwise, size_t available, size_t &count, Text &refusal) {
-    size_t wanted = otherwise ? otherwise : available;
-    for (int32_t each : inputs.top_k) {
-        if (each != inputs.top_k[0]) return refuse(refusal, "top_k differs between the rows of one request");
-        if (each < 1) return refuse(refusal, "top_k must be at least 1, not %lld", (long long)each);
-        wanted = size_t(each);
+constexpr float NORM_FLOOR = 1e-12f;  // of torch.nn.functional.normalize
+
+// What all rows of a setting say; where it is left out, `count` stays. False: they differ, as only outputs' shapes may not.
+bool agreed(const char *name, const Array<int32_t> &values, size_t &count, Text &refusal) {
+    for (int32_t each : values) {
+        if (each != values[0]) return refuse(refusal, "%s differs between the rows of one request", name);
+        if (each < 1) return refuse(refusal, "%s must be at least 1, not %lld", name, (long long)each);
+        count = size_t(each);
     }
-    count = wanted < available ? wanted : available;
     return true;
 }
 
@@ -90,8 +91,9 @@ bool Answer::answer(const Inputs &inputs, const Logits &logits, Outputs &outputs
     if (!fits(inputs, logits, refusal)) return false;
     if (task_ == Task::TEXT_RANKING) return rate(inputs, logits, outputs);
     bool nested = task_ == Task::ZERO_SHOT_CLASSIFICATION;
-    size_t available = nested ? inputs.label_count : logits.classes, count = 0;
-    if (!count_answers(inputs, default_top_k_, available, count, refusal)) return false;
+    size_t available = nested ? inputs.label_count : logits.classes, count = default_top_k_ ? default_top_k_ : available;
+    if (!agreed("top_k", inputs.top_k, count, refusal)) return false;
+    count = count < available ? count : available;
     if (nested && available != 1 && !one_a_row("multi_label", inputs.multi_label, inputs.rows, refusal)) return false;
     Output *names = outputs.add("label", Output::STRINGS, inputs.rows, count);
     Output *values = names ? outputs.add("score", Output::FLOATS, inputs.rows, count) : nullptr;
@@ -150,6 +152,27 @@ bool Answer::rate(const Inputs &inputs, const Logits &logits, Outputs &outputs) 
         if (!append_float(*values, score)) return false;
     }
     return values;
+}
+
+bool embed(const Inputs &inputs, const Logits &vectors, const char *name, Outputs &outputs, Text &refusal) {
+    size_t width = vectors.classes, count = width;
+    refusal.clear();
+    if (!agreed("dimensions", inputs.dimensions, count, refusal)) return false;
+    if (count > width) return refuse(refusal, "dimensions is %zu; the model's vectors have %zu", count, width);
+    Output *output = outputs.add(name, Output::FLOATS, vectors.rows, count);
+    if (!output) return false;
+    if (count == width) return output->content.append(reinterpret_cast<const char *>(vectors.data), 4 * vectors.rows * width);
+    Array<float> squares;
+    if (!squares.resize(count)) return false;
+    for (size_t row = 0; row < vectors.rows; row++) {
+        const float *vector = vectors.data + row * width;
+        for (size_t i = 0; i < count; i++) squares[i] = vector[i] * vector[i];
+        float norm = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(sum(squares.data(), count))));
+        if (norm < NORM_FLOOR) norm = NORM_FLOOR;
+        for (size_t i = 0; i < count; i++)
+            if (!append_float(*output, vector[i] / norm)) return false;
+    }
+    return true;
 }
 
 }  // namespace hfx

@@ -43,4 +43,7 @@ private:
     int64_t entailment_ = 0, contradiction_ = 0;  // classes; -1 is the last one
 };
 
+// The same of feature-extraction: adds the `vectors` [rows, classes], or of each the first `dimensions`, of length 1.
+[[nodiscard]] bool embed(const Inputs &inputs, const Logits &vectors, const char *name, Outputs &outputs, Text &refusal);
+
 }  // namespace hfx

@@ -3,7 +3,8 @@
 namespace hfx {
 namespace {
 
-constexpr const char *TEXT = "text_input", *QUERY = "query", *LABELS = "candidate_labels";
+constexpr const char *TEXT = "text_input", *QUERY = "query", *LABELS = "candidate_labels", *PROMPT = "prompt",
+                     *PROMPT_NAME = "prompt_name";
 constexpr size_t MOST_LABELS = 1000;  // each costs a pass of the net; more is a mistake or an attack
 
 // How many of two texts' tokens are kept in `room`: the shorter one keeps up to half of it.
@@ -38,8 +39,10 @@ struct Encoder::Part {
 struct Encoder::Work {
     Array<int32_t> ids, types, truncated;
     Array<size_t> ends;
+    Array<size_t> unpooled;  // tokens of each sequence, from the first on; empty where all of them are pooled
     Array<Token> first, second;
-    Span query;
+    Text prompted;  // a prompt and the text behind it
+    Span prompt, query;
     bool has_query = false;
     Array<Token> hypotheses;
     Array<size_t> hypothesis_ends;
@@ -64,10 +67,11 @@ bool Encoder::encode(const Inputs &inputs, Tokens &tokens, Text &refusal) const 
     for (size_t row = 0; row < inputs.rows; row++) {
         Span text = inputs.texts[row];
         const Span *labels = inputs.labels.data() + row * inputs.label_count;
-        bool made = settings.task == Task::TEXT_RANKING ? pair_row(inputs.queries[row], text, work, refusal)
+        Span before = prompt(inputs, row);
+        bool made = settings.task == Task::TEXT_RANKING ? pair_row(before, inputs.queries[row], text, work, refusal)
                     : settings.task == Task::ZERO_SHOT_CLASSIFICATION
                         ? label_row(text, labels, inputs.label_count, work, refusal)
-                        : text_row(text, work, refusal);
+                        : text_row(before, text, work, refusal);
         if (!made) return false;
     }
     tokens.rows = inputs.rows, tokens.sequences = work.ends.size() / inputs.rows;
@@ -83,7 +87,7 @@ bool Encoder::check(const Inputs &inputs, Text &refusal) const {
     if (!rows || inputs.texts.size() != rows) return refuse(refusal, "%s is missing", TEXT);
     if (ranking && !none_is_huge(QUERY, inputs.queries.data(), rows, refusal)) return false;
     if (!none_is_huge(TEXT, inputs.texts.data(), rows, refusal)) return false;
-    if (!labelled) return true;
+    if (!labelled) return check_prompts(inputs, refusal);
     size_t count = inputs.label_count;
     if (!count) return refuse(refusal, "%s is empty: send at least one string", LABELS);
     if (inputs.labels.size() / count != rows || inputs.labels.size() % count)
@@ -93,8 +97,64 @@ bool Encoder::check(const Inputs &inputs, Text &refusal) const {
     return true;
 }
 
-bool Encoder::text_row(Span raw, Work &work, Text &refusal) const {
+bool Encoder::check_prompts(const Inputs &inputs, Text &refusal) const {
+    bool named = !inputs.prompt_names.empty();
+    const char *field = named ? PROMPT_NAME : PROMPT;
+    const Array<Span> &given = named ? inputs.prompt_names : inputs.prompts;
+    if (given.empty()) return true;
+    if (!settings.has_prompts) return refuse(refusal, "%s can't be taken: the model has no prompts", field);
+    if (named && !inputs.prompts.empty()) return refuse(refusal, "%s and %s are sent: send one of them", PROMPT_NAME, PROMPT);
+    if (!none_is_huge(field, given.data(), given.size(), refusal)) return false;
+    if (given.size() != inputs.rows) return refuse(refusal, "%s has %zu rows but %s has %zu", TEXT, inputs.rows, field, given.size());
+    for (Span each : given)
+        if (!is_utf8(field, each, refusal)) return false;
+    Span found;
+    for (Span each : inputs.prompt_names) {
+        if (settings.find_prompt(each, found)) continue;
+        bool appended = append(refusal, "prompt_name is '") && append(refusal, shown(each)) &&
+                        append(refusal, "'; the model's prompts are ") && settings.append_prompt_names(refusal);
+        if (!appended) refusal.clear();
+        return false;
+    }
+    return true;
+}
+
+// What is put before a row's text or query.
+Span Encoder::prompt(const Inputs &inputs, size_t row) const {
+    Span found = {settings.default_prompt.data(), settings.default_prompt.size()};
+    if (!inputs.prompts.empty()) found = inputs.prompts[row];
+    if (!inputs.prompt_names.empty()) settings.find_prompt(inputs.prompt_names[row], found);
+    return found;
+}
+
+// The tokens of a prompt alone, with special ones before it: as sentence-transformers (6.2) counts them.
+bool Encoder::prompt_tokens(Span prompt, Work &work, size_t &count, Text &refusal) const {
+    constexpr size_t MOST_BYTES = BYTES_PER_TOKEN[sizeof BYTES_PER_TOKEN / sizeof *BYTES_PER_TOKEN - 1];
     Piece piece;
+    if (!take_piece(TEXT, prompt, settings.max_length * MOST_BYTES, settings.left, piece, refusal)) return false;
+    if (!tokenize(piece.text, work.second)) return false;
+    count = (work.second.size() < room_ ? work.second.size() : room_) + template_->special_tokens();
+    if (template_->end.count || (count && count == template_->begin.count)) count--;
+    return true;
+}
+
+// A text behind its prompt, which may be empty. False: there is no memory.
+static bool behind(Span prompt, Span text, Text &joined, Span &raw) {
+    raw = text;
+    if (!prompt.size) return true;
+    joined.clear();
+    if (!append(joined, prompt) || !append(joined, text)) return false;
+    raw = {joined.data(), joined.size()};
+    return true;
+}
+
+bool Encoder::text_row(Span prompt, Span text, Work &work, Text &refusal) const {
+    Span raw;
+    Piece piece;
+    size_t unpooled = 0;
+    if (!behind(prompt, text, work.prompted, raw)) return false;
+    if (!settings.pools_prompt && prompt.size && !prompt_tokens(prompt, work, unpooled, refusal)) return false;
+    if (!settings.pools_prompt && !work.unpooled.push(unpooled)) return false;
     for (size_t bytes : BYTES_PER_TOKEN) {
         if (!take_piece(TEXT, raw, settings.max_length * bytes, settings.left, piece, refusal)) return false;
         if (!tokenize(piece.text, work.first)) return false;
@@ -108,12 +168,13 @@ bool Encoder::text_row(Span raw, Work &work, Text &refusal) const {
 }
 
 // One sequence of the two, of which the longer is truncated first.
-bool Encoder::pair_row(Span query, Span text, Work &work, Text &refusal) const {
+bool Encoder::pair_row(Span prompt, Span unprompted, Span text, Work &work, Text &refusal) const {
+    Span query;
+    if (!behind(prompt, unprompted, work.prompted, query)) return false;
     if (!is_short(QUERY, query, settings.max_length, refusal) || !is_utf8(QUERY, query, refusal)) return false;
-    bool same = work.has_query && query.size == work.query.size &&
-                (!query.size || !memcmp(query.data, work.query.data, query.size));
-    if (!same && !tokenize(query, work.first)) return false;
-    work.query = query, work.has_query = true;
+    bool again = work.has_query && same(prompt, work.prompt) && same(unprompted, work.query);
+    if (!again && !tokenize(query, work.first)) return false;
+    work.prompt = prompt, work.query = unprompted, work.has_query = true;
     size_t first = work.first.size(), second = 0;
     // The tokens kept of a cut text are those of the whole text, and which of the two is longer is certain.
     size_t enough = (room_ > first ? room_ : first) + MARGIN;
@@ -246,9 +307,9 @@ bool Encoder::pad(const Work &work, Tokens &tokens) const {
     if (settings.types && !tokens.types.resize(total, settings.pad_type_id)) return false;
     begin = 0;
     for (size_t i = 0; i < work.ends.size(); i++) {
-        size_t count = work.ends[i] - begin, to = i * tokens.width;
+        size_t count = work.ends[i] - begin, to = i * tokens.width, unpooled = work.unpooled.empty() ? 0 : work.unpooled[i];
         for (size_t j = 0; j < count; j++) {
-            tokens.ids[to + j] = work.ids[begin + j], tokens.mask[to + j] = 1;
+            tokens.ids[to + j] = work.ids[begin + j], tokens.mask[to + j] = j < unpooled ? 2 : 1;
             if (settings.types) tokens.types[to + j] = work.types[begin + j];
         }
         begin = work.ends[i];

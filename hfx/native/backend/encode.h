@@ -21,8 +21,11 @@ private:
     struct Part;
     struct Work;
     bool check(const Inputs &inputs, Text &refusal) const;
-    bool text_row(Span text, Work &work, Text &refusal) const;
-    bool pair_row(Span query, Span text, Work &work, Text &refusal) const;
+    bool check_prompts(const Inputs &inputs, Text &refusal) const;
+    Span prompt(const Inputs &inputs, size_t row) const;
+    bool text_row(Span prompt, Span text, Work &work, Text &refusal) const;
+    bool pair_row(Span prompt, Span query, Span text, Work &work, Text &refusal) const;
+    bool prompt_tokens(Span prompt, Work &work, size_t &count, Text &refusal) const;
     bool label_row(Span text, const Span *labels, size_t count, Work &work, Text &refusal) const;
     bool hypotheses(const Span *labels, size_t count, Work &work, Text &refusal) const;
     bool premise(Span raw, Work &work, Piece &piece, Text &refusal) const;

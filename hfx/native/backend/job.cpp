@@ -75,7 +75,10 @@ bool read_tensor(const Tensor &tensor, Job &job) {
     if (name.equals("text_input")) return read_strings(tensor, inputs.texts, job);
     if (name.equals("query")) return read_strings(tensor, inputs.queries, job);
     if (name.equals("candidate_labels")) return read_strings(tensor, inputs.labels, job);
+    if (name.equals("prompt_name")) return read_strings(tensor, inputs.prompt_names, job);
+    if (name.equals("prompt")) return read_strings(tensor, inputs.prompts, job);
     if (name.equals("top_k")) return read_values(tensor, triton::INT32, inputs.top_k, job);
+    if (name.equals("dimensions")) return read_values(tensor, triton::INT32, inputs.dimensions, job);
     if (name.equals("multi_label")) return read_values(tensor, triton::BOOL, inputs.multi_label, job);
     return name.equals("raw_scores") ? read_values(tensor, triton::BOOL, inputs.raw_scores, job) : refuse_content(tensor, job);
 }
@@ -163,7 +166,7 @@ bool read_inputs(Task task, Job &job) {
     return check_inputs(task, job.inputs, job.reason) || job.fail(triton::INVALID_ARGUMENT);
 }
 
-bool read_parameters(Task task, Job &job) {
+bool read_parameters(Options options, Job &job) {
     uint32_t count = 0;
     if (!TRITONBACKEND_RequestParameterCount || !triton::done(TRITONBACKEND_RequestParameterCount(job.request, &count)) || !count) return true;
     Array<Parameter> parameters;
@@ -180,9 +183,10 @@ bool read_parameters(Task task, Job &job) {
                                                             : Parameter::DOUBLE;
         if (parameter.kind == Parameter::INT) parameter.number = *static_cast<const int64_t *>(value);
         if (parameter.kind == Parameter::BOOL) parameter.number = *static_cast<const bool *>(value);
+        if (parameter.kind == Parameter::STRING) parameter.text = {static_cast<const char *>(value), strlen(static_cast<const char *>(value))};
         if (!parameters.push(parameter)) return job.fail(triton::UNAVAILABLE);
     }
-    return apply_parameters(task, parameters.data(), parameters.size(), job.inputs, job.reason) || job.fail(triton::INVALID_ARGUMENT);
+    return apply_parameters(options, parameters.data(), parameters.size(), job.inputs, job.reason) || job.fail(triton::INVALID_ARGUMENT);
 }
 
 bool is_cancelled(const Job &job) {

@@ -32,7 +32,7 @@ uint64_t now();
 // Reads the request's tensors into `inputs`. False: the job has failed.
 bool read_inputs(Task task, Job &job);
 // Adds the request's parameters to `inputs`. False: the job has failed.
-bool read_parameters(Task task, Job &job);
+bool read_parameters(Options options, Job &job);
 bool is_cancelled(const Job &job);
 // Sends the outputs that the request wants, or its failure; counts it, and gives the request back.
 void respond(Job &job);

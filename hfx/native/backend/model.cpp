@@ -42,7 +42,7 @@ bool Model::open(Span config_text, const char *folder, Text &error) {
         if (!read(answer_json, folder, "answer.json", error)) return false;
         if (const char *wrong = answer_.open(answer_json.root())) return refuse(error, "answer.json: %.200s", wrong);
     }
-    return settings(config, error) && outputs(config, error) &&
+    return settings(config, error) && inputs(config, error) && outputs(config, error) &&
            net_.open(config, folder, embedding_.empty() ? "logits" : embedding_.data(), error) &&
            (net_.has_types() == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids"));
 }
@@ -58,6 +58,18 @@ bool Model::settings(const Json &config, Text &error) {
     if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
     queue_.bound.requests = size_t(requests), queue_.bound.batch = size_t(batch);
     skips_padding_ = skips;
+    return true;
+}
+
+// Those that callers may leave out are settings.
+bool Model::inputs(const Json &config, Text &error) {
+    for (Json each = config["input"].first(); each; each = each.next()) {
+        if (!each["optional"].is_true()) continue;
+        Span name = each["name"].text();
+        Options option = option_named(name);
+        if (!option) return refuse(error, "input %.*s is no setting of the task", int(name.size < 80 ? name.size : 80), name.data);
+        options_ |= option;
+    }
     return true;
 }
 
@@ -98,7 +110,7 @@ bool Model::prepare(Job &job) {
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
     if (!queue_.take(job.inputs.rows, 1e-6 * double(job.timeout))) return job.fail(triton::UNAVAILABLE, FULL);
     uint64_t began = now();
-    bool prepared = read_parameters(task, job) &&
+    bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
     if (!prepared) queue_.leave_out(job.inputs.rows);
@@ -113,8 +125,7 @@ void Model::run(Job *batch) {
     Array<Job *> jobs;
     for (Job *job = batch, *next; job; job = next) {
         next = job->next;
-        bool cancelled = is_cancelled(*job) && !job->fail(triton::CANCELLED, "The request was cancelled.");
-        if (cancelled || (!jobs.push(job) && !job->fail(triton::UNAVAILABLE))) finish(job);
+        if (!jobs.push(job) && !job->fail(triton::UNAVAILABLE)) finish(job);
     }
     Runs runs(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, jobs);
     const uint64_t first = now();
@@ -125,11 +136,11 @@ void Model::run(Job *batch) {
         size_t rows = 0;
         for (size_t at = 0; at < count; at++) {
             Job &job = *ran[at];
-            job.began = began, job.ended = ended, rows += job.inputs.rows;
+            if (job.code != triton::CANCELLED) job.began = began, job.ended = ended, rows += job.inputs.rows;
             if (!job.failed() && !answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
             finish(&job);
         }
-        triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
+        if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
         all += rows;
     }
     queue_.ran(all, now() - first);
@@ -144,11 +155,9 @@ bool Model::answer(Job &job) const {
     const Values &made = job.made;
     size_t rank = made.shape.size();
     if (!embedding_.empty()) {
-        Output *output = job.outputs.add(embedding_.data(), Output::FLOATS, 0, 0);
-        if (!output) return false;
-        output->shape.clear();
-        if (!output->shape.append(made.shape.data(), rank)) return false;
-        if (!output->content.append(reinterpret_cast<const char *>(made.data.data()), 4 * made.data.size())) return false;
+        if (rank != 2) return refuse(job.reason, "the net's vectors have %zu dimensions, not 2", rank);
+        Logits vectors = {made.data.data(), size_t(made.shape[0]), 1, size_t(made.shape[1])};
+        if (!embed(job.inputs, vectors, embedding_.data(), job.outputs, job.reason)) return false;
     } else {
         size_t wanted = encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 3 : 2;
         if (rank != wanted) return refuse(job.reason, "the net's logits have %zu dimensions, not %zu", rank, wanted);

@@ -16,6 +16,7 @@ public:
 
 private:
     bool settings(const Json &config, Text &error);
+    bool inputs(const Json &config, Text &error);
     bool outputs(const Json &config, Text &error);
     Job *taken(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request);
     bool prepare(Job &job);
@@ -30,6 +31,7 @@ private:
     Net net_;
     Queue queue_;
     Text embedding_;  // the output that the net makes itself; empty for tasks with an answering step
+    Options options_ = 0;  // settings that requests may have
     bool skips_padding_ = false;
 };
 

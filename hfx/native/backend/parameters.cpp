@@ -7,7 +7,6 @@ namespace {
 constexpr const char *TRITONS[] = {
     "id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "binary_data_output"};
 constexpr Span TRITON_PREFIX = {"triton_", 7};
-constexpr size_t NAME_LENGTH = 60;  // characters of an unknown name that are shown: it may be as long as a body
 
 bool is_tritons(Span name) {
     for (const char *each : TRITONS)
@@ -15,70 +14,86 @@ bool is_tritons(Span name) {
     return name.size >= TRITON_PREFIX.size && !memcmp(name.data, TRITON_PREFIX.data, TRITON_PREFIX.size);
 }
 
-// The settings of tasks, as the table of hfx/python_backends/tasks has them.
+// The settings of all tasks, in the order of the table of hfx/python_backends/tasks.
 struct Setting {
     const char *name;
-    Array<int32_t> Inputs::*numbers;  // null: it is one of `flags`
-    Array<uint8_t> Inputs::*flags;
-    Task task, other;  // that have it
-
-    bool of(Task one) const { return one == task || one == other; }
+    Parameter::Kind kind;
+    const char *allowed;
+    Array<int32_t> Inputs::*numbers = nullptr;  // one of the three, by `kind`
+    Array<uint8_t> Inputs::*flags = nullptr;
+    Array<Span> Inputs::*texts = nullptr;
 };
+constexpr Setting number(const char *name, Array<int32_t> Inputs::*tensor) {
+    return {name, Parameter::INT, "a whole number", tensor, nullptr, nullptr};
+}
+constexpr Setting flag(const char *name, Array<uint8_t> Inputs::*tensor) {
+    return {name, Parameter::BOOL, "true or false", nullptr, tensor, nullptr};
+}
+constexpr Setting text(const char *name, Array<Span> Inputs::*tensor) {
+    return {name, Parameter::STRING, "a text", nullptr, nullptr, tensor};
+}
 constexpr Setting SETTINGS[] = {
-    {"top_k", &Inputs::top_k, nullptr, Task::TEXT_CLASSIFICATION, Task::ZERO_SHOT_CLASSIFICATION},
-    {"multi_label", nullptr, &Inputs::multi_label, Task::ZERO_SHOT_CLASSIFICATION, Task::ZERO_SHOT_CLASSIFICATION},
-    {"raw_scores", nullptr, &Inputs::raw_scores, Task::TEXT_RANKING, Task::TEXT_RANKING},
+    number("top_k", &Inputs::top_k),           flag("multi_label", &Inputs::multi_label),
+    flag("raw_scores", &Inputs::raw_scores),   number("dimensions", &Inputs::dimensions),
+    text("prompt_name", &Inputs::prompt_names), text("prompt", &Inputs::prompts),
 };
 
-const Setting *find(Span name, Task task) {
+Options bit(const Setting &setting) { return 1u << (&setting - SETTINGS); }
+
+const Setting *find(Span name, Options options) {
     for (const Setting &each : SETTINGS)
-        if (each.of(task) && name.equals(each.name)) return &each;
+        if (options & bit(each) && name.equals(each.name)) return &each;
     return nullptr;
 }
 
-bool refuse_unknown(Span name, Task task, Text &refusal) {
-    size_t end = 0, characters = 0;
-    for (; end < name.size; end++)
-        if ((name.data[end] & 0xc0) != 0x80 && characters++ == NAME_LENGTH) break;
-    bool appended = append(refusal, {name.data, end}) && append(refusal, " is no parameter of this model; ");
+bool refuse_unknown(Span name, Options options, Text &refusal) {
+    bool appended = append(refusal, shown(name)) && append(refusal, " is no parameter of this model; ");
     const char *before = "its parameters are ";
     for (const Setting &each : SETTINGS) {
-        if (!each.of(task)) continue;
+        if (!(options & bit(each))) continue;
         appended = appended && append(refusal, before) && append(refusal, each.name);
         before = ", ";
     }
-    if (task == Task::FEATURE_EXTRACTION) appended = appended && append(refusal, "it takes none");
+    if (!options) appended = appended && append(refusal, "it takes none");
     if (!appended) refusal.clear();
     return false;
 }
 
-bool check_kind(const Setting &setting, Parameter::Kind kind, Text &refusal) {
-    if (kind == (setting.numbers ? Parameter::INT : Parameter::BOOL)) return true;
-    const char *allowed = setting.numbers ? "a whole number" : "true or false";
-    return refuse(refusal, "%s has another type; allowed: %s", setting.name, allowed);
-}
+bool equal(int32_t one, int32_t other) { return one == other; }
+bool equal(uint8_t one, uint8_t other) { return one == other; }
+bool equal(Span one, Span other) { return same(one, other); }
 
+// For all rows where there is no tensor. False: there is one, and it says otherwise (`agrees` is false), or no memory.
 template <typename Value> bool set(Array<Value> &tensor, Value value, size_t rows, bool &agrees) {
     if (tensor.empty()) return tensor.resize(rows, value);
-    for (Value each : tensor) agrees = agrees && each == value;
-    return true;
+    for (const Value &each : tensor) agrees = agrees && equal(each, value);
+    return agrees;
 }
 
 bool refuse_below_one(const char *name, int64_t least, Text &refusal) {
     return least >= 1 || refuse(refusal, "%s must be at least 1, not %lld", name, (long long)least);
 }
 
-bool apply(const Setting &setting, int64_t value, Inputs &inputs, Text &refusal) {
-    constexpr const char *OTHERWISE = ", but its tensor says otherwise: send one of them";
-    bool agrees = true;
-    if (setting.flags) {
-        if (!set(inputs.*setting.flags, uint8_t(value != 0), inputs.rows, agrees)) return false;
-        return agrees || refuse(refusal, "%s is %s%s", setting.name, value ? "True" : "False", OTHERWISE);
-    }
-    if (!refuse_below_one(setting.name, value, refusal)) return false;
-    int32_t bounded = value < INT32_MAX ? int32_t(value) : INT32_MAX;
-    if (!set(inputs.*setting.numbers, bounded, inputs.rows, agrees)) return false;
-    return agrees || refuse(refusal, "%s is %lld%s", setting.name, (long long)value, OTHERWISE);
+bool append_value(Text &to, const Parameter &parameter) {
+    if (parameter.kind == Parameter::STRING) return append(to, parameter.text);
+    if (parameter.kind == Parameter::BOOL) return append(to, parameter.number ? "True" : "False");
+    Text digits;
+    refuse(digits, "%lld", (long long)parameter.number);
+    return !digits.empty() && append(to, {digits.data(), digits.size()});
+}
+
+bool apply(const Setting &setting, const Parameter &parameter, Inputs &inputs, Text &refusal) {
+    bool agrees = true, added = false;
+    int64_t value = parameter.number;
+    if (setting.numbers && !refuse_below_one(setting.name, value, refusal)) return false;
+    if (setting.numbers) added = set(inputs.*setting.numbers, int32_t(value < INT32_MAX ? value : INT32_MAX), inputs.rows, agrees);
+    if (setting.flags) added = set(inputs.*setting.flags, uint8_t(value != 0), inputs.rows, agrees);
+    if (setting.texts) added = set(inputs.*setting.texts, parameter.text, inputs.rows, agrees);
+    if (agrees) return added;
+    bool appended = append(refusal, setting.name) && append(refusal, " is ") && append_value(refusal, parameter) &&
+                    append(refusal, ", but its tensor says otherwise: send one of them");
+    if (!appended) refusal.clear();
+    return false;
 }
 
 }  // namespace
@@ -87,22 +102,33 @@ bool check_inputs(Task task, const Inputs &inputs, Text &refusal) {
     refusal.clear();
     if (task == Task::TEXT_RANKING && inputs.queries.empty()) return refuse(refusal, "query is missing");
     if (inputs.texts.empty()) return refuse(refusal, "text_input is missing");
-    int32_t least = 1;
-    for (int32_t each : inputs.top_k) least = each < least ? each : least;
-    return refuse_below_one("top_k", least, refusal);
+    for (const Setting &setting : SETTINGS) {
+        if (!setting.numbers) continue;
+        int32_t least = 1;
+        for (int32_t each : inputs.*setting.numbers) least = each < least ? each : least;
+        if (!refuse_below_one(setting.name, least, refusal)) return false;
+    }
+    return true;
 }
 
-bool apply_parameters(Task task, const Parameter *parameters, size_t count, Inputs &inputs, Text &refusal) {
+Options option_named(Span input) {
+    for (const Setting &each : SETTINGS)
+        if (input.equals(each.name)) return bit(each);
+    return 0;
+}
+
+bool apply_parameters(Options options, const Parameter *parameters, size_t count, Inputs &inputs, Text &refusal) {
     refusal.clear();
     for (size_t i = 0; i < count; i++) {
         if (is_tritons(parameters[i].name)) continue;
-        const Setting *setting = find(parameters[i].name, task);
-        if (!setting) return refuse_unknown(parameters[i].name, task, refusal);
-        if (!check_kind(*setting, parameters[i].kind, refusal)) return false;
+        const Setting *setting = find(parameters[i].name, options);
+        if (!setting) return refuse_unknown(parameters[i].name, options, refusal);
+        if (parameters[i].kind != setting->kind)
+            return refuse(refusal, "%s has another type; allowed: %s", setting->name, setting->allowed);
     }
     for (size_t i = 0; i < count; i++) {
-        const Setting *setting = is_tritons(parameters[i].name) ? nullptr : find(parameters[i].name, task);
-        if (setting && !apply(*setting, parameters[i].number, inputs, refusal)) return false;
+        const Setting *setting = is_tritons(parameters[i].name) ? nullptr : find(parameters[i].name, options);
+        if (setting && !apply(*setting, parameters[i], inputs, refusal)) return false;
     }
     return true;
 }

@@ -4,6 +4,15 @@
 
 namespace hfx {
 
+constexpr size_t NAME_LENGTH = 60;
+
+Span shown(Span name) {
+    size_t end = 0, characters = 0;
+    for (; end < name.size; end++)
+        if ((name.data[end] & 0xc0) != 0x80 && characters++ == NAME_LENGTH) break;
+    return {name.data, end};
+}
+
 bool refuse(Text &refusal, const char *format, ...) {
     char words[512];
     va_list values;

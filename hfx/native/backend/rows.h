@@ -14,15 +14,16 @@ struct Inputs {
     Array<Span> texts;              // text_input [rows, 1]
     Array<Span> queries;            // query [rows, 1], of text-ranking
     Array<Span> labels;             // candidate_labels [rows, label_count], of zero-shot-classification
-    Array<int32_t> top_k;           // [rows, 1]
-    Array<uint8_t> multi_label, raw_scores;  // [rows, 1]
+    Array<int32_t> top_k, dimensions;          // [rows, 1]
+    Array<uint8_t> multi_label, raw_scores;    // [rows, 1]
+    Array<Span> prompts, prompt_names;         // prompt and prompt_name [rows, 1]
 };
 
 // The net's inputs, padded to one width: [rows, sequences, width]; a row has one sequence but for zero-shot, where it
 // has as many as labels.
 struct Tokens {
     size_t rows = 0, sequences = 1, width = 0;
-    Array<int32_t> ids, mask, types;  // types is empty where the net takes none
+    Array<int32_t> ids, mask, types;  // types is empty where the net takes none; mask is 2 of tokens that aren't pooled
     Array<int32_t> truncated;         // [rows]: tokens (at least) that were left out
 };
 

@@ -148,6 +148,20 @@ size_t same_shapes(const Array<Job *> &jobs, size_t from) {
     return end - from;
 }
 
+// Puts those that are not cancelled first; how many they are.
+size_t still_wanted(Job **jobs, size_t count) {
+    size_t wanted = 0;
+    for (size_t at = 0; at < count; at++) {
+        Job *job = jobs[at];
+        if (is_cancelled(*job)) {
+            job->fail(triton::CANCELLED, "The request was cancelled.");
+            continue;
+        }
+        jobs[at] = jobs[wanted], jobs[wanted++] = job;
+    }
+    return wanted;
+}
+
 }  // namespace
 
 Runs::Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs)
@@ -161,9 +175,11 @@ Job **Runs::next(size_t &count) {
     size_t elements = 0;
     count = skips_padding_ ? near_widths(jobs_, at_, elements) : same_shapes(jobs_, at_);
     at_ += count;
+    size_t wanted = still_wanted(jobs, count);
+    if (!wanted) return jobs;
     Run run(net_, item_rank_);
-    if (skips_padding_ && elements <= MOST_ELEMENTS) run.whole(jobs, count);
-    else run.parts(jobs, count);
+    if (skips_padding_ && elements <= MOST_ELEMENTS) run.whole(jobs, wanted);
+    else run.parts(jobs, wanted);
     return jobs;
 }
 

@@ -10,7 +10,8 @@ public:
     // Of `jobs`, whose order changes. Items have `item_rank` sizes: 1 of a row of tokens, 2 of several sequences.
     Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs);
 
-    // Runs the net for the next jobs: those that it fails for have failed, the others have what it made. Null: all ran.
+    // Runs the net for the next jobs: those that it fails for, or that are cancelled by now, have failed, the others have
+    // what it made. Null: all ran.
     Job **next(size_t &count);
 
 private:

@@ -35,6 +35,7 @@ const char *Settings::read(const Json &json) {
     if (side && !left && !side.text().equals("right")) return "truncation_side is neither left nor right";
     for (Json each = json["inputs"].first(); each; each = each.next()) types |= each.text().equals("token_type_ids");
     const char *wrong = read_widths(json["widths"]);
+    if (!wrong) wrong = read_prompts(json);
     return wrong ? wrong : read_template(json["hypothesis_template"]);
 }
 
@@ -45,6 +46,39 @@ const char *Settings::read_widths(const Json &json) {
         if (!widths.push(last)) return NO_MEMORY;
     }
     return last < 0 || size_t(last) < max_length ? "no width holds max_length tokens" : nullptr;
+}
+
+const char *Settings::read_prompts(const Json &json) {
+    Json prompts = json["prompts"], otherwise = json["default_prompt"], pools = json["pools_prompt"];
+    has_prompts = prompts && !prompts.is_null(), pools_prompt = !pools || pools.is_true();
+    if (has_prompts && prompts.kind() != Json::OBJECT) return "prompts are no texts by name";
+    if (otherwise && otherwise.kind() != Json::STRING) return "default_prompt is no text";
+    if (pools && pools.kind() != Json::YES && pools.kind() != Json::NO) return "pools_prompt is neither true nor false";
+    for (Json each = prompts.first(); each; each = each.next()) {
+        if (each.kind() != Json::STRING) return "prompts are no texts by name";
+        if (!append(prompts_, each.key()) || !ends_.push(prompts_.size())) return NO_MEMORY;
+        if (!append(prompts_, each.text()) || !ends_.push(prompts_.size())) return NO_MEMORY;
+    }
+    return append(default_prompt, otherwise.text()) ? nullptr : NO_MEMORY;
+}
+
+Span Settings::prompt(size_t at) const {
+    size_t begin = at ? ends_[at - 1] : 0;
+    return {prompts_.data() + begin, ends_[at] - begin};
+}
+
+// Of equal names the last one's, as in Python.
+bool Settings::find_prompt(Span name, Span &found) const {
+    for (size_t at = ends_.size(); at; at -= 2)
+        if (same(prompt(at - 2), name)) return found = prompt(at - 1), true;
+    return false;
+}
+
+bool Settings::append_prompt_names(Text &to) const {
+    bool appended = true;
+    for (size_t at = 0; at < ends_.size(); at += 2)
+        appended = appended && append(to, at ? ", '" : "'") && append(to, prompt(at)) && append(to, "'");
+    return appended;
 }
 
 // Python formats it by str.format, of which this knows one thing: {}.

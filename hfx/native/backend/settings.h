@@ -14,11 +14,22 @@ struct Settings {
     bool types = false;                   // the net takes type ids
     int64_t vocab_size = INT64_MAX;       // the net has embeddings of the tokens below
     Text before_label, behind_label;      // of a hypothesis
+    bool has_prompts = false;             // that a request may name, or send
+    Text default_prompt;                  // before the texts of requests that do neither
+    bool pools_prompt = true;             // else the mask of its tokens is 2
 
     // Returns what is wrong with them, else null.
     [[nodiscard]] const char *read(const Json &json);
 
+    // False: there is no prompt of this name.
+    bool find_prompt(Span name, Span &prompt) const;
+    [[nodiscard]] bool append_prompt_names(Text &to) const;
+
 private:
+    const char *read_prompts(const Json &json);
+    Span prompt(size_t at) const;
+    Text prompts_;           // a name, its text, another name ...
+    Array<size_t> ends_;     // of these
     const char *read_widths(const Json &json);
     const char *read_template(const Json &json);
 };

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .constraint import Matcher, forbid
 from .processors import Endings, Processors, renormalize
 from .request import Event, FinishReason, Request, Step, Top
 from .search import Floats, check_best
@@ -59,6 +60,8 @@ class BeamSearch:
         self._scores = np.full(self.rows, DEAD, np.float32)
         self._scores[0] = 0
         self._finished: list[Event | None] = [None] * self.rows
+        new = settings.new_matcher
+        self._matchers: list[Matcher] = [new() for _ in range(self.rows)] if new else []
         self._finished_scores = np.full(self.rows, DEAD, np.float32)
 
     @property
@@ -71,6 +74,10 @@ class BeamSearch:
         """The token that this step must choose, if it must."""
         return self._endings.forced(self._length - self._start)
 
+    def takes(self, argmax: int) -> bool:
+        """Beams compare scores."""
+        return False
+
     def feed(self) -> Sequence[int]:
         """The newest token of each beam."""
         newest: list[int] = self._ids[:, self._length - 1].tolist()
@@ -79,6 +86,8 @@ class BeamSearch:
     def edit(self, scores: Floats) -> None:
         """Apply the processors, which act on log-probs here."""
         self._processors.edits(self._ids[:, : self._length]).apply(scores)
+        if self._matchers:
+            forbid(scores, self._matchers)
         if self._settings.renormalize_logits:
             renormalize(scores)
 
@@ -140,11 +149,13 @@ class BeamSearch:
         if not ended.size:
             return
         length = self._length + 1 - self._start
-        # Where erased scores are equal, torch's top-k leaves the order open; a beam that ends is better than none.
+        # Where erased scores are equal, torch's top-k leaves the order open; a beam that ends is better than none. With
+        # a form, a beam that has ended may end again, which must not end the search before others.
         scores = np.concatenate(
             [best.scores[ended] / np.float32(length**self._settings.length_penalty), self._finished_scores]
         )
-        order = np.argsort(-scores, kind="stable")[: self.rows]
+        places = np.roll(np.arange(scores.size), -ended.size if self._matchers else 0)
+        order = places[np.argsort(-scores[places], kind="stable")][: self.rows]
         self._finished = [
             self._end(best, ended[i], scores[i]) if i < ended.size else self._finished[i - ended.size]
             for i in order.tolist()
@@ -167,11 +178,22 @@ class BeamSearch:
         new = slice(self._start, self._length)
         self._ids[:, new] = self._ids[parents, new]
         self._ids[:, self._length] = tokens
+        self._matchers = self._followed(parents, tokens)
         if self.wants_log_probs:
             used = self._length - self._start
             self._log_probs[:, :used] = self._log_probs[parents, :used]
             self._log_probs[:, used] = log_probs
         self._length += 1
+
+    def _followed(self, parents: Array, tokens: Array) -> list[Matcher]:
+        """The matchers of the beams that continue `parents` with `tokens`."""
+        if not self._matchers:
+            return []
+        matchers = [self._matchers[parent].copy() for parent in parents.tolist()]
+        if self.forced is None:
+            for matcher, token in zip(matchers, tokens.tolist(), strict=True):
+                matcher.take(token)
+        return matchers
 
     def _is_decided(self) -> bool:
         """Whether enough beams are finished and no running one is expected to become better."""

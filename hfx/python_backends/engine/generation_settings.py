@@ -8,6 +8,7 @@ what it says. Imports nothing heavy, so that clients and exporters may read it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -23,6 +24,9 @@ MOST_BIASES, LARGEST_BIAS = 1024, 100
 BIAS = re.compile(r"([0-9]{1,10}):([^:\s]{1,30})")
 # What reads a setting, where not every request does.
 SAMPLING, BEAMS, CHUNKS, TRANSLATION = "Sampling", "Beam search", "Chunks", "Translation"
+STRUCTURE = "Structured output"
+LONGEST_GRAMMAR = 2**16  # characters of a schema, of a regular expression, and of all choices
+MOST_CHOICES, LONGEST_CHOICE = 1024, 4096  # the second in characters
 
 ROW = "row"  # of a field's metadata
 
@@ -89,6 +93,27 @@ def _early_stopping(name: str, value: Any) -> Any:
     if not isinstance(value, bool) and value != "never":
         raise InvalidRequest(name, value, "true, false or 'never'")
     return value
+
+
+def _grammar(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_GRAMMAR:
+        raise InvalidRequest(name, value, f"a text of 1 to {LONGEST_GRAMMAR} characters")
+    return value
+
+
+def _json_schema(name: str, value: Any) -> str:
+    """A schema as JSON text."""
+    try:
+        return _grammar(name, json.dumps(value) if isinstance(value, dict) else value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(name, value, f"a JSON schema, as JSON text or as an object ({error})") from None
+
+
+def _choices_of(name: str, value: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = strings(MOST_CHOICES, LONGEST_CHOICE)(name, value)
+    if sum(map(len, found)) > LONGEST_GRAMMAR:
+        raise InvalidRequest(name, value, f"texts of {LONGEST_GRAMMAR} characters in all")
+    return found
 
 
 def _language(name: str, value: Any) -> str:
@@ -217,6 +242,11 @@ class Texts:
         CHUNKS,
     )
     overlap: int = setting(1, "INT32", integer(0, 16), "sentences that two share", CHUNKS)
+    json_schema: Optional[Union[str, dict[str, Any]]] = setting(  # noqa: RUF009
+        None, "STRING", _json_schema, "the answer is JSON that this JSON schema allows", STRUCTURE
+    )
+    regex: Optional[str] = setting(None, "STRING", _grammar, "the answer as a whole matches this expression", STRUCTURE)
+    choices: tuple[str, ...] = setting((), "STRING", _choices_of, "the answer is one of these texts", STRUCTURE)
     source_lang: Optional[str] = setting(
         None, "STRING", _language, "the code of the text's language, the model's own: fra_Latn, fr_XX, fr", TRANSLATION
     )
@@ -292,7 +322,9 @@ def from_text(name: str, value: Any) -> Any:
 
 
 def to_text(name: str, value: Any) -> Any:
-    """The value of a setting as its tensor has it: true and false as texts, where there is another value."""
+    """The value of a setting as its tensor has it: an object as JSON, true and false beside other values as texts."""
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if name in FLAGS and isinstance(value, bool) else value
 
 

@@ -63,7 +63,7 @@ class Picker:
 
     def _pick(self, outputs: Outputs, picks: Picks) -> list[Step]:
         models = _ModelScores(outputs, self._most_probable(outputs, picks))
-        scored = {sequence: rows for sequence, rows in picks.items() if sequence.search.candidates != 0}
+        scored = {sequence: rows for sequence, rows in picks.items() if not _takes_argmax(outputs, sequence, rows)}
         steps = self._choose(models, scored) if scored else {}
         return [
             steps[sequence] if sequence in steps else _without_scores(models, sequence, rows)
@@ -170,6 +170,11 @@ def _edit(search: Search, scores: Floats) -> EngineError | None:
     except Exception as error:  # one search's failure is its own
         return _failure(error)
     return None
+
+
+def _takes_argmax(outputs: Outputs, sequence: Searched, rows: Sequence[int]) -> bool:
+    search = sequence.search
+    return search.candidates == 0 or (len(rows) == 1 and search.takes(int(outputs.next_ids[rows[0], 0])))
 
 
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step:

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, Optional
 
 from ..checks import Ids, boolean, integer, optional, token_id, token_ids, token_sequences
 from ..errors import DoesNotFit, EngineError, InvalidRequest
 from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, logit_biases, setting
 from .spec import EngineSpec
 
+if TYPE_CHECKING:  # it needs numpy
+    from .constraint import NewMatcher
+
 FinishReason = Literal["stop", "length", "cancelled"]
 Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log-probabilities, best first
+
+
+def _maker(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise InvalidRequest(name, value, "what makes a Matcher (constraint.py)")
+    return value
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,9 @@ class Settings(Decoding):
     renormalize_logits: bool = setting(False, "", boolean, "scores are log-probabilities again when edited", BEAMS)
     stop_sequences: tuple[Ids, ...] = setting((), "", token_sequences, "end a sequence whose new tokens end with one")
     log_probs: bool = setting(False, "", boolean, "log-probabilities of the new tokens")
+    new_matcher: Optional[NewMatcher] = setting(  # noqa: RUF009
+        None, "", optional(_maker), "which tokens may come next"
+    )
     top_log_probs: int = setting(
         0, "", integer(0, MOST_ALTERNATIVES), "of so many most probable tokens in each place, too; not with beams"
     )

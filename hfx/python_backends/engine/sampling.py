@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from .constraint import Matcher, forbid
 from .processors import Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
 from .search import WHOLE_ROW, Floats, check_best
@@ -55,11 +56,14 @@ class SingleSearch:
         self._log_probs: list[float] = []
         self._top: list[Top] = []
         self._reason: FinishReason | None = None
+        self._matcher: Matcher | None = None
         # A forced first token is fed with the prompt and emitted with the first token that is chosen. The model's own
         # log-probability of a forced token takes a run of its own.
         first = () if self.wants_log_probs else self._endings.fed_first()
         self._unsent = [self._append(token) for token in first]
         self.prompt: Ids = tuple(self._ids[0, : self._length].tolist())
+        if settings.new_matcher is not None:
+            self._matcher = settings.new_matcher()
         self._look_ahead()
 
     @property
@@ -67,7 +71,13 @@ class SingleSearch:
         """Of greedy decoding 1 where a processor changes this step's scores; 0 for a forced token."""
         if self.forced is not None:
             return 0
-        return self._drawn_from or int(bool(self._edits))
+        return self._drawn_from or int(bool(self._edits) or self._matcher is not None)
+
+    def takes(self, argmax: int) -> bool:
+        """Of greedy decoding: where nothing but a matcher changes scores, and it allows the best token."""
+        if self.candidates == 0:
+            return True
+        return not (self._drawn_from or self._edits) and self._matcher is not None and self._matcher.allows(argmax)
 
     def feed(self) -> Sequence[int]:
         """The newest token."""
@@ -76,6 +86,8 @@ class SingleSearch:
     def edit(self, scores: Floats) -> None:
         """Apply the processors to `scores` [1, vocabulary], in place."""
         self._edits.apply(scores)
+        if self._matcher is not None:
+            forbid(scores, (self._matcher,))
 
     def choose(
         self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None, top: Top = ()
@@ -121,6 +133,8 @@ class SingleSearch:
         before = self._ids[0, self._start : self._length]
         if self._endings.ends(before, token):
             self._reason = self._endings.reason(before, token)
+        if self._matcher is not None and self.forced is None:
+            self._matcher.take(token)
         self._ids[0, self._length] = token
         self._length += 1
         if log_prob is None:

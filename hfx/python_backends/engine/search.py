@@ -26,7 +26,7 @@ def check_best(score: float) -> None:
     if not float("-inf") < score < float("inf"):
         raise StepFailed(
             f"the best score of the next token is {score}: no token is left to choose",
-            "Check that suppress_ids, bad_words_ids and no_repeat_ngram_size leave some, and that the model is sound",
+            "Check that suppress_ids, bad_words_ids, no_repeat_ngram_size and a form leave some; is the model sound?",
         )
 
 
@@ -58,6 +58,10 @@ class Search(Protocol):
     @property
     def forced(self) -> int | None:
         """The token that this step must choose, if it must; `candidates` is 0 then."""
+
+    def takes(self, argmax: int) -> bool:
+        """Whether a search of one row chooses the best token of its unedited scores at this step: then it needs no
+        more, as if `candidates` were 0."""
 
     def feed(self) -> Sequence[int]:
         """The token that each row is fed with at the next step."""

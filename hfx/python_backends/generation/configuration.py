@@ -32,7 +32,18 @@ from ..checks import (
     token_ids,
     token_sequences,
 )
-from ..engine.generation_settings import BEAMS, CHUNKS, DECODING, SAMPLING, SETTINGS, TEXTS, Texts, checked, of_scope
+from ..engine.generation_settings import (
+    BEAMS,
+    CHUNKS,
+    DECODING,
+    SAMPLING,
+    SETTINGS,
+    STRUCTURE,
+    TEXTS,
+    Texts,
+    checked,
+    of_scope,
+)
 from ..engine.request import Settings
 from ..engine.spec import DECODER, ENCODER_DECODER
 from ..errors import InvalidRequest
@@ -44,6 +55,8 @@ TASKS = ("text-generation", "summarization", "text2text-generation", "translatio
 TARGETS = ("forced_bos_token_id", "decoder_start_token_ids")
 SHOWN_LANGUAGES = 10
 SAMPLING_FIELDS = of_scope(SAMPLING)
+# What can leave no token that a form allows, or part of an answer, by the values that do nothing.
+BREAKS_FORMS = {"min_tokens": 0, "no_repeat_ngram_size": 0, "stop_words": ()}
 
 
 @dataclass(frozen=True)
@@ -191,6 +204,7 @@ def resolve_config(
     _refuse_beams_with_samples(given, values)
     _refuse_unread(given, values)
     _refuse_tokens_of_beams(values)
+    _make_way_for_form(given, values)
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
     values.setdefault("long", "truncate" if configuration.has_encoder else "error")
@@ -250,6 +264,19 @@ def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
         raise InvalidRequest("logprobs", values["logprobs"], allowed)
 
 
+def _make_way_for_form(given: Mapping[str, Any], values: dict[str, Any]) -> None:
+    """Refuse what would break the form of an answer; such defaults of the model give way to it."""
+    asked = [name for name in of_scope(STRUCTURE) if given.get(name)]
+    if not asked:
+        return
+    if len(asked) > 1:
+        raise InvalidRequest(asked[1], given[asked[1]], f"nothing beside {asked[0]}")
+    for name, off in BREAKS_FORMS.items():
+        if given.get(name, off) != off:
+            raise InvalidRequest(name, given[name], f"nothing beside {asked[0]}, whose form it could break")
+        values.pop(name, None)
+
+
 def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration: Configuration) -> None:
     most = configuration.most_tokens
     if given.get("max_tokens", 1) > most:
@@ -274,6 +301,9 @@ def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configur
         raise InvalidRequest("return_log_probs", True, "false where long is chunk")
     if "logprobs" in values:
         raise InvalidRequest("logprobs", values["logprobs"], "nothing where long is chunk")
+    for name in of_scope(STRUCTURE):
+        if values.get(name):
+            raise InvalidRequest(name, values[name], "nothing where long is chunk")
 
 
 def _language(name: str, values: Mapping[str, Any], languages: Languages | None) -> int | None:

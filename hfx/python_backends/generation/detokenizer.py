@@ -26,12 +26,12 @@ _HEX_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _TOKENWISE = ("Replace", "ByteFallback", "Strip", "Metaspace", "WordPiece", "BPEDecoder")
 
 
-def _decoder_steps(decoder: Step | None) -> Sequence[Step]:
+def decoder_steps(decoder: Step | None) -> Sequence[Step]:
     """The decoders of a tokenizer.json that are applied one after another; without one, tokens are joined by spaces."""
     if decoder is None:
         return ()
     if decoder["type"] == "Sequence":
-        return [step for inner in decoder["decoders"] for step in _decoder_steps(inner)]
+        return [step for inner in decoder["decoders"] for step in decoder_steps(inner)]
     return (decoder,)
 
 
@@ -238,15 +238,15 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._cleans_up = cleans_up_spaces
         self._special = frozenset(special_ids) | {token_id for token_id, token in added.items() if token.special}
-        self._steps = _decoder_steps(json.loads(tokenizer.to_str())["decoder"])
+        self._steps = decoder_steps(json.loads(tokenizer.to_str())["decoder"])
         self._is_byte_level = [step["type"] for step in self._steps] == ["ByteLevel"]
         self._has_byte_tokens = any(step["type"] == "ByteFallback" for step in self._steps)
         self._bytes: dict[int, bytes] = {}
 
-    def open(self) -> Decoder:
-        """The decoder of a sequence that begins."""
+    def open(self, verbatim: bool = False) -> Decoder:
+        """The decoder of a sequence that begins; spaces of a `verbatim` one are never cleaned up."""
         decoder = self._decoder()
-        return _CleanedDecoder(decoder) if self._cleans_up else decoder
+        return _CleanedDecoder(decoder) if self._cleans_up and not verbatim else decoder
 
     def window(self) -> WindowDecoder | None:
         """The decoder of single tokens of a sequence that begins; None where `token_bytes` knows all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..errors import DeadlineExceeded, InvalidRequest, ModelDamaged
 from .configuration import Configuration, GenerationConfig, resolve_config
 from .detokenizer import Detokenizer
 from .documents import parts
+from .grammars import GrammarCompiler
 from .pieces import Piece, Pieces, SequenceReader, as_one_piece, join_texts
 from .prompts import PromptEncoder, Text
 from .request_window import Cancelled, RequestWindow, concatenate, summarize
@@ -53,6 +55,9 @@ class TextGenerator:
         self._prompts = PromptEncoder(tokenizer, configuration, engine.spec.vocab_size)
         self._detokenizer = Detokenizer(
             tokenizer, configuration.clean_up_tokenization_spaces, configuration.special_token_ids
+        )
+        self._grammars = GrammarCompiler(
+            tokenizer, self._detokenizer.is_special, engine.spec.vocab_size, configuration.eos_token_ids
         )
         self._slots = engine.stats().slots
 
@@ -159,7 +164,8 @@ class TextGenerator:
         self.close()
 
     def _config(self, fields: Mapping[str, Any], timeout: float | None) -> GenerationConfig:
-        return resolve_config(fields, self.configuration, timeout)
+        config = resolve_config(fields, self.configuration, timeout)
+        return replace(config, new_matcher=self._grammars.compile(config))
 
     def _texts(self, text: Text, timeout: float | None, fields: Mapping[str, Any]) -> TextStream:
         """The pieces of a text that are seen at its end only."""
@@ -170,7 +176,8 @@ class TextGenerator:
         job = self.engine.submit(request)
         stream.add(job)
         count, stops = config.num_return_sequences, config.stop_words
-        readers = [SequenceReader(self._detokenizer, stops, config.returns_tokens) for _ in range(count)]
+        verbatim = config.new_matcher is not None  # spaces are as the form has them
+        readers = [SequenceReader(self._detokenizer, stops, config.returns_tokens, verbatim) for _ in range(count)]
         return read(stream, job, readers)
 
     def _pieces(self, text: Text, config: GenerationConfig, read: Read, stream: TextStream) -> Pieces:

@@ -104,12 +104,18 @@ class Piece:
 class SequenceReader:
     """Makes the pieces of one sequence: its text up to the first of `stops`, and its tokens where they are wanted.
 
-    Spaces of the tokens' texts are as they are before they are cleaned up.
+    Spaces of the tokens' texts are as they are before they are cleaned up, and those of a `verbatim` text, too.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), returns_tokens: bool = False) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stops: Sequence[str] = (),
+        returns_tokens: bool = False,
+        verbatim: bool = False,
+    ) -> None:
         self._detokenizer = detokenizer
-        self._decoder = detokenizer.open()
+        self._decoder = detokenizer.open(verbatim)
         self._stops = StopStrings(stops)
         self._returns_tokens = returns_tokens
         self._window = detokenizer.window() if returns_tokens else None

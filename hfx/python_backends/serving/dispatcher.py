@@ -26,6 +26,8 @@ from .request import GenerateRequest, Opener
 OPENERS = 4
 LONG_OPENERS = 2
 LONG_TEXT = 2**16  # bytes or characters
+# Of answers with a form, whose grammar may take a second or two to be refused: other requests must not wait for it.
+FORM_OPENERS = 2
 
 
 class Dispatcher:
@@ -46,6 +48,7 @@ class Dispatcher:
         self._log = log
         self._openers = ThreadPoolExecutor(OPENERS, "open")
         self._long_openers = ThreadPoolExecutor(LONG_OPENERS, "open-long")
+        self._form_openers = ThreadPoolExecutor(FORM_OPENERS, "open-form")
         self._news: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._notify = self._news.put
         self._responses = ResponseWriter()
@@ -61,11 +64,12 @@ class Dispatcher:
         self._poller.add(request)
         if len(self._poller) == 1:
             self._notify([])  # the thread may wait for news only
-        (self._openers if len(request.text) <= LONG_TEXT else self._long_openers).submit(self._open, request)
+        long = self._long_openers if len(request.text) > LONG_TEXT else self._openers
+        (self._form_openers if request.has_form else long).submit(self._open, request)
 
     def close(self) -> None:
         """End the thread when what it has is sent; every request must be over."""
-        for pool in (self._openers, self._long_openers):
+        for pool in (self._openers, self._long_openers, self._form_openers):
             pool.shutdown(wait=False, cancel_futures=True)
         self._news.put(None)
         self._thread.join()

@@ -14,13 +14,14 @@ from typing import Any, Optional, Protocol
 import numpy as np
 
 from ..checks import boolean, filled, parse_parameters
-from ..engine.generation_settings import LISTS, from_text
+from ..engine.generation_settings import LISTS, STRUCTURE, from_text, of_scope
 from ..engine.jobs import Listener
 from ..errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
 from ..generation.streams import OpenPieces, Start, TextStream
 
+FORMS = frozenset(of_scope(STRUCTURE))
 DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
 # The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.
 GRACE_SECONDS = 0.5
@@ -87,6 +88,11 @@ class GenerateRequest(TextStream):
         self.deadline = _deadline(fields.pop("timeout_ms", None))
         self._counts = tuple(output for output, name in COUNTS.items() if boolean(name, fields.pop(name, False)))
         self.settings = {name: from_text(name, value) for name, value in fields.items()}
+
+    @property
+    def has_form(self) -> bool:
+        """Whether its answer has a form, which may have to be compiled."""
+        return not FORMS.isdisjoint(self.settings)
 
     @property
     def is_answered(self) -> bool:

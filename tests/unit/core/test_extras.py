@@ -8,7 +8,7 @@ import pytest
 
 from hfx.extras import _requirement
 
-WHEEL = "file:///tmp/hfx-0.1.0-py3-none-any.whl"
+WHEEL = "file:///tmp/hfx-0.2.0-py3-none-any.whl"
 
 
 @pytest.mark.parametrize(

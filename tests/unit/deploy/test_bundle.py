@@ -92,7 +92,7 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path, damage: Callable[[bytes], b
 
 def test_the_versions_are_those_that_are_tested_here() -> None:
     tested = {line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
-    pinned = {wheels.NUMPY, wheels.TOKENIZERS, wheels.OPENVINO, wheels.ONNXRUNTIME["cpu"]}
+    pinned = {wheels.NUMPY, wheels.TOKENIZERS, wheels.LLGUIDANCE, wheels.OPENVINO, wheels.ONNXRUNTIME["cpu"]}
     assert pinned <= tested
     assert wheels.ONNXRUNTIME["gpu"] == wheels.ONNXRUNTIME["cpu"].replace("==", "-gpu==")
     dockerfile = (ROOT / "docker/Dockerfile").read_text()
@@ -161,7 +161,7 @@ def test_the_bundle_of_the_default_release_has_wheels_for_its_python(deployment:
     for device, needed in (("cpu", wheels.OPENVINO), ("gpu", wheels.ONNXRUNTIME["gpu"])):
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--no-deps"]
         platforms = [f"--platform={platform}" for platform in wheels.PLATFORMS]
-        everything = [wheels.NUMPY, wheels.TOKENIZERS, wheels.ONNXRUNTIME[device], needed]
+        everything = [wheels.NUMPY, wheels.TOKENIZERS, wheels.LLGUIDANCE, wheels.ONNXRUNTIME[device], needed]
         options = ["--only-binary=:all:", f"--python-version={python}", f"--target={tmp_path / 'target'}"]
         done = subprocess.run([*command, *options, *platforms, *everything], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

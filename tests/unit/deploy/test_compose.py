@@ -78,7 +78,7 @@ def test_every_expression_is_promql_and_each_panel_has_its_place(generating: Dep
     for expression in [*shown, *(alert.expression for alert in alerts(generating))]:
         promql_parser.parse(expression)
     legends = {label for panel in PANELS for query in panel.queries for label in re.findall(r"{{(\w+)}}", query.legend)}
-    assert legends <= {"model", "reason"}
+    assert legends <= {"model", "reason", "key", "route", "status"}
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
@@ -112,6 +112,17 @@ CASES = {
             series("nv_inference_request_failure", f"0+90x{MINUTES}", model="m", reason="CANCELED"),
             series("nv_inference_request_failure", f"0+1x{MINUTES}", model="m", reason="OTHER"),
             series("nv_inference_request_success", f"0+90x{MINUTES}", model="m"),
+        ],
+    ),
+    "HfxHttpRefused": (
+        [
+            series("hfx_http_requests_total", f"0+6x{MINUTES}", route="r", model="", status="503"),
+            series("hfx_http_requests_total", f"0+94x{MINUTES}", route="r", model="m", status="200"),
+        ],
+        [
+            series("hfx_http_requests_total", f"0+4x{MINUTES}", route="r", model="", status="429"),
+            series("hfx_http_requests_total", f"0+50x{MINUTES}", route="r", model="", status="401"),
+            series("hfx_http_requests_total", f"0+46x{MINUTES}", route="r", model="m", status="200"),
         ],
     ),
     "HfxQueue_g": (

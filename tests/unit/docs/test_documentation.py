@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from docs.generate import blocking_client, client_settings, pages
+from docs.generate import blocking_client, client_settings, environment, pages
 from hfx.cli.commands import COMMANDS, load
-from tests.rigs.documents import DOCUMENTS, ROOT, blocks, commands
+from tests.rigs.documents import DOCUMENTS, ROOT, blocks, commands, parse
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
@@ -30,16 +30,28 @@ def test_every_module_is_as_its_generator_makes_it(generator: ModuleType) -> Non
     assert (ROOT / generator.FILE).read_text(encoding="utf-8") == generator.module(), "run `make docs`"
 
 
+def test_every_environment_variable_is_documented() -> None:
+    files = [path for folder in ("hfx", "tests", "bench") for path in (ROOT / folder).rglob("*")]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".cpp", ".j2", ".js")]
+    read = {name for text in texts for name in re.findall(r"""["'](HFX_[A-Z_]+)["']""", text)}
+    named = [name for name, *_ in (*environment.option_variables(), *environment.OTHERS, *environment.TESTS)]
+    assert read == {name for name in named if name.startswith("HFX_")} and len(named) == len(set(named))
+
+
 @pytest.mark.parametrize("page", DOCUMENTS)
 def test_commands_of_a_page_parse(page: str) -> None:
     for line in commands(page, "hfx"):
-        words = shlex.split(line.split(" < ")[0], comments=True)[1:]
-        name, table = words.pop(0), COMMANDS
-        command = load(name, table)
-        while members := getattr(command, "table", None):
-            name = words.pop(0)
-            command = load(name, members)
-        command.make_context(name, words, resilient_parsing=False)
+        parse(shlex.split(line.split(" < ")[0], comments=True)[1:])
+
+
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if page != "CHANGELOG.md"])  # it names former ones
+def test_commands_in_the_sentences_of_a_page_exist(page: str) -> None:
+    for words in re.findall(r"`hfx ((?:[a-z][a-z-]*(?![\w-]) ?)+)", (ROOT / page).read_text(encoding="utf-8")):
+        table = COMMANDS
+        for word in words.split():
+            assert word in table, words
+            if not (table := getattr(load(word, table), "table", {})):
+                break
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)

@@ -24,8 +24,9 @@ LENGTHS = (5, 31, 1, 12)  # of prompts and sources, in one ragged batch
 STEPS = 12
 # Of the largest logit: both sides add up a few dozen float32 products in other orders.
 TOLERANCE = 5e-6
-# Where caches are in float16, whose step is 2^-11 of a number: 4e-4 was measured.
-TOLERANCE_OF_HALVES = 5e-4
+# Where caches are in float16, whose step is 2^-11 of a number: 6e-4 was measured (Qwen3, whose normed heads give large
+# scores).
+TOLERANCE_OF_HALVES = 1e-3
 
 DECODERS = tiny_generators.DECODERS
 ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if name not in DECODERS]

@@ -31,11 +31,17 @@ from tests.rigs.torch_decoding import TorchModel, drive
 
 POSITIONS, TOKENS = 40, 12
 PROMPT = (5, 9, 17, 4)
-# Marian's and GPT-2's classes have ids near the ends of vocabularies of 58101 and 50257 tokens.
+# The classes of Marian, GPT-2 and SmolLM3 have ids near the ends of vocabularies of 58101 tokens and so on.
 FAMILIES = {
     "gpt2": 50257,
+    "gemma": 60,
     "llama": 60,
+    "mistral": 60,
+    "neox": 60,
+    "opt": 60,
+    "smollm": 128300,
     "qwen2": 60,
+    "qwen3": 60,
     "bart": 60,
     "mbart": 60,
     "m2m": 60,

@@ -22,7 +22,7 @@ from hfx.exporter.generation.measure import ROWS, Figures, Whole, measure_forced
 from hfx.exporter.generation.prompts import CHUNK, LongReader, Prompt, starts
 from hfx.exporter.generation.reference import Reference, Work, make_reference
 from hfx.exporter.generation.torch_generator import TorchGenerator
-from hfx.exporter.graph.blocks import DistanceBias, Net, Parameter, Rotary, Stack
+from hfx.exporter.graph.blocks import Attention, DistanceBias, Net, Parameter, Rotary, Stack
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.pipeline import make_plan
@@ -43,12 +43,14 @@ LENGTH = 600  # positions: two chunks, and a part of a third
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_positions": LENGTH},
     "llama": {"max_position_embeddings": LENGTH},
+    "mistral": {"max_position_embeddings": LENGTH, "sliding_window": 96},
     "bart": {"max_position_embeddings": LENGTH},
     "t5": {"n_positions": LENGTH, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
 LOUD = {
     "bart": ("embed_positions", "encoder_attn.v_proj", "encoder_attn.out_proj"),
     "llama": ("q_proj", "k_proj"),
+    "mistral": ("q_proj", "k_proj"),
     "t5": ("EncDecAttention.o", "encoder.block.0.layer.0.SelfAttention.o"),
 }
 RUNTIMES = [
@@ -149,10 +151,20 @@ def without_rows(table: Parameter, first: int) -> Parameter:
 
 def zeroed(stack: Stack) -> Stack:
     """Without positions from the 96th on."""
-    if stack.rotary is not None:
-        return replace(stack, rotary=Rotary(*(without_rows(each, 96) for each in (stack.rotary.cos, stack.rotary.sin))))
-    assert stack.positions is not None
-    return replace(stack, positions=without_rows(stack.positions, 96))
+    if stack.positions is not None:
+        return replace(stack, positions=without_rows(stack.positions, 96))
+    return replace(stack, layers=tuple(replace(layer, attention=unturned(layer.attention)) for layer in stack.layers))
+
+
+def unturned(attention: Attention) -> Attention:
+    assert attention.rotary is not None
+    tables = (without_rows(each, 96) for each in (attention.rotary.cos, attention.rotary.sin))
+    return replace(attention, rotary=Rotary(*tables))
+
+
+def without_windows(stack: Stack) -> Stack:
+    layers = (replace(layer, attention=replace(layer.attention, window=None)) for layer in stack.layers)
+    return replace(stack, layers=tuple(layers))
 
 
 def other_distances(stack: Stack) -> Stack:
@@ -179,6 +191,7 @@ def in_encoder(change: Callable[[Stack], Stack]) -> Change:
 WRONG = {
     "gpt2, positions": ("gpt2", in_decoder(zeroed)),
     "llama, positions": ("llama", in_decoder(zeroed)),
+    "mistral, windows": ("mistral", in_decoder(without_windows)),
     "bart, positions of the decoder": ("bart", in_decoder(zeroed)),
     "bart, positions of the encoder": ("bart", in_encoder(zeroed)),
     "t5, distances of the decoder": ("t5", in_decoder(other_distances)),

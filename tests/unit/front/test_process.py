@@ -313,7 +313,7 @@ def test_the_access_log_has_a_line_for_each_request(
         lines.extend(capfd.readouterr().err.splitlines())
         return len(lines) >= 3
 
-    with fronted(triton[0], access_log=True) as front:
+    with fronted(triton[0], access_log="text") as front:
         assert ask(front, post(b"{}", X_Request_ID="my-id.1"))[1]["x-request-id"] == "my-id.1"
         generated = ask(front, post(b"{}", "/nowhere?secret=1", X_Request_ID="\"'<b>"))[1]["x-request-id"]
         ask(front, post(b"[" * 70))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.rows_open.restype = library.rows_content.restype = pointer
     library.rows_width.restype = size
     library.utf8_reason.restype = library.json_error.restype = text
-    for name in ("begin", "string", "setting", "parameter", "settle", "encode", "answer"):
+    for name in ("begin", "string", "setting", "parameter", "settle", "encode", "answer", "embed"):
         getattr(library, f"rows_{name}").restype = ctypes.c_bool
     library.rows_close.argtypes = library.rows_encode.argtypes = library.rows_settle.argtypes = [pointer]
     library.rows_width.argtypes = [pointer]
@@ -47,8 +47,10 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.rows_begin.argtypes = [pointer, size, size]
     library.rows_string.argtypes = [pointer, text, text, size]
     library.rows_setting.argtypes = [pointer, text, ctypes.c_int32]
-    library.rows_parameter.argtypes = [pointer, text, size, ctypes.c_int, ctypes.c_int64]
+    library.rows_parameter.argtypes = [pointer, text, size, ctypes.c_int, ctypes.c_int64, text]
+    library.rows_option.argtypes = [pointer, text]
     library.rows_answer.argtypes = [pointer, pointer, size, size, size]
+    library.rows_embed.argtypes = [pointer, pointer, size, size]
     library.rows_content.argtypes = [pointer, text, ctypes.POINTER(size)]
     library.exponentials.argtypes = [pointer, size]
     library.utf8_reason.argtypes = [text, size, ctypes.POINTER(size)]
@@ -81,18 +83,21 @@ class NativeRows:
         """Free it."""
         self._library.rows_close(self._rows)
 
-    def begin(self, tensors: Tensors, parameters: Mapping[str, Any] | None = None) -> None:
-        """Begin a request of `tensors`, as Triton hands them to a step."""
+    def begin(self, tensors: Tensors, parameters: Mapping[str, Any] | None = None, options: Iterable[str] = ()) -> None:
+        """Begin a request of `tensors`, as Triton hands them to a step of a model with the settings `options`."""
         labels = tensors.get("candidate_labels", np.zeros((0, 0))).shape[1]
         self._library.rows_begin(self._rows, len(next(iter(tensors.values()))), labels)
         self._kept = [parameters, tensors]
+        for option in options:
+            self._library.rows_option(self._rows, option.encode())
         for name, array in tensors.items():
             for value in array.ravel().tolist():
                 self._add(name.encode(), value)
         for name, value in (parameters or {}).items():
             raw, number = name.encode(), value if isinstance(value, int) else 0
-            self._kept.append(raw)
-            self._library.rows_parameter(self._rows, raw, len(raw), KINDS[type(value)], number)
+            text = value.encode() if isinstance(value, str) else b""
+            self._kept += [raw, text]
+            self._library.rows_parameter(self._rows, raw, len(raw), KINDS[type(value)], number, text)
 
     def _add(self, name: bytes, value: Any) -> None:
         if isinstance(value, bytes):
@@ -122,7 +127,20 @@ class NativeRows:
         self._check(made)
         scores = self.content("score", np.float32).reshape(len(logits), -1)
         labels = self.content("label", np.uint8).tobytes()
-        return {"score": scores} | ({"label": _strings(labels, scores.shape)} if labels else {})
+        return {"score": scores} | ({"label": _strings(labels).reshape(scores.shape)} if labels else {})
+
+    def embed(self, vectors: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The vectors of the request, or the first numbers of them."""
+        data = np.ascontiguousarray(vectors)
+        self._check(self._library.rows_embed(self._rows, data.ctypes.data, *data.shape))
+        return {"embedding": self.content("embedding", np.float32).reshape(len(vectors), -1)}
+
+    def values(self, name: str, dtype: Any) -> NDArray[Any]:
+        """A setting of the request, [rows, 1]; empty where it is left out."""
+        if dtype is not np.object_:
+            return self.content(name, dtype).reshape(-1, 1)
+        raw = self.content(name, np.uint8).tobytes()
+        return _strings(raw).reshape(-1, 1)
 
     def content(self, name: str, dtype: Any) -> NDArray[Any]:
         """A copy of the values of a result."""
@@ -135,7 +153,7 @@ class NativeRows:
             raise InvalidInput(self.content("refusal", np.uint8).tobytes().decode())
 
 
-def _strings(raw: bytes, shape: tuple[int, ...]) -> NDArray[np.object_]:
+def _strings(raw: bytes) -> NDArray[np.object_]:
     """Strings as Triton has them: each is its length in four bytes, and its bytes."""
     found, at = [], 0
     while at < len(raw):
@@ -144,7 +162,7 @@ def _strings(raw: bytes, shape: tuple[int, ...]) -> NDArray[np.object_]:
         at += 4 + size
     made = np.empty(len(found), np.object_)
     made[:] = found
-    return made.reshape(shape)
+    return made
 
 
 def outcome(make: Callable[[], Mapping[str, NDArray[Any]]]) -> Any:

@@ -12,6 +12,8 @@ using namespace hfx;
 namespace {
 
 struct Rows {
+    Options options;
+    Text strings;  // a setting of texts, as Triton has it
     Document settings, answers;
     Tokenizer tokenizer;
     Encoder encoder;
@@ -27,13 +29,21 @@ template <typename Type> Span bytes(const Array<Type> &values) {
     return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(Type)};
 }
 
-Span content(const Rows &rows, const char *name) {
+Span content(Rows &rows, const char *name) {
+    bool named = !strcmp(name, "prompt_name");
+    if (named || !strcmp(name, "prompt")) {
+        rows.strings.clear();
+        for (Span each : named ? rows.inputs.prompt_names : rows.inputs.prompts)
+            if (!append_string(rows.strings, each)) return {};
+        return bytes(rows.strings);
+    }
     if (!strcmp(name, "refusal")) return bytes(rows.refusal);
     if (!strcmp(name, "input_ids")) return bytes(rows.tokens.ids);
     if (!strcmp(name, "attention_mask")) return bytes(rows.tokens.mask);
     if (!strcmp(name, "token_type_ids")) return bytes(rows.tokens.types);
     if (!strcmp(name, "truncated_tokens")) return bytes(rows.tokens.truncated);
     if (!strcmp(name, "top_k")) return bytes(rows.inputs.top_k);
+    if (!strcmp(name, "dimensions")) return bytes(rows.inputs.dimensions);
     if (!strcmp(name, "multi_label")) return bytes(rows.inputs.multi_label);
     if (!strcmp(name, "raw_scores")) return bytes(rows.inputs.raw_scores);
     for (size_t i = 0; i < rows.outputs.count; i++)
@@ -57,36 +67,45 @@ EXPORTED Rows *rows_open(const char *path, const char *settings, const char *ans
 }
 EXPORTED void rows_close(Rows *rows) { destroy(rows); }
 
+EXPORTED void rows_option(Rows *rows, const char *input) { rows->options |= option_named({input, strlen(input)}); }
 EXPORTED void rows_begin(Rows *rows, size_t count, size_t labels) {
     rows->inputs = Inputs();
     rows->inputs.rows = count, rows->inputs.label_count = labels;
-    rows->parameters.clear(), rows->refusal.clear();
+    rows->parameters.clear(), rows->refusal.clear(), rows->options = 0;
     rows->outputs.count = 0;
 }
 EXPORTED bool rows_string(Rows *rows, const char *field, const char *data, size_t size) {
     Inputs &inputs = rows->inputs;
-    Array<Span> &texts = !strcmp(field, "query") ? inputs.queries : !strcmp(field, "text_input") ? inputs.texts : inputs.labels;
-    return texts.push({data, size});
+    Array<Span> *texts = &inputs.labels;
+    if (!strcmp(field, "query")) texts = &inputs.queries;
+    if (!strcmp(field, "text_input")) texts = &inputs.texts;
+    if (!strcmp(field, "prompt")) texts = &inputs.prompts;
+    if (!strcmp(field, "prompt_name")) texts = &inputs.prompt_names;
+    return texts->push({data, size});
 }
 EXPORTED bool rows_setting(Rows *rows, const char *name, int32_t value) {
     Inputs &inputs = rows->inputs;
     if (!strcmp(name, "top_k")) return inputs.top_k.push(value);
+    if (!strcmp(name, "dimensions")) return inputs.dimensions.push(value);
     return (strcmp(name, "raw_scores") ? inputs.multi_label : inputs.raw_scores).push(uint8_t(value));
 }
-EXPORTED bool rows_parameter(Rows *rows, const char *name, size_t size, int kind, int64_t number) {
-    return rows->parameters.push({{name, size}, Parameter::Kind(kind), number});
+EXPORTED bool rows_parameter(Rows *rows, const char *name, size_t size, int kind, int64_t number, const char *text) {
+    return rows->parameters.push({{name, size}, Parameter::Kind(kind), number, {text, strlen(text)}});
 }
 
 EXPORTED bool rows_settle(Rows *rows) {
     Task task = rows->encoder.settings.task;
     return check_inputs(task, rows->inputs, rows->refusal) &&
-           apply_parameters(task, rows->parameters.data(), rows->parameters.size(), rows->inputs, rows->refusal);
+           apply_parameters(rows->options, rows->parameters.data(), rows->parameters.size(), rows->inputs, rows->refusal);
 }
 EXPORTED bool rows_encode(Rows *rows) { return rows->encoder.encode(rows->inputs, rows->tokens, rows->refusal); }
 EXPORTED bool rows_answer(Rows *rows, const float *data, size_t count, size_t sequences, size_t classes) {
     return rows->answer.answer(rows->inputs, {data, count, sequences, classes}, rows->outputs, rows->refusal);
 }
-EXPORTED const char *rows_content(const Rows *rows, const char *name, size_t *size) {
+EXPORTED bool rows_embed(Rows *rows, const float *data, size_t count, size_t width) {
+    return embed(rows->inputs, {data, count, 1, width}, "embedding", rows->outputs, rows->refusal);
+}
+EXPORTED const char *rows_content(Rows *rows, const char *name, size_t *size) {
     Span found = content(*rows, name);
     *size = found.size;
     return found.data;

@@ -57,10 +57,12 @@ class Attention:
         return outputs["y"]
 
 
-def attention(library: Path, op: str, heads: int, beams: int = 1, kv_heads: int = 0, threads: int = 2) -> Attention:
+def attention(
+    library: Path, op: str, heads: int, beams: int = 1, kv_heads: int = 0, threads: int = 2, window: int = 0
+) -> Attention:
     inputs = INPUTS[op]
     attributes: dict[str, Any] = {"heads": heads, "scale": 0.3, **({"beams": beams} if "Cross" in op else {})}
-    attributes |= {"kv_heads": kv_heads} if kv_heads else {}
+    attributes |= {name: size for name, size in (("kv_heads", kv_heads), ("window", window)) if size}
     node = helper.make_node(op, list(inputs), ["y", "present_k", "present_v"], domain="hfx", **attributes)
     types = {"y": FLOAT, "present_k": inputs["past_k"], "present_v": inputs["past_v"]}
     ends = [[helper.make_tensor_value_info(name, kind, None) for name, kind in end.items()] for end in (inputs, types)]
@@ -126,6 +128,55 @@ def test_a_prompt_and_a_part_of_one_are_causal(library: Path, start: int, length
                 want = expected(q[row, token, head], k[row, head, :end], v[row, head, :end], 0.3)
                 assert np.abs(got[row, token, head] - want).max() < TOLERANCE
         assert np.isnan(k[row, :, start + length :]).all()
+
+
+@pytest.mark.parametrize("op", ["CachedAttention", "CachedAttentionFloat16"])
+@pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 40, 255, 256, 257, 300, 601])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2)])
+def test_a_step_in_a_window_reads_nothing_before_it(
+    library: Path, window: int, op: str, heads: int, kv_heads: int
+) -> None:
+    dim, last = 24, [0, 1, 15, 16, 255, 256, 257, 511, 512, 530, 600]
+    kept = np.float16 if "Float16" in op else np.float32
+    k, v = (cache.astype(kept) for cache in caches(len(last), kv_heads, dim))
+    for row, position in enumerate(last):
+        k[row, :, position:], v[row, :, position:] = np.nan, np.nan
+        unread = max(position + 1 - window, 0) // 16 * 16  # the vectors of 16 positions that no window reaches
+        k[row, :, :unread], v[row, :, :unread] = np.nan, np.nan
+    qkv = np.random.default_rng(1).standard_normal((len(last), (heads + 2 * kv_heads) * dim)).astype(np.float32)
+    run = attention(library, op, heads, kv_heads=kv_heads, window=window)
+    got = run(cached_feed(qkv, k, v, last, 601)).reshape(-1, heads, dim)
+    for row, position in enumerate(last):
+        inside = slice(max(position + 1 - window, 0), position + 1)
+        for head in range(heads):
+            own = head * kv_heads // heads
+            want = expected(qkv[row, head * dim :][:dim], k[row, own, inside], v[row, own, inside], 0.3)
+            assert np.abs(got[row, head] - want).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 100, 256, 280])
+@pytest.mark.parametrize("dim", [24, 64])
+def test_tokens_in_a_window_have_the_bits_of_steps(library: Path, dim: int, window: int) -> None:
+    """Those of a prompt are computed four at a time, whose windows begin in other vectors and chunks."""
+    heads, kv_heads, tokens, before = 3, 1, 45, 250
+    k, v = (cache.astype(np.float16) for cache in caches(1, kv_heads, dim))
+    qkv = np.random.default_rng(5).standard_normal((tokens, (heads + 2 * kv_heads) * dim)).astype(np.float32)
+    run = attention(library, "CachedAttentionFloat16", heads, kv_heads=kv_heads, window=window)
+    together = run(cached_feed(qkv, k.copy(), v.copy(), [before + tokens - 1], before + tokens))
+    for token in range(tokens):
+        end = before + token + 1
+        assert np.array_equal(run(cached_feed(qkv[token : token + 1], k, v, [end - 1], end))[0], together[token])
+
+
+def test_a_window_that_nothing_is_beyond_changes_no_bit(library: Path) -> None:
+    heads, dim, last = 2, 64, [3, 40, 300, 600]
+    k, v = caches(len(last), heads, dim)
+    qkv = np.random.default_rng(4).standard_normal((len(last), 3 * heads * dim)).astype(np.float32)
+    without, with_one = (
+        attention(library, "CachedAttention", heads, window=window)(cached_feed(qkv, k.copy(), v.copy(), last, 601))
+        for window in (0, 601)
+    )
+    assert np.array_equal(without, with_one)
 
 
 def test_what_float16_cannot_hold_becomes_its_largest(library: Path) -> None:

@@ -33,7 +33,8 @@ def config(runtime: Path, changed: Mapping[str, Any], **parameters: str) -> str:
     usual = {"onnxruntime": str(runtime), "model_file": "model.onnx", "operators": "ours", **unbounded}
     values = {key: {"string_value": value} for key, value in {**usual, **parameters}.items()}
     outputs = [{"name": name} for name in ("label", "score", "truncated_tokens")]
-    return json.dumps({"max_batch_size": 64, "output": outputs, "parameters": values, **changed})
+    inputs = [{"name": "text_input"}, {"name": "top_k", "optional": True}]
+    return json.dumps({"max_batch_size": 64, "input": inputs, "output": outputs, "parameters": values, **changed})
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hfx.python_backends.inputs import strings
+from hfx.python_backends.tasks import feature_extraction
 from tests.rigs.encoder_line import postprocessor_for
 from tests.unit.native.native_rows import NativeRows, compiled, outcome
 
@@ -105,6 +106,23 @@ def test_ranks_of_labels_are_those_of_the_python_step(library: ctypes.CDLL, tmp_
         given = {"logits": logits, "candidate_labels": names, **generated.top_k(rows)}
         refusals.add(check(library, tmp_path, settings, given | generated.flags("multi_label", rows))[:28])
     assert refusals == {"", "top_k differs between the ro", "candidate_labels has the sha"}
+
+
+def test_shorter_vectors_are_those_of_the_python_step(library: ctypes.CDLL) -> None:
+    generated, refusals = Generated(4), set()
+    for _ in range(ANSWERS):
+        rows, width = generated.choice(1, 2, 5), generated.choice(*LABELS)
+        given = generated.top_k(rows)
+        given = {"dimensions": given["top_k"]} if given else {}
+        vectors = generated.logits(rows, width) * np.float32(generated.choice(1, 1e-20))
+        native = NativeRows(library, None, {})
+        native.begin({"text_input": strings(*(["a"] * rows)), **given})
+        with np.errstate(all="ignore"):
+            expected = outcome(lambda: feature_extraction.Postprocessor().answer({"embedding": vectors, **given}))  # noqa: B023
+        assert outcome(lambda: native.embed(vectors)) == expected  # noqa: B023
+        native.close()
+        refusals.add(expected[:13] if isinstance(expected, str) else "")
+    assert refusals == {"", "dimensions is", "dimensions di"}
 
 
 def test_exponentials_are_numpys_for_floats_of_every_exponent(library: ctypes.CDLL) -> None:

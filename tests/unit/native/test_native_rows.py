@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,6 +28,7 @@ from tests.zoo import tokenization
 
 LINES = ("Anna went from Paris to the market in Berlin. The weather was awful!", "Don't you think it's a 'nice' day?")
 TASKS = ("text-classification", "feature-extraction", "text-ranking", "zero-shot-classification")
+PROMPTED = TASKS[1:3]
 KINDS = ("bert", "roberta", "xlm-roberta")
 WORDS = (
     "the",
@@ -48,6 +49,7 @@ FLOODS = ("a", " ", "é", "the ", "\x00", "漢", "!")
 WRONG = (b"\xff", b"\xc3", b"\xe2\x82", b"\x80", b"\xf0\x9f", b"\xed\xa0\x80")
 REQUESTS = 400
 WRONG_TEXTS = 0.05  # the share that is no UTF-8
+PROMPTS = {"query": "weather in Paris: ", "": "", "é'": "unbelievab", "[SEP]": "[SEP] a <mask>", "long": "é, " * 80}
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +82,28 @@ class Generated:
         inputs = ("input_ids", "attention_mask", *choice([(), ("token_type_ids",)]))
         template, side = choice(["This example is {}.", "{}", "é {} !"]), choice(["left", "right"])
         settings = Settings(task, most, tuple(widths), 7, choice([0, 1]), side, inputs, hypothesis_template=template)
+        if task in PROMPTED and self._random.random() < 0.5:
+            texts = dict(self._random.sample(list(PROMPTS.items()), choice([1, 3])))
+            default, pooled = choice(["", *texts.values()]), task == "text-ranking" or choice([True, False])
+            settings = replace(settings, prompts=texts, default_prompt=default, pools_prompt=pooled)
         return settings if self._random.random() < 0.8 else replace(settings, vocab_size=choice([2, 30, 300]))
 
     def request(self, settings: Settings) -> dict[str, Any]:
         rows, limit = self._random.choice([1, 1, 2, 3]), 16 * settings.max_length
+        return self.prompts(settings, rows) | self.texts(settings, rows, limit)
+
+    def prompts(self, settings: Settings, rows: int) -> dict[str, Any]:
+        if settings.task not in PROMPTED or self._random.random() < 0.4:
+            return {}
+        names = [self._random.choice([*(settings.prompts or PROMPTS)]).encode() for _ in range(rows)]
+        if self._random.random() < 0.1:
+            names[-1] = self._random.choice([b"unknown", b"\xff", "é".encode() * 70, b"x" * 61])
+        texts = [self.text(self._random.choice([5, 30, 3000])) for _ in range(rows)]
+        given = {"prompt_name": strings(*names), "prompt": strings(*texts)}
+        kept = self._random.choice([["prompt_name"], ["prompt_name"], ["prompt"], ["prompt"], [*given]])
+        return {name: given[name] for name in kept}
+
+    def texts(self, settings: Settings, rows: int, limit: int) -> dict[str, Any]:
         texts = strings(*(self.text(100_000) for _ in range(rows)))
         if settings.task == "text-ranking":
             queries = [self.text(self._random.choice([30, limit + 9])) for _ in range(rows)]
@@ -193,6 +213,10 @@ def test_what_is_too_large_is_refused_before_any_row(both: Any) -> None:
         ({"hypothesis_template": "no place"}, "no place"),
         ({"hypothesis_template": "{} {0}"}, "braces"),
         ({"hypothesis_template": "{{}} {}"}, "braces"),
+        ({"prompts": ["a"]}, "prompts"),
+        ({"prompts": {"a": 1}}, "prompts"),
+        ({"default_prompt": None}, "default_prompt"),
+        ({"pools_prompt": 1}, "pools_prompt"),
     ],
 )
 def test_settings_that_it_does_not_know_are_refused(
@@ -210,13 +234,31 @@ def test_settings_that_it_does_not_know_are_refused(
 PARAMETERS: tuple[tuple[str, Any], ...] = (
     *(("top_k", value) for value in (1, 3, 0, -(2**63), 2**40, True, "1", 1.0)),
     *itertools.product(("multi_label", "raw_scores"), (True, False, 1, "true")),
+    *(("dimensions", value) for value in (3, 0, 2**40, False, "3")),
+    *itertools.product(("prompt", "prompt_name"), ("é", "", 1)),
     *(("topk", 1), ("é" * 61, "x"), ("漢" * 60, "x"), ("priority", "high"), ("triton_enable", 1), ("top", 0.5)),
 )
 
 
 PAIRS = tuple(itertools.permutations(PARAMETERS[::3], 2))
-DTYPES = {"top_k": np.int32, "multi_label": bool, "raw_scores": bool}
-TENSORS: tuple[dict[str, Any], ...] = ({}, {"top_k": 3}, {"top_k": 0}, {"multi_label": True}, {"raw_scores": False})
+DTYPES: dict[str, Any] = {
+    "top_k": np.int32,
+    "multi_label": bool,
+    "raw_scores": bool,
+    "dimensions": np.int32,
+    "prompt_name": np.object_,
+    "prompt": np.object_,
+}
+TENSORS: tuple[dict[str, Any], ...] = (
+    {},
+    {"top_k": 3},
+    {"top_k": 0},
+    {"multi_label": True},
+    {"raw_scores": False},
+    {"dimensions": 3},
+    {"dimensions": -1},
+    {"prompt": "é".encode()},
+)
 
 
 @pytest.fixture(scope="module")
@@ -227,21 +269,24 @@ def step() -> Iterator[Any]:
         yield importlib.import_module("hfx.python_backends.tokenize").TritonPythonModel
 
 
-def settled(step: Any, encoder: Encoder, given: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+def settled(
+    step: Any, encoder: Encoder, given: dict[str, Any], parameters: dict[str, Any], options: Iterable[str]
+) -> dict[str, Any]:
     """The settings that the Python step takes from a request."""
     model, arrays = step(), dict(given)
     model.encoder = encoder
-    options = tasks.TASKS[encoder.settings.task].options
-    model.settings = {name: DTYPES[name] for name in options.keys() & DTYPES.keys()}  # others have Python steps
+    model.settings = {name: DTYPES[name] for name in options}
     model._check(arrays)
     model._add_parameters(SimpleNamespace(parameters=lambda: json.dumps(parameters)), arrays)
     return {name: arrays[name] for name in model.settings if name in arrays}
 
 
-def settled_natively(native: NativeRows, given: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    native.begin(given, parameters)
+def settled_natively(
+    native: NativeRows, given: dict[str, Any], parameters: dict[str, Any], options: Iterable[str]
+) -> dict[str, Any]:
+    native.begin(given, parameters, options)
     native.settle()
-    found = {name: native.content(name, dtype).reshape(-1, 1) for name, dtype in DTYPES.items()}
+    found = {name: native.values(name, DTYPES[name]) for name in options}
     return {name: array for name, array in found.items() if array.size}
 
 
@@ -249,15 +294,17 @@ def settled_natively(native: NativeRows, given: dict[str, Any], parameters: dict
 def test_settings_of_a_request_are_those_of_the_python_step(task: str, both: Any, step: Any) -> None:
     encoder, native = both(Settings(task, 40, (40,)))
     texts: dict[str, Any] = {name: strings("a", "b") for name in encoder.fields}
-    refused = set()
+    refused, options = set(), [name for name in tasks.TASKS[task].options if name in DTYPES]
+    fewer = [name for name in options if name != "prompt"]
     for tensor, some in itertools.product(TENSORS, [(), *itertools.combinations(PARAMETERS, 1), *PAIRS]):
         given = {name: np.full((2, 1), value, DTYPES[name]) for name, value in tensor.items()}
-        if not given.keys() <= tasks.TASKS[task].options.keys():
-            continue
-        given = texts | given
-        expected = outcome(lambda: settled(step, encoder, given, dict(some)))  # noqa: B023
-        assert outcome(lambda: settled_natively(native, given, dict(some))) == expected  # noqa: B023
-        refused |= {expected} if isinstance(expected, str) else set()
+        for known in (options, fewer):
+            if not given.keys() <= set(known):
+                continue
+            arguments = texts | given, dict(some), known
+            expected = outcome(lambda: settled(step, encoder, *arguments))  # noqa: B023
+            assert outcome(lambda: settled_natively(native, *arguments)) == expected  # noqa: B023
+            refused |= {expected} if isinstance(expected, str) else set()
     assert len(refused) > 5
 
 
@@ -266,8 +313,8 @@ def test_a_request_without_its_texts_is_refused(task: str, both: Any, step: Any)
     encoder, native = both(Settings(task, 40, (40,)))
     for some in itertools.combinations(encoder.fields, len(encoder.fields) - 1):
         given: dict[str, Any] = {name: strings("a") for name in some} or {"top_k": np.ones((1, 1), np.int32)}
-        expected = outcome(lambda: settled(step, encoder, given, {}))  # noqa: B023
+        expected = outcome(lambda: settled(step, encoder, given, {}, DTYPES))  # noqa: B023
         if (
             expected != "candidate_labels is missing"
         ):  # which C++ doesn't tell from no labels, as Triton refuses it first
-            assert outcome(lambda: settled_natively(native, given, {})) == expected  # noqa: B023
+            assert outcome(lambda: settled_natively(native, given, {}, DTYPES)) == expected  # noqa: B023

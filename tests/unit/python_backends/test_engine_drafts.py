@@ -21,7 +21,7 @@ from hfx.python_backends.engine.plan import Limits, Run
 from hfx.python_backends.engine.request import Event, Request, Settings, Step
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from hfx.python_backends.errors import StepFailed
-from tests.rigs import tiny_generators
+from tests.rigs import forms, tiny_generators
 from tests.rigs.engine_rig import accept, finish, make_core, open_engine, plans_of, random_request
 from tests.rigs.processors import HAS_NATIVE
 
@@ -29,6 +29,7 @@ native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not bui
 FAMILIES = {
     "gpt2": {"n_positions": 256, "bos_token_id": 0, "eos_token_id": 1},
     "llama": {"max_position_embeddings": 256},
+    "mistral": {"max_position_embeddings": 256},
     "bart": {"max_position_embeddings": 256},
     "t5-gated": {"num_layers": 2, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
@@ -42,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "penalties": {"frequency_penalty": 0.02, "presence_penalty": -0.1, "logit_bias": {40: 0.5}},
     "edited at times": {"no_repeat_ngram_size": 6},  # the argmax is enough until a sequence repeats itself
     "forced": {"forced_eos_id": 5, "forced_bos_id": 9},
+    "a form": {"new_matcher": forms.some_ids(120, (3,)), "eos_ids": (3,)},
     "sampled": {"do_sample": True, "top_k": 3, "temperature": 0.3, "seed": 4},
     "sampled from all": {"do_sample": True, "top_k": 0, "top_p": 0.9, "temperature": 0.2, "seed": 5, "log_probs": True},
 }

@@ -99,9 +99,9 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"num_beams": 3, "num_return_sequences": 2, "log_probs": True},
     {"repetition_penalty": 1.5, "log_probs": True, "top_log_probs": 3},
 )
+native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators don't run here")
 WAYS = [
-    pytest.param("gpt2", NATIVE, marks=pytest.mark.skipif(not HAS_NATIVE, reason="native operators don't run here")),
-    pytest.param("llama", NATIVE, marks=pytest.mark.skipif(not HAS_NATIVE, reason="native operators don't run here")),
+    *(pytest.param(name, NATIVE, marks=native) for name in ("gpt2", "llama", "mistral", "gemma")),
     ("gpt2", ONNXRUNTIME),
 ]
 

@@ -50,6 +50,7 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("stop_sequences", "stop", "lists of token ids"),
     ("stop_sequences", (("a",),), "token ids"),
     ("log_probs", 3, "true or false"),
+    ("new_matcher", "[a-z]+", "what makes a Matcher"),
     ("top_log_probs", 21, "a whole number from 0 to 20"),
 )
 

@@ -75,7 +75,8 @@ def test_every_field_can_be_set() -> None:
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
     tokens = {"logprobs": 3, "add_special_tokens": False}
     languages = {"source_lang": "fr", "target_lang": "de"}
-    assert {*values, *sampling, *texts, *tokens, *languages} == {*SETTINGS}
+    forms = {"json_schema": '{"type": "object"}', "regex": "[a-z]+", "choices": ("yes", "no")}
+    assert {*values, *sampling, *texts, *tokens, *languages, *forms} == {*SETTINGS}
     beams, sampled = chosen(values), chosen(sampling)
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling
@@ -83,6 +84,7 @@ def test_every_field_can_be_set() -> None:
     assert (choices.returns_tokens, choices.log_probs, choices.top_log_probs) == (True, True, 3)
     choices = chosen(texts, max_source=32)
     assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
+    assert {name: getattr(chosen({name: value}), name) for name, value in forms.items()} == forms
     translator = {"ids": {"fr": 5, "de": 6}, "source_index": 0, "target": "forced_bos_token_id"}
     choices = chosen(languages, max_source=32, languages=translator)
     assert (choices.source_id, choices.forced_bos_id) == (5, 6)

@@ -34,7 +34,7 @@ def create(
     set_default: Annotated[bool, Option("--set-default", help="Make it the endpoint's default.")] = False,
     repository: Annotated[Path, Option(help="Where models that azureml:NAME@latest names are published.")] = MODELS,
 ) -> None:
-    """Create a deployment, or write it anew, with a copy of its code as it is now.
+    """Create or replace a deployment, with a copy of its present code.
 
     Examples:
       hfx batch azure deployment create --file deployment.yml

@@ -93,7 +93,7 @@ COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "u
 
 @grouped
 def create(ctx: typer.Context, name: Named, place: InWorkspace, file: File = None, set_: Set = None) -> None:
-    """Create an endpoint, or write it anew: from a file, or with a name.
+    """Create or replace an endpoint, from a file or with a name.
 
     Examples:
       hfx batch azure endpoint create reviews

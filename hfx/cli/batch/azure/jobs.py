@@ -42,12 +42,12 @@ def invoke(
     place: InWorkspace,
     options: SettingOptions,
     deployment_name: Annotated[
-        str | None, Option("--deployment-name", "-d", help="The deployment; without it the endpoint's default.")
+        str | None, Option("--deployment-name", "-d", help="The deployment. Default: the endpoint's default.")
     ] = None,
     inputs: Annotated[list[str] | None, Option("--input", help="A file or folder; may be repeated.")] = None,
     output_path: Annotated[Path | None, Option(help="The folder of the output, which must not exist.")] = None,
     set_: Set = None,
-    job_name: Annotated[str | None, Option(help="The job's name; without it a new one.")] = None,
+    job_name: Annotated[str | None, Option(help="The job's name. Default: a new one.")] = None,
     wait: Annotated[bool, Option("--wait", help="Print the log until the job ends; the exit code is its.")] = False,
 ) -> None:
     """Start a job of an endpoint and print its name; the job goes on in the background.

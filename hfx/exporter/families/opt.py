@@ -1,0 +1,103 @@
+"""OPT: a decoder with learned positions, norms before or behind its parts, and maybe narrower embeddings (OPT-350m).
+
+Names and formulas are those of transformers' OPTForCausalLM.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from hfx.exporter.families.family import Config, Family
+from hfx.exporter.graph.blocks import (
+    Attention,
+    Embedding,
+    FeedForward,
+    Head,
+    Layer,
+    Linear,
+    Net,
+    Norm,
+    Stack,
+    constant,
+    side_by_side,
+)
+from hfx.exporter.tensors import CheckpointTensors
+
+EPSILON = 1e-5  # torch's default; the config has no field for it
+FIRST_POSITION = 2  # row of the table
+IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)decoder\.version$")  # the tied head, and what fairseq left
+
+
+def read(config: Config, tensors: CheckpointTensors) -> Net:
+    """An OPT checkpoint as blocks."""
+    pre_norm = config.flag("do_layer_norm_before")
+    if pre_norm:
+        config.refuse("_remove_final_layer_norm", False)
+    root = tensors.prefix("model.") + "decoder."
+    reader = _Reader(config, tensors)
+    vocabulary, positions = config.size("vocab_size"), config.size("max_position_embeddings")
+    tied = config.tied_head(tensors, "lm_head.weight", root + "embed_tokens.weight")
+    table = tensors.first(root + "embed_tokens.weight", *(["lm_head.weight"] if tied else []))
+    places = tensors.parameter(root + "embed_positions.weight", positions + FIRST_POSITION, reader.hidden)
+    width = config.size("word_embed_proj_dim")
+    project_in = project_out = None
+    if width != reader.hidden:
+        project_in = tensors.linear(root + "project_in", width, reader.hidden, bias=False)
+        project_out = tensors.linear(root + "project_out", reader.hidden, width, bias=False)
+    embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, width), projection=project_in)
+    stack = Stack(
+        embedding=embedding,
+        positions=places.rows(FIRST_POSITION, positions + FIRST_POSITION),
+        bias=None,
+        embedding_norm=None,
+        layers=tuple(reader.layer(f"{root}layers.{index}.") for index in range(config.layers("num_hidden_layers"))),
+        pre_norm=pre_norm,
+        final_norm=reader.norm(root + "final_layer_norm") if pre_norm else None,
+    )
+    weight = embedding.table if tied else tensors.parameter("lm_head.weight", vocabulary, width)
+    head = Head(Linear("lm_head", weight), embedding if tied else None, projection=project_out)
+    tensors.check(IGNORED)
+    return Net("opt", "decoder", None, stack, head, vocabulary, positions, None)
+
+
+class _Reader:
+    """Layers of one checkpoint."""
+
+    def __init__(self, config: Config, tensors: CheckpointTensors) -> None:
+        self.config, self.tensors = config, tensors
+        self.hidden, self.inner = config.size("hidden_size"), config.size("ffn_dim")
+        self.heads = config.size("num_attention_heads")
+        self.head_dim = config.head_dim("hidden_size", "num_attention_heads")
+        self.bias, self.learned = config.flag("enable_bias"), config.flag("layer_norm_elementwise_affine")
+
+    def layer(self, name: str) -> Layer:
+        parts = [self.linear(f"{name}self_attn.{part}_proj", self.hidden, self.hidden) for part in "qkv"]
+        attention = Attention(
+            qkv=side_by_side(name + "self_attn.qkv", parts),
+            out=self.linear(name + "self_attn.out_proj", self.hidden, self.hidden),
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.head_dim,
+            scale=self.head_dim**-0.5,
+        )
+        feed_forward = FeedForward(
+            up=self.linear(name + "fc1", self.hidden, self.inner),
+            down=self.linear(name + "fc2", self.inner, self.hidden),
+            activation=self.config.activation("activation_function"),
+        )
+        norms = self.norm(name + "self_attn_layer_norm"), self.norm(name + "final_layer_norm")
+        return Layer(attention, None, feed_forward, norms)
+
+    def linear(self, name: str, inputs: int, outputs: int) -> Linear:
+        return self.tensors.linear(name, inputs, outputs, self.bias)
+
+    def norm(self, name: str) -> Norm:
+        if not self.learned:
+            return Norm(name, "layer", constant(name + ".weight", np.ones(self.hidden, np.float32)), None, EPSILON)
+        weight, bias = (self.tensors.parameter(f"{name}.{part}", self.hidden) for part in ("weight", "bias"))
+        return Norm(name, "layer", weight, bias, EPSILON)
+
+
+FAMILY = Family("opt", "decoder", ("opt",), ("OPTForCausalLM", "OPTModel"), read)

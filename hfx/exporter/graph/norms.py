@@ -1,0 +1,47 @@
+"""Norms of a graph: spelled out, fused with an addition, or as operators of hfx/native."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hfx.exporter.graph import operators
+from hfx.exporter.graph.blocks import Norm
+from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
+
+
+def norm(writer: GraphWriter, x: Value, block: Norm, dtype: FloatType) -> Value:
+    """`block` of x [tokens, hidden], which is `dtype`."""
+    if writer.native:
+        return _native_norm(writer, x, block)
+    if block.kind == "layer":
+        return writer.node(
+            "LayerNormalization", [x, *_parameters(writer, block, dtype)], axis=-1, epsilon=block.epsilon
+        )
+    # Spelled out: onnxruntime fuses it, and its own operator for it stands in ONNX's domain, where checkers refuse it.
+    square = writer.node("Pow", [x, writer.const(2.0, dtype)])
+    mean = writer.node("ReduceMean", [square, writer.const([-1], np.int64)], keepdims=1)
+    root = writer.node("Sqrt", [writer.node("Add", [mean, writer.const(block.epsilon, dtype)])])
+    return writer.node("Mul", [writer.node("Div", [x, root]), *_parameters(writer, block, dtype)])
+
+
+def _native_norm(writer: GraphWriter, x: Value, block: Norm) -> Value:
+    parameters = _parameters(writer, block, np.float32)
+    if block.kind == "layer" and block.bias is None:
+        parameters.append(writer.zeros(block.weight.shape[0]))
+    op = writer.defined("LayerNorm" if block.kind == "layer" else "RmsNorm", operators.function)
+    return writer.node(op, [x, *parameters], operators.DOMAIN, epsilon=block.epsilon)
+
+
+def skip_norm(writer: GraphWriter, x: Value, residual: Value, block: Norm, dtype: FloatType) -> tuple[Value, Value]:
+    """(`block` of the sum, the sum) of x + residual, which are `dtype`."""
+    if dtype is np.float32 or block.kind == "rms":
+        total = writer.node("Add", [x, residual])
+        return norm(writer, total, block, dtype), total
+    normed, total = writer.unique("normed"), writer.unique("sum")
+    inputs = [x, residual, *_parameters(writer, block, dtype)]
+    writer.nodes("SkipLayerNormalization", inputs, [normed, "", "", total], CONTRIB, epsilon=block.epsilon)
+    return normed, total
+
+
+def _parameters(writer: GraphWriter, block: Norm, dtype: FloatType) -> list[Value]:
+    return [writer.vector(parameter, dtype) for parameter in (block.weight, block.bias) if parameter is not None]

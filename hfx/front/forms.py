@@ -1,0 +1,117 @@
+"""Forms of answers as other servers' APIs ask for them: each as a setting, json_schema, regex or choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hfx.front.refusals import Refusal, dumped
+from hfx.front.schemas import OBJECT, TEXT, Schema, array, body, either
+from hfx.metadata import shown
+
+ANY_OBJECT = {"type": "object"}  # what OpenAI calls JSON mode
+
+Form = dict[str, Any]
+
+
+def openai_form(fields: Mapping[str, Any]) -> Form:
+    """The form that a request to OpenAI's API asks for, also in vLLM's words; empty where it asks for none.
+
+    Raises Refusal (400) for a form that can't be had, and for two of them.
+    """
+    read = {name: reader(name, fields[name]) for name, reader in OPENAI.items() if fields.get(name) is not None}
+    asked = {name: form for name, form in read.items() if form}
+    if len(asked) > 1:
+        names = " and ".join(asked)
+        raise Refusal(400, f"{names} are two forms of an answer. Send one.", param=[*asked][1])
+    return next(iter(asked.values()), {})
+
+
+def huggingface_form(grammar: Any) -> Form:
+    """The form that `grammar` of text-generation-inference asks for. Raises Refusal (400)."""
+    name = "grammar"
+    if grammar is None:
+        return {}
+    kind, value = _member(name, grammar, "type"), _member(name, grammar, "value")
+    if kind == "json":
+        return {"json_schema": _schema(name, value)}
+    if kind == "json_schema":
+        return {"json_schema": _schema(name, _member(name, value, "schema"))}
+    if kind == "regex":
+        return {"regex": value}
+    raise Refusal(400, f"grammar has the type {shown(kind)}. Send json, json_schema or regex.", param=name)
+
+
+def _response_format(name: str, value: Any) -> Form:
+    kind = _member(name, value, "type")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_schema": _schema(name, ANY_OBJECT)}
+    if kind == "json_schema":
+        return {"json_schema": _schema(name, _member(name, _member(name, value, "json_schema"), "schema"))}
+    raise Refusal(400, f"{name} has the type {shown(kind)}. Send text, json_object or json_schema.", param=name)
+
+
+def _structured_outputs(name: str, value: Any) -> Form:
+    """vLLM's object of one form."""
+    if not isinstance(value, dict):
+        raise Refusal(400, f"{name} is {shown(value)}. Send an object.", param=name)
+    given = {kind: each for kind, each in value.items() if each is not None and each is not False}
+    unknown = next((kind for kind in given if kind not in VLLM), None)
+    if unknown is not None or len(given) != 1:
+        what = "several forms" if unknown is None and given else shown(unknown) if given else "no form"
+        raise Refusal(400, f"{name} has {what}. Send one of {', '.join(VLLM)}.", param=name)
+    ((kind, form),) = given.items()
+    return VLLM[kind](name, form)
+
+
+def _json(name: str, value: Any) -> Form:
+    return {"json_schema": _schema(name, value)}
+
+
+def _any_object(name: str, value: Any) -> Form:
+    return {"json_schema": _schema(name, ANY_OBJECT)}
+
+
+def _regex(name: str, value: Any) -> Form:
+    return {"regex": value}
+
+
+def _choices(name: str, value: Any) -> Form:
+    return {"choices": value}
+
+
+def _schema(name: str, value: Any) -> str:
+    """A schema, which some clients send as text, as JSON text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict | bool):
+        raise Refusal(400, f"The schema in {name} is {shown(value)}. Send an object.", param=name)
+    return dumped(value).decode()
+
+
+def _member(name: str, value: Any, key: str) -> Any:
+    if not isinstance(value, dict) or key not in value:
+        raise Refusal(400, f"{name} has {shown(value)} where an object with {key} belongs. Send one.", param=name)
+    return value[key]
+
+
+Reader = Callable[[str, Any], Form]
+VLLM: Mapping[str, Reader] = {"json": _json, "regex": _regex, "choice": _choices, "json_object": _any_object}
+OPENAI: Mapping[str, Reader] = {
+    "response_format": _response_format,
+    "structured_outputs": _structured_outputs,
+    "guided_json": _json,
+    "guided_regex": _regex,
+    "guided_choice": _choices,
+}
+SCHEMA = either(OBJECT, TEXT)
+OPENAI_SCHEMAS: Mapping[str, Schema] = {
+    "response_format": body("type", type=TEXT, json_schema=body("schema", name=TEXT, schema=OBJECT)),
+    "structured_outputs": body("", json=SCHEMA, regex=TEXT, choice=array(TEXT)),
+    "guided_json": SCHEMA,
+    "guided_regex": TEXT,
+    "guided_choice": array(TEXT),
+}
+GRAMMAR = body("type value", type=TEXT, value=SCHEMA)

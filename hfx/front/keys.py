@@ -1,0 +1,202 @@
+"""The file of API keys, read again when it changes, and what the callers of each label may use."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hfx.errors import UsageError
+from hfx.front.file_changes import FileChanges
+from hfx.front.refusals import Refusal
+
+SHORTEST = 16  # characters of an API key: fewer can be guessed
+COMMENT = "#"
+LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+KEY = re.compile(rf"[!-~]{{{SHORTEST},}}")  # as headers carry it
+RATE = re.compile(r"\d{1,12}(\.\d{1,6})?")
+LARGEST = 1 << 20  # bytes of the file
+DIGITS_SHOWN = 8  # of the digest of a key without a label
+MINUTE = 60.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How much the callers of a label may use, all together; without a bound where nothing is said."""
+
+    requests_per_second: float = math.inf
+    tokens_per_minute: float = math.inf
+
+
+class Budget:
+    """Units of which `rate` come back each second, up to `most`; more than there are may be taken at once."""
+
+    def __init__(self, rate: float, most: float) -> None:
+        self._rate, self._most = rate, most
+        self._left, self._since = most, 0.0
+
+    def wait(self, now: float, units: float) -> float:
+        """The seconds until there are `units`; 0: there are."""
+        self._left = min(self._most, self._left + (now - self._since) * self._rate)
+        self._since = now
+        return max(0.0, (units - self._left) / self._rate)
+
+    def take(self, units: float) -> None:
+        """Use `units`."""
+        self._left -= units
+
+
+@dataclass
+class Caller:
+    """Those with the keys of one label: what they may use, and what is left of it."""
+
+    label: str
+    rates: Rates = Rates()
+    requests: Budget | None = field(init=False, default=None)
+    tokens: Budget | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if (rate := self.rates.requests_per_second) < math.inf:
+            self.requests = Budget(rate, max(1.0, rate))
+        if (rate := self.rates.tokens_per_minute) < math.inf:
+            self.tokens = Budget(rate / MINUTE, rate)
+
+    def admit(self, now: float, has_counts: bool) -> None:
+        """Count a request that begins at `now` (seconds of any clock). Raises Refusal.
+
+        429 where the requests of this second or the tokens of this minute are used up; 403 where tokens are bounded and
+        the answer does not say how many it has (`has_counts`).
+        """
+        if self.tokens is not None:
+            if not has_counts:
+                fix = "Send it to a path whose answers state their tokens, such as /v1/completions."
+                raise Refusal(403, f"The tokens of {self.label} are bounded, and this path does not count them. {fix}")
+            self._refuse("tokens a minute", self.rates.tokens_per_minute, self.tokens.wait(now, 1))
+        if self.requests is not None:
+            self._refuse("requests a second", self.rates.requests_per_second, self.requests.wait(now, 1))
+            self.requests.take(1)
+
+    def _refuse(self, name: str, rate: float, seconds: float) -> None:
+        if seconds:
+            again = [(b"retry-after", b"%d" % math.ceil(seconds))]
+            raise Refusal(429, f"{self.label} has used its {rate:g} {name}. Try again later.", again, reason="RATE")
+
+    def spend(self, tokens: int) -> None:
+        """Count the tokens of an answer: of a request that was admitted, however many they are."""
+        if self.tokens is not None:
+            self.tokens.take(tokens)
+
+
+ANYONE = Caller("")
+
+
+def read_keys(path: str) -> dict[bytes, Caller]:
+    """The digests of the keys in the file at `path`, and whose they are.
+
+    A line is KEY or LABEL:KEY, behind which requests_per_second=N and tokens_per_minute=N may be; empty lines and those
+    that begin with # are none. Raises UsageError for anything else.
+    """
+    callers: dict[str, Caller] = {}
+    keys: dict[bytes, Caller] = {}
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith(COMMENT):
+            continue
+        label, key, rates = _parsed(line, f"Line {number} of {path}")
+        digest = _digest(key.encode())
+        label = label or f"key-{digest.hex()[:DIGITS_SHOWN]}"
+        caller = callers.setdefault(label, Caller(label, rates))
+        if caller.rates != rates:
+            raise UsageError(
+                f"Line {number} of {path} bounds {label!r} in another way than a line before it.",
+                "Give all keys of a label the same bounds.",
+            )
+        keys[digest] = caller
+    if not keys:
+        raise UsageError(f"{path} holds no API key.", "Write one into each line.")
+    return keys
+
+
+def _read(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise OSError(f"it is larger than {LARGEST} bytes")
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        fix = f"Give a text file that this program's user ({os.getuid()}) can read."
+        raise UsageError(f"The file of API keys can't be read: {error}.", fix) from None
+
+
+def _parsed(line: str, where: str) -> tuple[str, str, Rates]:
+    named, *rates = line.split()
+    label, colon, key = named.partition(":")
+    if not (colon and LABEL.fullmatch(label)):
+        label, key = "", named
+    if not KEY.fullmatch(key):
+        raise UsageError(
+            f"{where} is no API key: it is shorter than {SHORTEST} characters, or has others.",
+            f"Write KEY or LABEL:KEY, with a key of {SHORTEST} or more letters, digits and signs without spaces, "
+            "as `openssl rand -hex 24` makes it.",
+        )
+    return label, key, Rates(**dict(_rate(part, where) for part in rates))
+
+
+def _rate(text: str, where: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    if name not in Rates.__dataclass_fields__ or not RATE.fullmatch(value) or not float(value):
+        names = " and ".join(f"{each}=N" for each in Rates.__dataclass_fields__)
+        raise UsageError(f"{where} has {text[:40]!r} behind its key.", f"Only {names} may be there, with N above 0.")
+    return name, float(value)
+
+
+class ApiKeys:
+    """The keys of the file at `path`, of which a request has one; an empty path: every request is answered."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._keys = read_keys(path) if path else {}
+        self._changes = FileChanges([path] if path else [])
+
+    def check(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Whose key a request has. Raises Refusal (401) for one without a known key."""
+        if not self._keys:
+            return ANYONE
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        digest, caller = _digest(given.strip()), None
+        for known, each in self._keys.items():  # all of them: the time tells nothing
+            if hmac.compare_digest(digest, known):
+                caller = each
+        if scheme.lower() != b"bearer" or caller is None:
+            message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
+            raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
+        return caller
+
+    def reload(self) -> str:
+        """Read the file again where it has changed; what to tell the operator then, else an empty string.
+
+        Labels with the same bounds keep what is left of them. A file that can't be used changes nothing.
+        """
+        if not self._path or not self._changes.settled():
+            return ""
+        try:
+            keys = read_keys(self._path)
+        except UsageError as error:
+            return f"The API keys stay as they were. {error.message} {error.fix}"
+        before = {caller.label: caller for caller in self._keys.values()}
+        self._keys = {digest: _kept(caller, before.get(caller.label)) for digest, caller in keys.items()}
+        return f"{self._path} has {len(keys)} API keys now."
+
+
+def _kept(caller: Caller, before: Caller | None) -> Caller:
+    return before if before is not None and before.rates == caller.rates else caller
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,154 @@
+"""What the front counts, in Prometheus's text format behind Triton's own metrics.
+
+A request adds to a few dicts; all else is done when /metrics is read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from hfx.front.response import Response
+
+OTHER = "other"  # a path that is none of the front's
+MOST_MODELS = 1000  # names that are labels: those that were answered once
+# Seconds; a sum and these are a histogram.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class _Times:
+    """The times of a route: how many are up to each bound of BUCKETS, and their sum."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The bounds, as text, and how many times are up to them."""
+        return [*zip((*map(str, BUCKETS), "+Inf"), map(float, accumulate(self.counts)), strict=True)]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Samples of one name, by the values of their `labels`."""
+
+    name: str
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+RESTARTS = Family(
+    "hfx_restarts_total",
+    CounterMetricFamily,
+    "Models, HTTP fronts and servers that were started again, attempts included",
+)
+STARTED = Family("hfx_start_time_seconds", GaugeMetricFamily, "When `hfx serve` was started, in seconds since 1970")
+REQUESTS = Family(
+    "hfx_http_requests_total",
+    CounterMetricFamily,
+    "Requests over HTTP; the status is 0 where the client left before its answer",
+    ("route", "model", "status"),
+)
+REFUSALS = Family("hfx_http_refusals_total", CounterMetricFamily, "Requests refused, by whose key", ("reason", "key"))
+ENDED = Family(
+    "hfx_http_connections_ended_total",
+    CounterMetricFamily,
+    "Connections that the front has ended: idle, slow, unread, replaced by another one, or refused",
+    ("reason",),
+)
+RECEIVED = Family("hfx_http_request_bytes_total", CounterMetricFamily, "Bytes of requests' bodies, decompressed")
+SENT = Family("hfx_http_response_bytes_total", CounterMetricFamily, "Bytes of answers' bodies")
+IN_PROGRESS = Family("hfx_http_requests_in_progress", GaugeMetricFamily, "Requests whose bodies are complete")
+CONNECTIONS = Family("hfx_http_connections", GaugeMetricFamily, "Connections of clients")
+FIRST_BYTE = Family(
+    "hfx_http_first_byte_seconds",
+    HistogramMetricFamily,
+    "Seconds from a request's head to its answer's first byte",
+    ("route",),
+)
+FAMILIES = (RESTARTS, STARTED, REQUESTS, REFUSALS, ENDED, RECEIVED, SENT, IN_PROGRESS, CONNECTIONS, FIRST_BYTE)
+
+
+class Metrics(Collector):
+    """The counts of a front since it was started, `started` that of the whole server.
+
+    `ended` are connections by why the front has ended them; `restarts`, `in_progress` and `connections` are set before
+    they are read.
+    """
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self.restarts = self.connections = self.in_progress = 0
+        self.ended: Counter[str] = Counter()
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._refusals: Counter[tuple[str, ...]] = Counter()
+        self._received = self._sent = 0
+        self._first_byte: dict[str, _Times] = {}
+        self._models: set[str] = set()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def add(self, response: Response) -> None:
+        """Count a request that has ended."""
+        status, route = response.logged_status, response.route or OTHER
+        if 200 <= status < 300 and len(self._models) < MOST_MODELS:
+            self._models.add(response.model)
+        model = response.model if response.model in self._models else ""
+        self._requests[route, model, str(status)] += 1
+        self._received += response.received
+        self._sent += response.bytes
+        if response.refusal:
+            self._refusals[response.refusal, response.caller.label] += 1
+        if response.first_byte is not None:
+            self._first_byte.setdefault(route, _Times()).add(response.first_byte)
+
+    def refused(self, status: int) -> None:
+        """Count a request that was refused before it was complete."""
+        self._refusals[reason_of(status), ""] += 1
+
+    def text(self) -> bytes:
+        """All of it."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """The families with their samples, as prometheus_client asks for them."""
+        samples: dict[Family, Mapping[tuple[str, ...], Any]] = {
+            RESTARTS: {(): self.restarts},
+            STARTED: {(): self._started},
+            REQUESTS: self._requests,
+            REFUSALS: self._refusals,
+            ENDED: {(reason,): count for reason, count in self.ended.items()},
+            RECEIVED: {(): self._received},
+            SENT: {(): self._sent},
+            IN_PROGRESS: {(): self.in_progress},
+            CONNECTIONS: {(): self.connections},
+        }
+        for family, values in samples.items():
+            made: Any = family.kind(family.name, family.text, labels=family.labels)
+            for labels, value in values.items():
+                made.add_metric(labels, value)
+            yield made
+        times = HistogramMetricFamily(FIRST_BYTE.name, FIRST_BYTE.text, labels=FIRST_BYTE.labels)
+        for route, each in self._first_byte.items():
+            times.add_metric((route,), each.buckets(), each.sum)
+        yield times
+
+
+def reason_of(status: int) -> str:
+    """The name of a status, as `unauthorized` of 401."""
+    return HTTPStatus(status).name.lower()

@@ -1,0 +1,124 @@
+"""A span for each sampled request, sent to an OTLP collector by opentelemetry-sdk, whose OTEL_* variables apply.
+
+Triton traces what comes with a `traceparent`: the front sends one with sampled requests alone. Spans wait in a queue of
+the SDK's own thread, which drops them where the collector is gone or slow: no request waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hfx.front.refusals import Header
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from hfx.front.response import Response
+
+PARENT, STATE = b"traceparent", b"tracestate"
+NAMES = {PARENT, STATE}
+SERVICE = "hfx"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another
+FLUSH_SECONDS = 2.0
+EXPORT_SECONDS = 5.0  # that a collector may take for the spans of a moment
+
+
+class Tracer:
+    """Makes spans, and sends them to the collector at `endpoint`, such as http://127.0.0.1:4318.
+
+    OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG say which requests without a caller's trace are sampled; without
+    them all are.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        named = Resource({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
+        exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
+        provider = TracerProvider(resource=named, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._provider = provider
+        self._tracer = provider.get_tracer("hfx.front")
+        self._propagator = TraceContextTextMapPropagator()
+        self._kind = SpanKind.SERVER
+
+    def begin(self, headers: Mapping[bytes, bytes]) -> Trace:
+        """The span of a request with `headers`, a child of the caller's where they name one."""
+        carrier = {name.decode(): headers[name].decode("latin-1") for name in NAMES if name in headers}
+        span = self._tracer.start_span("HTTP", self._propagator.extract(carrier), self._kind)
+        return Trace(span, self._sent(span))
+
+    def flush(self) -> None:
+        """Send what waits, within FLUSH_SECONDS; called once no request is in progress."""
+        self._provider.force_flush(int(1000 * FLUSH_SECONDS))
+
+    def _sent(self, span: Span) -> Sequence[Header]:
+        from opentelemetry.trace import set_span_in_context
+
+        if not span.is_recording():
+            return ()
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, set_span_in_context(span))
+        return [(name.encode(), value.encode()) for name, value in carrier.items()]
+
+
+class Trace:
+    """The span of a request, and the `headers` by which Triton goes on with its trace: none where it is not sampled."""
+
+    def __init__(self, span: Span, headers: Sequence[Header]) -> None:
+        self.headers = headers
+        self._span = span
+
+    def end(self, scope: Mapping[str, Any], response: Response) -> None:
+        """Say what was answered; the span's end is now."""
+        from opentelemetry.trace import StatusCode
+
+        span = self._span
+        if not span.is_recording():
+            return
+        route = response.route or "other"
+        span.update_name(f"{scope['method']} {route}")
+        values = {
+            "http.request.method": scope["method"],
+            "http.route": route,
+            "http.response.status_code": response.logged_status,
+            "http.request.body.size": response.received,
+            "http.response.body.size": response.bytes,
+            "gen_ai.request.model": response.model,
+            "gen_ai.usage.input_tokens": response.input_tokens or None,
+            "gen_ai.usage.output_tokens": response.output_tokens or None,
+            "hfx.key": response.caller.label,
+            "hfx.request_id": response.request_id.decode(),
+            "hfx.first_byte_seconds": response.first_byte,
+            "error.type": response.refusal,
+        }
+        span.set_attributes({name: value for name, value in values.items() if value not in ("", None)})
+        if response.broken or response.status >= 500:
+            span.set_status(StatusCode.ERROR)
+        span.end()
+
+
+class Untraced:
+    """Without a collector: a caller's trace is for Triton to go on with."""
+
+    def begin(self, headers: Mapping[bytes, bytes]) -> Passed:
+        """What a request brings."""
+        return Passed([(name, headers[name]) for name in NAMES if name in headers])
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+class Passed:
+    """The `headers` of a caller's own trace."""
+
+    def __init__(self, headers: Sequence[Header]) -> None:
+        self.headers = headers
+
+    def end(self, scope: Mapping[str, Any], response: Response) -> None:
+        """Nothing is said of it."""

@@ -1,0 +1,37 @@
+"""Answers with a form: which tokens may come next, in the order of a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .processors import BANNED
+
+
+class Matcher(Protocol):
+    """The tokens of one sequence so far, as a form reads them. Forced tokens are not among them. For one thread."""
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next: quicker than a mask. False, too, where `mask` raises."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens [vocabulary] may come next. Raises StepFailed where that can't be computed."""
+
+    def take(self, token: int) -> None:
+        """Go on with `token`; behind an end token, or one that may not come, end tokens alone may."""
+
+    def copy(self) -> Matcher:
+        """One that goes on from here by itself."""
+
+
+# Makes the matcher of a sequence that begins.
+NewMatcher = Callable[[], Matcher]
+
+
+def forbid(scores: NDArray[np.float32], matchers: Sequence[Matcher]) -> None:
+    """Make the `scores` [rows, vocabulary] of tokens that may not come minus infinity, in place; a matcher a row."""
+    for row, matcher in zip(scores, matchers, strict=True):
+        np.copyto(row, BANNED, where=~matcher.mask())

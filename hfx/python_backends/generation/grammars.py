@@ -1,0 +1,288 @@
+"""Answers with a form: a JSON schema, a regular expression or a list of choices becomes a mask of tokens.
+
+Grammars are compiled and matched by llguidance. A grammar that a caller sends is compiled in a process of its own first
+(grammar_check.py): what takes too long or too much memory there, or kills it, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.constraint import NewMatcher
+from ..engine.generation_settings import STRUCTURE, Texts, of_scope
+from ..errors import InvalidRequest, QueueFull, StepFailed
+from .vocabulary import Vocabulary, read_vocabulary
+
+PACKAGE = "llguidance"
+INSTALL = "pip install 'llguidance>=1.9,<2'"
+CHECK = Path(__file__).with_name("grammar_check.py")
+LONGEST_CHECK = 5.0  # seconds, on a machine that is busy
+KEPT = 64  # compiled grammars, and refusals, of a model
+# Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
+# An object of n optional properties has 4 n items in a row.
+LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
+# Between the parts of JSON at most so much, as small models else write nothing but spaces.
+SPACES = r"[\x20\x0A\x0D\x09]{1,20}"
+# Any token may come whose bytes may come: llguidance would else force those of the tokenizer where bytes are certain.
+HEAD = '%llguidance {"no_forcing": true}'
+LONGEST_REASON = 300  # characters
+NO_TOKEN = "NoExtension"  # how llguidance's error begins where no token may come
+_PLACE, _LINES = re.compile(r"^at \d+\(\d+\): "), re.compile(r"\n *\d+ \| ")
+# A schema's own words for llguidance's options, which could allow what is no JSON.
+OPTIONS = "x-guidance"
+
+Form = tuple[str, Union[str, tuple[str, ...]]]  # the setting, and its value
+Compiled = Union[NewMatcher, InvalidRequest]
+
+
+class GrammarCompiler:
+    """Compiles the forms of a model's answers; for any thread. `special` tokens have no text."""
+
+    def __init__(self, tokenizer: Any, special: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._size = vocab_size
+        self._eos = tuple(eos_ids)
+        self._lock = threading.Lock()
+        self._opened: tuple[Any, Vocabulary] | None = None
+        self._compiled: OrderedDict[Form, Compiled] = OrderedDict()
+
+    def compile(self, texts: Texts) -> NewMatcher | None:
+        """What makes matchers of the form that is asked for; None where none is. Raises InvalidRequest, QueueFull."""
+        form = form_of(texts)
+        if form is None:
+            return None
+        with self._lock:
+            known = self._compiled.get(form)
+            if known is not None:
+                self._compiled.move_to_end(form)
+        if known is None:
+            known = self._keep(form, self._compile(form))
+        if isinstance(known, InvalidRequest):
+            raise _again(known)
+        return known
+
+    def _keep(self, form: Form, compiled: Compiled) -> Compiled:
+        with self._lock:
+            self._compiled[form] = compiled
+            while len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
+        return compiled
+
+    def _compile(self, form: Form) -> Compiled:
+        tokenizer, vocabulary = self._open(form)
+        try:
+            grammar = written(form, vocabulary.loses_space)
+            check(form, grammar)
+            return self._matcher(form, grammar, tokenizer)
+        except InvalidRequest as refusal:
+            return refusal
+
+    def _matcher(self, form: Form, grammar: str, tokenizer: Any) -> NewMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
+        if first.is_error():
+            raise _refused(form, first.get_error())
+        begin = TokenMatcher(first, self._size, self._eos)
+        try:
+            begin.mask()
+        except StepFailed as error:
+            raise _refused(form, error.message) from None
+        return begin.copy
+
+    def _open(self, form: Form) -> tuple[Any, Vocabulary]:
+        """The vocabulary as llguidance wants it. Raises InvalidRequest where this model has none."""
+        name, value = form
+        if not self._eos:
+            raise InvalidRequest(name, value, "nothing, as this model has no token that ends an answer")
+        with self._lock:
+            if self._opened is None:
+                _check_installed(name, value)
+                vocabulary = read_vocabulary(self._tokenizer, self._special, self._size)
+                if vocabulary is None:
+                    raise InvalidRequest(name, value, "nothing, as this model's tokenizer joins tokens by rules")
+                self._opened = _opened(vocabulary, self._eos), vocabulary
+            return self._opened
+
+
+class TokenMatcher:
+    """A Matcher around llguidance's."""
+
+    def __init__(self, matcher: Any, size: int, eos: tuple[int, ...], over: bool = False) -> None:
+        self._matcher = matcher
+        self._size = size
+        self._eos = eos
+        self._over = over
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next."""
+        if token in self._eos:
+            return self._over or bool(self._matcher.is_accepting())
+        return not self._over and bool(self._matcher.validate_tokens([token]) == 1)
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens may come next."""
+        if self._over:
+            bits = np.zeros(self._size, np.bool_)
+            bits[list(self._eos)] = True
+            return bits
+        packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise StepFailed(_short(self._matcher.get_error()), "Send a simpler schema or regular expression")
+        bits = np.unpackbits(packed, count=self._size, bitorder="little").view(np.bool_)
+        bits[list(self._eos)] = self._matcher.is_accepting()
+        return bits
+
+    def take(self, token: int) -> None:
+        """Go on with `token`."""
+        self._over = self._over or token in self._eos or not self._matcher.consume_token(token)
+
+    def copy(self) -> TokenMatcher:
+        """One that goes on from here by itself."""
+        return TokenMatcher(self._matcher.deep_copy(), self._size, self._eos, self._over)
+
+
+def form_of(texts: Texts) -> Form | None:
+    """The form that is asked for, if there is one."""
+    return next(((name, value) for name in of_scope(STRUCTURE) if (value := getattr(texts, name))), None)
+
+
+def written(form: Form, loses_space: bool) -> Any:
+    """The grammar of a form in llguidance's words. Raises InvalidRequest."""
+    from llguidance import LLMatcher
+
+    name, value = form
+    if name == "json_schema":
+        assert isinstance(value, str)
+        rule = f"%json {json.dumps(_schema(name, value))}"
+    else:
+        regex = value if isinstance(value, str) else "|".join(map(_escaped, value))
+        lark = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"][0]["lark_grammar"]
+        rule = lark.removeprefix("start: ")
+    start = f'start: " " form\nform: {rule}' if loses_space else f"start: {rule}"
+    return LLMatcher.grammar_from_lark(f"{HEAD}\n{start}")
+
+
+def check(form: Form, grammar: str) -> None:
+    """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it, and QueueFull."""
+    import llguidance
+
+    folder = str(Path(llguidance.__file__).parent.parent)
+    command = [_python(form), "-I", "-S", str(CHECK)]
+    content = json.dumps([folder, LIMITS, grammar])
+    try:
+        done = subprocess.run(command, input=content, capture_output=True, text=True, timeout=LONGEST_CHECK)
+    except subprocess.TimeoutExpired:
+        raise QueueFull(f"{form[0]} was not compiled within {LONGEST_CHECK:g} s", "Try again later") from None
+    if done.returncode == -signal.SIGPROF:
+        raise _refused(form, "this one takes too long")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["killed"]
+        raise _refused(form, f"this one takes too much memory, or ends the process ({lines[-1]})")
+    if error := json.loads(done.stdout):
+        raise _refused(form, error)
+
+
+def _opened(vocabulary: Vocabulary, eos: tuple[int, ...]) -> Any:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    class Tokens:
+        eos_token_id = eos[0]
+        bos_token_id = None
+        tokens = vocabulary.tokens
+        special_token_ids = vocabulary.unusable
+
+        def __call__(self, text: str) -> list[int]:
+            return []  # of no use to masks
+
+    return LLTokenizer(TokenizerWrapper(Tokens()), n_vocab=len(vocabulary.tokens), eos_token=list(eos))
+
+
+def _schema(name: str, text: str) -> Any:
+    """A schema with our own options. Raises InvalidRequest."""
+    try:
+        schema = json.loads(text)
+        _refuse_unenforced(name, text, schema)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(name, text, f"a JSON schema as JSON text; {type(error).__name__}: {error}") from None
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise InvalidRequest(name, text, "a JSON schema that is an object, or true")
+    return {**schema, OPTIONS: {"whitespace_pattern": SPACES}}
+
+
+def _refuse_unenforced(name: str, text: str, part: Any) -> None:
+    """Refuse what llguidance takes without holding to it."""
+    if isinstance(part, list):
+        for each in part:
+            _refuse_unenforced(name, text, each)
+    if not isinstance(part, dict):
+        return
+    if OPTIONS in part:
+        raise InvalidRequest(name, text, f"a schema without {OPTIONS}")
+    # Keys that are not among `properties` may come twice.
+    least, required = part.get("minProperties"), part.get("required")
+    if isinstance(least, int) and least > max(1, len(required) if isinstance(required, list) else 0):
+        raise InvalidRequest(name, text, "a schema without minProperties, or with as many required properties")
+    for each in part.values():
+        _refuse_unenforced(name, text, each)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\.+*?()|\[\]{}^$#&\-~/])", r"\\\1", text)
+
+
+def _python(form: Form) -> str:
+    """A Python for the check; Triton's own has no executable."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    folders = (Path(sys.exec_prefix) / "bin", Path(sys.base_exec_prefix) / "bin")
+    named = [Path(sys.executable)] if "python" in Path(sys.executable or "").name else []
+    places = [*named, *(folder / name for folder in folders for name in (version, "python3"))]
+    found = next((str(path) for path in places if os.access(path, os.X_OK) and path.is_file()), None)
+    found = found or shutil.which(version) or shutil.which("python3")
+    if found is None:
+        raise InvalidRequest(*form, "nothing, as the model's machine has no python3 that checks it")
+    return found
+
+
+def _check_installed(name: str, value: Any) -> None:
+    try:
+        import llguidance  # noqa: F401
+    except ImportError as error:
+        message = f"{name} needs the package {PACKAGE}, which the model's Python has not ({error}). {INSTALL}"
+        raise InvalidRequest(name, value, "nothing", message) from None
+
+
+def _refused(form: Form, reason: str) -> InvalidRequest:
+    name, value = form
+    return InvalidRequest(name, value, f"what {PACKAGE} can compile; {_short(reason)}")
+
+
+def _again(refusal: InvalidRequest) -> InvalidRequest:
+    """A kept refusal, to be raised without the traceback of the first time."""
+    return InvalidRequest(refusal.field, None, refusal.allowed, refusal.message)
+
+
+def _short(reason: str) -> str:
+    """An error of llguidance without places and lines of a grammar that no caller has written."""
+    if reason.startswith(NO_TOKEN):
+        return "no tokens of this model make one"
+    reason = _PLACE.sub("", _LINES.split(reason)[0]).removeprefix("failed to compile JSON schema: ")
+    reason = reason.rpartition("error: ")[2]  # behind the whole of a regular expression
+    return " ".join(reason.split())[:LONGEST_REASON]

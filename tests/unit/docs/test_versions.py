@@ -1,0 +1,61 @@
+"""Versions and commands of installation in documents and examples, compared with pyproject.toml and the Makefile."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.documents import DOCUMENTS, ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TEXTS = [*DOCUMENTS, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "examples").iterdir()) if path.is_file())]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_versions_of_wheels_and_images_are_the_projects(page: str) -> None:
+    found = re.findall(r"\bhfx[-:/](\d+\.\d+\.\d+)", text_of(page))
+    assert set(found) <= {PROJECT["version"]}
+
+
+def test_the_changelog_begins_with_the_version() -> None:
+    assert re.findall(r"^## (\S+)", text_of("CHANGELOG.md"), re.MULTILINE)[0] == PROJECT["version"]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_no_page_installs_hfx_from_an_index_that_lacks_it(page: str) -> None:
+    assert not re.search(r"pip install [^\n`#]*(?<![\w/-])'?hfx(\[|\b(?!-))", text_of(page))
+
+
+def test_badges_of_the_readme_are_true() -> None:
+    badges = dict(re.findall(r"img\.shields\.io/badge/(\w+)-(.+?)-\w+\)", text_of("README.md")))
+    pythons = re.findall(r":: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert badges == {
+        "version": PROJECT["version"],
+        "python": "%20%7C%20".join(pythons),
+        "platform": "Linux%20x86--64",
+        "license": PROJECT["license"].replace("-", "--"),
+    }
+
+
+def test_torchs_cpu_build_in_the_readme_is_the_version_that_is_tested() -> None:
+    [pinned] = re.findall(r"^torch==(\S+)$", text_of("constraints.txt"), re.MULTILINE)
+    for page in ("README.md", "docs/install.md", "docs/quickstart.md"):
+        assert f"pip install torch=={pinned} --index-url https://download.pytorch.org/whl/cpu" in text_of(page), page
+
+
+def test_the_demo_of_a_fresh_clone_installs_what_it_needs_alone(tmp_path: Path) -> None:
+    words = ["make", "--dry-run", "--no-print-directory", f"VENV={tmp_path / 'venv'}"]
+    extras = {}
+    for target in ("demo", "test-fast"):
+        done = subprocess.run([*words, target], cwd=ROOT, capture_output=True, text=True, check=True)
+        extras[target] = re.findall(r"--editable '\.\[(.+)\]'", done.stdout)
+    assert extras["demo"] == ["embedded"]
+    assert extras["test-fast"][0] == "embedded" and "dev" in extras["test-fast"][1].split(",")
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")

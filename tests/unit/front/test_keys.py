@@ -1,0 +1,215 @@
+"""API keys: labels, bounds, and a file that is replaced while requests are in progress; a new certificate likewise."""
+
+from __future__ import annotations
+
+import http.client
+import math
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfx.errors import UsageError
+from hfx.front.keys import MINUTE, ApiKeys, Budget, Caller, Rates, read_keys
+from hfx.front.refusals import Refusal
+from hfx.front.settings import Tls
+from hfx.triton.front import Front
+from tests.rigs.certificates import make_certificate
+from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
+from tests.rigs.waiting import wait_until
+
+FIRST, SECOND = "first-key-of-tests", "second-key-of-tests"
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def triton() -> Iterator[tuple[int, Seen]]:
+    with upstream() as running:
+        yield running
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def header(key: str) -> dict[bytes, bytes]:
+    return {b"authorization": f"Bearer {key}".encode()}
+
+
+def status(front: Front, key: str, path: str = "/v2/models/toy/generate") -> int:
+    return ask(front, post(b"{}", path, Authorization=f"Bearer {key}"))[0]
+
+
+def test_lines_have_labels_and_bounds(file: Path) -> None:
+    bounds = "requests_per_second=2.5 tokens_per_minute=600"
+    file.write_text(f"# the first team\nweb:{FIRST} {bounds}\n\n{SECOND}\n batch-2:{'x' * 16} \n")
+    keys = ApiKeys(str(file))
+    assert keys.check(header(FIRST)).rates == Rates(2.5, 600)
+    assert [keys.check(header(key)).label for key in (FIRST, "x" * 16)] == ["web", "batch-2"]
+    assert keys.check(header(SECOND)).label.startswith("key-") and SECOND not in keys.check(header(SECOND)).label
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("web:short", "shorter than 16"),
+        ("web:0123456789abcde", "shorter than 16"),
+        ("short", "Line 1"),
+        ("# nothing", "holds no API key"),
+        (f"{FIRST} requests_per_second=0", "with N above 0"),
+        (f"{FIRST} requests_per_second=-1", "requests_per_second=N"),
+        (f"{FIRST} tokens=5", "'tokens=5'"),
+        (f"{FIRST} {SECOND}", "behind its key"),
+        (f"a:{FIRST}\na:{SECOND} tokens_per_minute=5", "another way"),
+        ("\0" * 40, "no API key"),
+        ("a" * (1 << 20 | 1), "larger than"),
+    ],
+)
+def test_what_is_no_key_is_refused(text: str, words: str, file: Path) -> None:
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        read_keys(str(file))
+
+
+def test_a_budget_comes_back_by_its_rate() -> None:
+    budget, now = Budget(2.0, 4.0), 100.0
+    for _ in range(4):
+        assert not budget.wait(now, 1)
+        budget.take(1)
+    assert budget.wait(now, 1) == pytest.approx(0.5)
+    assert not budget.wait(now + 0.5, 1)
+    assert budget.wait(now + 1e6, 5) == pytest.approx(0.5)  # more than 4 are not saved up
+
+
+def test_tokens_are_bounded_by_those_of_the_answers_before() -> None:
+    caller = Caller("web", Rates(tokens_per_minute=60))
+    caller.admit(0.0, has_counts=True)
+    caller.spend(90)  # an answer may be longer than what is left
+    with pytest.raises(Refusal, match="60 tokens a minute") as refused:
+        caller.admit(1.0, has_counts=True)
+    assert refused.value.status == 429 and dict(refused.value.headers)[b"retry-after"] == b"30"
+    caller.admit(MINUTE / 60 * 31.0, has_counts=True)
+    with pytest.raises(Refusal, match="does not count them"):
+        caller.admit(MINUTE * 9, has_counts=False)
+    Caller("all").admit(0.0, has_counts=False)
+
+
+def test_requests_beyond_the_rate_are_refused_in_the_callers_dialect(triton: tuple[int, Seen], file: Path) -> None:
+    file.write_text(f"web:{FIRST} requests_per_second=3\nweb:{SECOND} requests_per_second=3\nother:{'o' * 16}\n")
+    with fronted(triton[0], key_file=str(file)) as front:
+        answers = [ask(front, post(b"{}", CHAT, Authorization=f"Bearer {key}")) for key in (FIRST, SECOND) * 5]
+        refused = [(headers["retry-after"], body) for code, headers, body in answers if code == 429]
+        assert 3 <= len(refused) < 8  # the two keys of a label share its budget
+        assert all(again == "1" and b"3 requests a second" in body for again, body in refused)
+        assert b'"rate_limit' in refused[0][1]
+        assert status(front, "o" * 16) == 200
+        assert len([1 for code, *_ in answers if code == 400]) == 10 - len(refused)
+
+
+def test_tritons_own_paths_are_closed_to_keys_with_bounded_tokens(triton: tuple[int, Seen], file: Path) -> None:
+    file.write_text(f"web:{FIRST} tokens_per_minute=100\n")
+    with fronted(triton[0], key_file=str(file)) as front:
+        assert status(front, FIRST) == 403
+        assert status(front, FIRST, CHAT) == 400
+        assert triton[1].requests == []
+
+
+def test_a_replaced_file_counts_without_a_lost_request(triton: tuple[int, Seen], file: Path, tmp_path: Path) -> None:
+    file.write_text(f"a:{FIRST}\nkept:{'k' * 16}\n")
+    with fronted(triton[0], key_file=str(file)) as front:
+        stop, codes = threading.Event(), []
+
+        def keep_asking() -> None:
+            while not stop.is_set():
+                codes.append(status(front, "k" * 16))
+
+        thread = threading.Thread(target=keep_asking)
+        thread.start()
+        try:
+            for old, new in ((FIRST, SECOND), (SECOND, FIRST)):
+                assert (status(front, old), status(front, new)) == (200, 401)
+                (tmp_path / "next").write_text(f"a:{new}\nkept:{'k' * 16}\n")
+                (tmp_path / "next").replace(file)
+                wait_until(lambda: status(front, new) == 200)  # noqa: B023
+                assert status(front, old) == 401
+        finally:
+            stop.set()
+            thread.join()
+    assert len(codes) > 10 and set(codes) == {200}
+
+
+@pytest.mark.parametrize("content", ["", "# none\n", f"a:{SECOND}\nb:sho", "\xff\0"])
+def test_a_file_that_cannot_be_used_changes_nothing(
+    content: str, triton: tuple[int, Seen], file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(f"a:{FIRST}\n")
+    said: list[str] = []
+    with fronted(triton[0], key_file=str(file)) as front:
+        file.write_text(content, "latin-1")
+        wait_until(lambda: _said(capfd, said, "The API keys stay as they were"))
+        assert (status(front, FIRST), status(front, SECOND)) == (200, 401)
+        file.unlink()
+        file.write_text(f"a:{SECOND}\n")
+        wait_until(lambda: status(front, SECOND) == 200)
+
+
+def _said(capfd: pytest.CaptureFixture[str], before: list[str], words: str) -> bool:
+    before.append(capfd.readouterr().err)
+    return words in "".join(before)
+
+
+def test_a_file_is_read_once_it_no_longer_changes(file: Path) -> None:
+    file.write_text(f"a:{FIRST}\n")
+    keys = ApiKeys(str(file))
+    file.write_text(f"a:{FIRST}\nb:sec")
+    assert not keys.reload()  # it may be half written
+    file.write_text(f"a:{FIRST}\nb:{SECOND}\n")
+    assert not keys.reload()
+    assert "2 API keys" in keys.reload()
+    assert not keys.reload() and keys.check(header(SECOND)).label == "b"
+
+
+def test_labels_with_the_same_bounds_keep_what_is_left(file: Path) -> None:
+    file.write_text(f"a:{FIRST} tokens_per_minute=60\n")
+    keys = ApiKeys(str(file))
+    keys.check(header(FIRST)).spend(10**6)
+    file.write_text(f"a:{SECOND} tokens_per_minute=60\n")
+    assert [bool(keys.reload()) for _ in range(2)] == [False, True]
+    with pytest.raises(Refusal, match="tokens a minute"):
+        keys.check(header(SECOND)).admit(0.0, has_counts=True)
+    assert math.isinf(keys.check(header(SECOND)).rates.requests_per_second)
+
+
+def test_a_new_certificate_is_shown_to_new_connections(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "server")
+    other = make_certificate(tmp_path, "other")
+    contexts = [ssl.create_default_context(cafile=each) for each in (certificate, other[0])]
+
+    def answers(front: Front, context: ssl.SSLContext) -> bool:
+        connection = http.client.HTTPSConnection(front.url.removeprefix("https://"), context=context, timeout=60)
+        try:
+            connection.request("GET", "/v2")
+            return connection.getresponse().status == 200
+        except ssl.SSLError:
+            return False
+        finally:
+            connection.close()
+
+    Path(tmp_path / "own.pem").write_text(Path(certificate).read_text())
+    Path(tmp_path / "own.key").write_text(Path(key).read_text())
+    with fronted(triton[0], tls=Tls(str(tmp_path / "own.pem"), str(tmp_path / "own.key"))) as front:
+        kept = http.client.HTTPSConnection(front.url.removeprefix("https://"), context=contexts[0], timeout=60)
+        kept.request("GET", "/v2")
+        assert kept.getresponse().read() is not None
+        Path(tmp_path / "own.pem").write_text(Path(other[0]).read_text())  # without its key: it can't be used
+        threading.Event().wait(2.5)
+        assert answers(front, contexts[0])
+        Path(tmp_path / "own.key").write_text(Path(other[1]).read_text())
+        wait_until(lambda: answers(front, contexts[1]))
+        assert not answers(front, contexts[0])
+        kept.request("GET", "/v2")  # a connection that there was stays
+        assert kept.getresponse().status == 200
+        kept.close()

@@ -1,0 +1,98 @@
+"""Spans of the front: sampled requests alone have them, callers' traces go on, and no collector holds a request up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hfx.cli import main
+from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
+from tests.rigs.otlp_collector import Collector, collector
+
+GENERATE = "/v2/models/toy/generate"
+TRACE, PARENT = "1234567890abcdef1234567890abcdef", "fedcba0987654321"
+
+
+@pytest.fixture
+def triton() -> Iterator[tuple[int, Seen]]:
+    with upstream() as running:
+        yield running
+
+
+@pytest.fixture
+def collected() -> Iterator[Collector]:
+    with collector() as running:
+        yield running
+
+
+def test_a_request_has_a_span_that_triton_goes_on_with(triton: tuple[int, Seen], collected: Collector) -> None:
+    with fronted(triton[0], otlp_endpoint=collected.url) as front:
+        ask(front, post(b"{}", GENERATE, X_Request_ID="one"))
+        ask(front, post(b"[" * 70, GENERATE))
+        front.stop(10)  # what waits is sent before it ends
+    first, second = sorted(collected.spans, key=lambda span: span.attributes["http.response.status_code"])
+    assert (first.service, first.name, first.parent) == ("hfx", "POST /v2/models/{model}/generate", "")
+    assert (
+        first.attributes.items()
+        >= {
+            "http.response.status_code": "200",
+            "gen_ai.request.model": "toy",
+            "hfx.request_id": "one",
+        }.items()
+    )
+    assert second.attributes["error.type"] == "bad_request"
+    [(_, headers, _)] = triton[1].requests
+    version, trace, parent, flags = headers["traceparent"].split("-")
+    assert (version, trace, parent, int(flags, 16) & 1) == ("00", first.trace, first.id, 1)
+
+
+def test_a_callers_trace_and_its_choice_go_on(triton: tuple[int, Seen], collected: Collector) -> None:
+    with fronted(triton[0], otlp_endpoint=collected.url) as front:
+        ask(front, post(b"{}", GENERATE, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="a=b"))
+        ask(front, post(b"{}", GENERATE, traceparent=f"00-{TRACE}-{PARENT}-00"))
+        ask(front, post(b"{}", GENERATE, traceparent="no trace at all"))
+        front.stop(10)
+    own, other = sorted(collected.spans, key=lambda span: span.parent, reverse=True)
+    assert (own.trace, own.parent) == (TRACE, PARENT) and other.parent == ""
+    sent = [headers for _, headers, _ in triton[1].requests]
+    assert sent[0]["traceparent"] == f"00-{TRACE}-{own.id}-01" and sent[0]["tracestate"] == "a=b"
+    assert "traceparent" not in sent[1]  # Triton would trace it
+    assert sent[2]["traceparent"].startswith(f"00-{other.trace}")
+
+
+def test_variables_say_which_requests_are_sampled(
+    triton: tuple[int, Seen], collected: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "models")
+    with fronted(triton[0], otlp_endpoint=collected.url) as front:
+        ask(front, post(b"{}", GENERATE))
+        ask(front, post(b"{}", GENERATE, traceparent=f"00-{TRACE}-{PARENT}-01"))
+        front.stop(10)
+    assert [(span.service, span.trace) for span in collected.spans] == [("models", TRACE)]
+
+
+def test_without_a_collector_a_callers_trace_goes_on_as_it_came(triton: tuple[int, Seen]) -> None:
+    with fronted(triton[0]) as front:
+        ask(front, post(b"{}", GENERATE, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="a=b"))
+    [(_, headers, _)] = triton[1].requests
+    assert (headers["traceparent"], headers["tracestate"]) == (f"00-{TRACE}-{PARENT}-01", "a=b")
+
+
+def test_a_collector_that_hangs_or_is_gone_holds_no_request_up(triton: tuple[int, Seen]) -> None:
+    with collector(hangs=True) as hanging:
+        for url in (hanging.url, "http://127.0.0.1:9"):
+            with fronted(triton[0], otlp_endpoint=url) as front:
+                began = time.monotonic()
+                assert all(ask(front, post(b"{}", GENERATE))[0] == 200 for _ in range(100))
+                assert time.monotonic() - began < 30
+                assert front.stop(30)
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "ftp://collector", "http://", "http://a b"])
+def test_what_is_no_address_of_a_collector_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "nowhere", "--otlp-endpoint", url]) == 2
+    assert "OpenTelemetry collector" in capsys.readouterr().err

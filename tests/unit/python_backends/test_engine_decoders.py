@@ -1,0 +1,129 @@
+"""Each decoder and switch in the engine against transformers' `generate`: greedy, beams, sampling, prompts in parts.
+
+Prompts are longer than every window, and than the lengths that scaled positions were trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.quantize.generator import FORMATS
+from hfx.native import library
+from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.plan import Limits
+from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
+from tests.rigs import tiny_generators
+from tests.rigs.engine_rig import open_engine
+from tests.rigs.graph_rows import random_rows
+from tests.rigs.processors import HAS_NATIVE, LEVELS, int8_error
+
+pytestmark = pytest.mark.slow
+
+# GPT-2 and plain Llamas are read by test_generation_exactness.py and test_families_parity.py.
+NAMES = [name for name in tiny_generators.DECODERS if not name.startswith("gpt2")]
+LENGTHS = (1, 7, 19, 33, 60)
+TOKENS = 16
+LIMITS = Limits(chunk=24, prefill=96, encode=128)  # the longest prompts are read in parts
+RUNTIMES = [
+    ONNXRUNTIME,
+    pytest.param(NATIVE, marks=pytest.mark.skipif(not HAS_NATIVE, reason="native operators don't run here")),
+]
+PROMPTS = [tuple(row) for row in random_rows(LENGTHS, seed=4)]
+END = 1
+# Of a log-probability: native operators keep keys and values in float16, whose step is 2^-11 of a number.
+TOLERANCES = {ONNXRUNTIME: 1e-3, NATIVE: 0.03}
+# Of the score of a beam, where two were nearer than float16 tells apart; of the five prompts, two at most.
+ERROR = 0.04  # of a log-probability in int8, root mean square; 0.006 to 0.028 was measured
+NEAR, MOST_OTHERS = 0.05, 2
+
+
+@cache
+def model(name: str) -> Any:
+    return tiny_generators.build(name)
+
+
+def written(folder: Path, name: str, precision: str, levels: int = 127) -> Path:
+    """The engine folder of `name` with both runtimes, where this processor has both."""
+    checkpoint = tiny_generators.save(folder / "checkpoint", model(name))
+    operators = library() if HAS_NATIVE else None
+    write_engine_folder(checkpoint, folder / "engine", FORMATS[precision], levels, library=operators)
+    return folder / "engine"
+
+
+@cache
+def generated(name: str, prompt: tuple[int, ...], beams: int) -> list[tuple[int, ...]]:
+    """The new tokens of transformers' answers, the best first."""
+    import torch
+
+    ids = torch.tensor([prompt])
+    found = model(name).generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=beams,
+        num_return_sequences=min(beams, 3), max_new_tokens=TOKENS, eos_token_id=END, pad_token_id=END,
+    )  # fmt: skip
+    rows = found[:, len(prompt) :].tolist()
+    return [tuple(row[: row.index(END) + 1] if END in row else row) for row in rows]
+
+
+def log_probs(name: str, prompt: tuple[int, ...], answer: Sequence[int]) -> list[float]:
+    """torch's log-probabilities of the tokens of an answer."""
+    import torch
+
+    ids = torch.tensor([[*prompt, *answer]])
+    with torch.no_grad():
+        rows = model(name)(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    found: list[float] = rows.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
+    return found
+
+
+def scored(name: str, prompt: tuple[int, ...], answer: Sequence[int]) -> float:
+    """The score of a beam: the mean of its log-probabilities."""
+    return sum(log_probs(name, prompt, answer)) / len(answer)
+
+
+def answers(engine: Engine, prompts: Sequence[tuple[int, ...]] = PROMPTS, **settings: Any) -> list[tuple[Event, ...]]:
+    options: dict[str, Any] = {"max_tokens": TOKENS, "eos_ids": (END,), "log_probs": True}
+    asked = [engine.submit(Request(prompt, Settings(**options | settings))) for prompt in prompts]
+    return [handle.result(120) for handle in asked]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_and_log_probs_are_those_of_transformers(name: str, runtime: str, tmp_path: Path) -> None:
+    with open_engine(written(tmp_path, name, "fp32"), slots=16, limits=LIMITS, runtime=runtime) as engine:
+        greedy, beams = answers(engine), answers(engine, num_beams=4, num_return_sequences=3)
+        sampled = answers(engine, do_sample=True, seed=5, num_return_sequences=2)
+    others = 0
+    for prompt, (first,), several in zip(PROMPTS, greedy, beams, strict=True):
+        assert [first.ids] == generated(name, prompt, 1)
+        pairs = list(zip([each.ids for each in several], generated(name, prompt, 4), strict=True))
+        if any(found != expected for found, expected in pairs):
+            others += 1
+            for each in pairs:
+                found, expected = (scored(name, prompt, row) for row in each)
+                assert found == pytest.approx(expected, abs=NEAR)
+    assert others <= (MOST_OTHERS if runtime == NATIVE else 0)
+    for prompt, found in zip(PROMPTS * 2, [*greedy, *sampled], strict=True):
+        for each in found:
+            assert each.log_probs == pytest.approx(log_probs(name, prompt, each.ids), abs=TOLERANCES[runtime])
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_int8_answers_are_near_and_the_same_in_any_batch(name: str, runtime: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, name, "int8", LEVELS)
+    with open_engine(folder, slots=16, limits=LIMITS, runtime=runtime) as engine:
+        together = answers(engine, do_sample=True, seed=5)
+        assert [answers(engine, [prompt], do_sample=True, seed=5)[0] for prompt in PROMPTS] == together
+    errors = [
+        np.subtract(answer.log_probs, log_probs(name, prompt, answer.ids))
+        for prompt, (answer,) in zip(PROMPTS, together, strict=True)
+    ]
+    assert np.sqrt(np.mean(np.concatenate(errors) ** 2)) < int8_error(ERROR)

@@ -1,0 +1,120 @@
+"""Searches with a form choose as transformers' `generate` does with the same mask, and their answers have the form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.python_backends.engine.generation_settings import Texts
+from hfx.python_backends.engine.jobs import new_searches
+from hfx.python_backends.engine.request import Event, Settings
+from tests.rigs import forms
+from tests.rigs.torch_decoding import END, FAMILIES, OTHER_END, TorchModel, drive, pad_id, request, torch_model
+
+pytestmark = pytest.mark.slow
+
+CASES = 30
+ERASED = -1e6
+
+
+def forced(settings: Settings, prompt: tuple[int, ...]) -> int:
+    """How many tokens are forced at the beginning; they are no part of the form."""
+    return int(len(settings.decoder_prompt or prompt) == 1 and settings.forced_bos_id is not None)
+
+
+def mask_of(settings: Settings, prompt: tuple[int, ...], form: dict[str, Any]) -> Callable[[int, Any], list[int]]:
+    """transformers' prefix_allowed_tokens_fn."""
+    allowed = forms.new_mask(Texts(**form), settings.eos_ids)
+    start = len(settings.decoder_prompt or prompt) + forced(settings, prompt)
+    return lambda _, ids: allowed(ids.tolist()[start:])
+
+
+def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any) -> Settings:
+    """Settings that a form goes with."""
+
+    def one_of(*values: Any) -> Any:
+        return values[random.integers(len(values))]
+
+    drawn = {
+        "max_tokens": one_of(1, 3, 12, 25, 40),
+        "repetition_penalty": one_of(1.0, 1.0, 1.3),
+        "eos_ids": one_of((END,), (END, OTHER_END)),
+        "decoder_prompt": model.start,
+        "forced_bos_id": one_of(None, None, 13),
+        "forced_eos_id": one_of(None, None, END),
+    }
+    return Settings(**{**drawn, **fixed})
+
+
+def asked(settings: Settings, form: dict[str, Any]) -> Settings:
+    return replace(settings, new_matcher=forms.compiler(settings.eos_ids).compile(Texts(**form)))
+
+
+def answers(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tuple[Event, ...]:
+    return drive(new_searches(request(prompt, settings))[0], model, prompt)[1]
+
+
+def check(form: dict[str, Any], answer: Event, settings: Settings, prompt: tuple[int, ...]) -> None:
+    """An answer that ends by itself has the form."""
+    if answer.finish_reason == "stop":
+        forms.check(form, forms.text_of(answer.ids[forced(settings, prompt) :]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, 20 * CASES), marks=pytest.mark.full)])
+def test_greedy_ids_equal_transformers(family: str, cases: range) -> None:
+    model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
+    for case in cases:
+        form, prompt = forms.random_form(case, bounded=case % 4 > 0), model.prompt(case)
+        settings = random_settings(model, random)
+        expected = model.generate(prompt, settings, prefix_allowed_tokens_fn=mask_of(settings, prompt, form))
+        (found,) = answers(model, prompt, asked(settings, form))
+        assert list(found.ids) == expected.new_ids[0], (form, settings)
+        check(form, found, settings, prompt)
+        seen[str(found.finish_reason)] += 1
+    assert seen["stop"] > len(cases) / 4, seen
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, 8 * CASES), marks=pytest.mark.full)])
+def test_beams_equal_transformers(family: str, cases: range) -> None:
+    model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
+    for case in cases:
+        form, prompt = forms.random_form(1000 + case, bounded=case % 4 > 0), model.prompt(case)
+        beams = int(random.integers(2, 6))
+        endings = {"early_stopping": (False, True, "never")[case % 3], "length_penalty": (1.0, 0.0, 2.0)[case % 3]}
+        returned = int(random.integers(1, beams + 1))
+        settings = random_settings(model, random, num_beams=beams, num_return_sequences=returned, **endings)
+        expected = model.generate(prompt, settings, prefix_allowed_tokens_fn=mask_of(settings, prompt, form))
+        found = answers(model, prompt, asked(settings, form))
+        # Beams that never spoke have erased scores, all equal; torch.topk does not say which of equals it takes.
+        known = [place for place, each in enumerate(found) if each.score is not None and each.score > ERASED]
+        length = len(expected.new_ids[0])
+        fill = pad_id(settings) or settings.eos_ids[0]
+        ids = [[*found[place].ids, *[fill] * (length - len(found[place].ids))] for place in known]
+        assert ids == [expected.new_ids[place] for place in known], (form, settings)
+        scores = [found[place].score for place in known]
+        np.testing.assert_allclose(scores, expected.sequences_scores[known], rtol=1e-5, err_msg=str(settings))
+        for place in known:
+            check(form, found[place], settings, prompt)
+            seen[str(found[place].finish_reason)] += 1
+    assert seen["stop"] > len(cases) / 4, seen
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, 30 * CASES), marks=pytest.mark.full)])
+def test_sampled_answers_have_their_form(family: str, cases: range) -> None:
+    model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
+    for case in cases:
+        form, prompt = forms.random_form(2000 + case, bounded=case % 4 > 0), model.prompt(case)
+        sampling = {"do_sample": True, "seed": case, "top_k": (0, 5, 50)[case % 3], "top_p": (1.0, 0.8)[case % 2]}
+        settings = random_settings(model, random, temperature=(0.7, 3.0)[case % 2], **sampling)
+        (found,) = answers(model, prompt, asked(settings, form))
+        check(form, found, settings, prompt)
+        seen[str(found.finish_reason)] += 1
+    assert seen["stop"] > len(cases) / 4, seen
