@@ -60,8 +60,9 @@ def is_special(token: int) -> bool:
 
 
 @cache
-def compiler(eos: tuple[int, ...] = (END,)) -> GrammarCompiler:
-    return GrammarCompiler(tokenizer(), is_special, VOCABULARY, eos)
+def compiler(eos: tuple[int, ...], size: int = VOCABULARY) -> GrammarCompiler:
+    """Of a model with `size` tokens, of which those beyond VOCABULARY write nothing."""
+    return GrammarCompiler(tokenizer(), is_special, size, eos)
 
 
 def some_ids(size: int, eos: tuple[int, ...]) -> Any:
@@ -80,11 +81,11 @@ def text_of(ids: tuple[int, ...]) -> str:
     return str(tokenizer().decode([token for token in ids if not is_special(token)]))
 
 
-def new_mask(texts: Texts, eos: tuple[int, ...]) -> Callable[[list[int]], list[int]]:
+def new_mask(texts: Texts, eos: tuple[int, ...], size: int = VOCABULARY) -> Callable[[list[int]], list[int]]:
     """The tokens that may follow new ones, by a matcher that is made for them alone; behind an end: ends."""
     form = grammars.form_of(texts)
     assert form is not None
-    opened, vocabulary = compiler(eos)._open(form)
+    opened, vocabulary = compiler(eos, size)._open(form)
     grammar = grammars.written(form, vocabulary.loses_space)
 
     def allowed(tokens: list[int]) -> list[int]:
@@ -92,7 +93,7 @@ def new_mask(texts: Texts, eos: tuple[int, ...]) -> Callable[[list[int]], list[i
         taken = matcher.try_consume_tokens([token for token in tokens if token not in eos])
         if any(token in eos for token in tokens) or taken < len(tokens):
             return list(eos)
-        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[:VOCABULARY]
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[:size]
         others = {*np.flatnonzero(bits).tolist()} - {*eos}
         return sorted(others | ({*eos} if matcher.is_accepting() else set()))
 

@@ -74,9 +74,9 @@ class BeamSearch:
         """The token that this step must choose, if it must."""
         return self._endings.forced(self._length - self._start)
 
-    def takes(self, argmax: int) -> bool:
-        """Beams compare scores."""
-        return False
+    def best_token(self, argmax: int, logits: Floats) -> int | None:
+        """None: beams compare scores."""
+        return None
 
     def feed(self) -> Sequence[int]:
         """The newest token of each beam."""

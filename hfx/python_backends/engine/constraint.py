@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .processors import BANNED
+from .search import check_best
 
 
 class Matcher(Protocol):
@@ -35,3 +36,12 @@ def forbid(scores: NDArray[np.float32], matchers: Sequence[Matcher]) -> None:
     """Make the `scores` [rows, vocabulary] of tokens that may not come minus infinity, in place; a matcher a row."""
     for row, matcher in zip(scores, matchers, strict=True):
         np.copyto(row, BANNED, where=~matcher.mask())
+
+
+def best_allowed(logits: NDArray[np.float32], matcher: Matcher) -> int:
+    """The best token of a row that may come, the lowest of equal ones. Raises StepFailed where none may."""
+    mask = matcher.mask()
+    scores = np.where(mask, logits, BANNED)
+    best = int(scores.argmax())
+    check_best(float(scores[best]))
+    return best

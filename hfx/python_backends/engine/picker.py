@@ -63,12 +63,10 @@ class Picker:
 
     def _pick(self, outputs: Outputs, picks: Picks) -> list[Step]:
         models = _ModelScores(outputs, self._most_probable(outputs, picks))
-        scored = {sequence: rows for sequence, rows in picks.items() if not _takes_argmax(outputs, sequence, rows)}
-        steps = self._choose(models, scored) if scored else {}
-        return [
-            steps[sequence] if sequence in steps else _without_scores(models, sequence, rows)
-            for sequence, rows in picks.items()
-        ]
+        steps = {sequence: _without_scores(models, sequence, rows) for sequence, rows in picks.items()}
+        scored = {sequence: rows for sequence, rows in picks.items() if steps[sequence] is None}
+        steps |= self._choose(models, scored) if scored else {}
+        return [step for step in steps.values() if step is not None]
 
     def _most_probable(self, outputs: Outputs, picks: Picks) -> dict[Searched, Ids]:
         """Ids [1, top_count] by sequence, of those that want them, which have one row each."""
@@ -172,17 +170,21 @@ def _edit(search: Search, scores: Floats) -> EngineError | None:
     return None
 
 
-def _takes_argmax(outputs: Outputs, sequence: Searched, rows: Sequence[int]) -> bool:
-    search = sequence.search
-    return search.candidates == 0 or (len(rows) == 1 and search.takes(int(outputs.next_ids[rows[0], 0])))
-
-
-def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step:
-    """The argmax of each row, or the token that is forced."""
-    ids = models.outputs.next_ids[list(rows)]
+def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
+    """The step of a search that needs no edited scores: of each row the argmax, what is forced, or its best token."""
+    search, ids = sequence.search, models.outputs.next_ids[list(rows)]
     argmax = int(ids[0, 0]) if len(rows) == 1 else None
-    forced = sequence.search.forced
-    step = _choose(models, sequence, rows, None, ids if forced is None else np.full_like(ids, forced))
+    token = search.forced
+    if search.candidates != 0:
+        if argmax is None or models.outputs.logits is None:
+            return None
+        try:
+            token = search.best_token(argmax, models.outputs.logits[rows[0]])
+        except Exception as error:  # one search's failure is its own
+            return Step(error=_failure(error))
+        if token is None:
+            return None
+    step = _choose(models, sequence, rows, None, ids if token is None else np.full_like(ids, token))
     return replace(step, argmax=argmax)
 
 

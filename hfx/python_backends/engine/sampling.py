@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .constraint import Matcher, forbid
+from .constraint import Matcher, best_allowed, forbid
 from .processors import Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
 from .search import WHOLE_ROW, Floats, check_best
@@ -73,11 +73,11 @@ class SingleSearch:
             return 0
         return self._drawn_from or int(bool(self._edits) or self._matcher is not None)
 
-    def takes(self, argmax: int) -> bool:
-        """Of greedy decoding: where nothing but a matcher changes scores, and it allows the best token."""
-        if self.candidates == 0:
-            return True
-        return not (self._drawn_from or self._edits) and self._matcher is not None and self._matcher.allows(argmax)
+    def best_token(self, argmax: int, logits: Floats) -> int | None:
+        """Of greedy decoding, where nothing but a matcher changes scores: the best token that it allows."""
+        if self._matcher is None or self._drawn_from or self._edits:
+            return None
+        return argmax if self._matcher.allows(argmax) else best_allowed(logits, self._matcher)
 
     def feed(self) -> Sequence[int]:
         """The newest token."""

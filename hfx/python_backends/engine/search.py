@@ -59,9 +59,11 @@ class Search(Protocol):
     def forced(self) -> int | None:
         """The token that this step must choose, if it must; `candidates` is 0 then."""
 
-    def takes(self, argmax: int) -> bool:
-        """Whether a search of one row chooses the best token of its unedited scores at this step: then it needs no
-        more, as if `candidates` were 0."""
+    def best_token(self, argmax: int, logits: Floats) -> int | None:
+        """The token that a search of one row takes of its unedited logits [vocabulary], whose best is `argmax`.
+
+        None where it needs more, as edited scores. Else `choose` gets it as if `candidates` were 0. Raises StepFailed.
+        """
 
     def feed(self) -> Sequence[int]:
         """The token that each row is fed with at the next step."""

@@ -31,6 +31,7 @@ PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 CHECK = Path(__file__).with_name("grammar_check.py")
 LONGEST_CHECK = 5.0  # seconds, on a machine that is busy
+AT_ONCE = 2  # forms that are compiled
 KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
@@ -58,6 +59,7 @@ class GrammarCompiler:
         self._size = vocab_size
         self._eos = tuple(eos_ids)
         self._lock = threading.Lock()
+        self._compiling = threading.BoundedSemaphore(AT_ONCE)
         self._opened: tuple[Any, Vocabulary] | None = None
         self._compiled: OrderedDict[Form, Compiled] = OrderedDict()
 
@@ -66,14 +68,19 @@ class GrammarCompiler:
         form = form_of(texts)
         if form is None:
             return None
+        known = self._known(form)
+        if known is None:
+            with self._compiling:  # many requests for one new form come at once
+                known = self._known(form) or self._keep(form, self._compile(form))
+        if isinstance(known, InvalidRequest):
+            raise _again(known)
+        return known
+
+    def _known(self, form: Form) -> Compiled | None:
         with self._lock:
             known = self._compiled.get(form)
             if known is not None:
                 self._compiled.move_to_end(form)
-        if known is None:
-            known = self._keep(form, self._compile(form))
-        if isinstance(known, InvalidRequest):
-            raise _again(known)
         return known
 
     def _keep(self, form: Form, compiled: Compiled) -> Compiled:

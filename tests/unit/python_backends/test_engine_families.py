@@ -12,10 +12,11 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.source import open_checkpoint
+from hfx.python_backends.engine.generation_settings import Texts
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Request, Settings
 from tests import zoo
-from tests.rigs import tiny_generators
+from tests.rigs import forms, tiny_generators
 from tests.rigs.engine_rig import open_engine
 
 pytestmark = pytest.mark.slow
@@ -99,6 +100,35 @@ def test_a_llama_may_be_given_fewer_positions_and_uses_the_last(tmp_path: Path) 
         eos_token_id=1, pad_token_id=0,
     )  # fmt: skip
     assert list(answer.ids) == expected[0, 10:].tolist()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_with_a_form_are_those_of_transformers_with_its_mask(family: str, beams: int, folder: Any) -> None:
+    import torch
+
+    asked, eos = model(family), (1,)
+    start = () if family in tiny_generators.DECODERS else (asked.config.decoder_start_token_id,)
+    requests, expected = [], []
+    for seed in range(12):
+        form = Texts(**forms.random_form(3000 + seed))
+        settings = Settings(
+            max_tokens=30, num_beams=beams, eos_ids=eos, decoder_prompt=start,
+            new_matcher=forms.compiler(eos, VOCABULARY).compile(form),
+        )  # fmt: skip
+        requests.append(Request(tuple((seed + 7 * at + 3) % VOCABULARY for at in range(8)), settings))
+        allowed, skipped = forms.new_mask(form, eos, VOCABULARY), len(start) or 8
+        options = {"decoder_input_ids": torch.tensor([start])} if start else {}
+        output = asked.generate(
+            torch.tensor([requests[-1].prompt]), attention_mask=torch.ones(1, 8), do_sample=False, max_new_tokens=30,
+            num_beams=beams, eos_token_id=1, pad_token_id=0, forced_bos_token_id=None, **options,
+            prefix_allowed_tokens_fn=lambda _, ids, allowed=allowed, skipped=skipped: allowed(ids.tolist()[skipped:]),
+        )  # fmt: skip
+        expected.append(output[0, skipped:].tolist())
+    with open_engine(folder(family), slots=2 * beams, limits=LIMITS) as engine:
+        answers = [job.result(120)[0] for job in [engine.submit(each) for each in requests]]
+    assert [list(answer.ids) for answer in answers] == expected
+    assert sum(answer.finish_reason == "stop" for answer in answers) > 3
 
 
 WAYS: dict[str, dict[str, Any]] = {
