@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hfx import names
-from hfx.exporter.tasks.task import Answer, EncoderTask
+
+if TYPE_CHECKING:  # the tasks import this file
+    from hfx.exporter.tasks.task import Answer, EncoderTask
 
 NDCG = "ndcg@10"
 DEPTH = 10
 NEIGHBOURS = 8  # texts that each of the gate's is compared with
+# Scores nearer than this share of the largest are equal. The gate has texts that are the same to a model that cuts
+# them, or knows none of their words, whose order is that of rounding.
+EQUAL, TINY = 1e-5, 1e-30
 
 
 def ndcg(scores: Sequence[float], relevances: Sequence[float], queries: Sequence[int]) -> float:
@@ -59,11 +64,13 @@ def rank_correlation(
     if task.pair_scores is None:
         return None
     pairs = range(len(requests)) if names.QUERY in requests[0] else _neighbours(requests)
-    expected, found = (task.pair_scores([each[at] for at in pairs]) for each in (reference, answers))
+    expected, found = (np.array(task.pair_scores([each[at] for at in pairs])) for each in (reference, answers))
     if not np.all(np.isfinite(found)):
         return float("nan")
     from scipy.stats import spearmanr
 
+    step = EQUAL * max(float(np.abs(expected).max()), TINY)
+    expected, found = np.round(expected / step), np.round(found / step)
     if np.ptp(expected) == 0 or np.ptp(found) == 0:
         return None if np.ptp(expected) == 0 else 0.0
     return float(spearmanr(expected, found).statistic)

@@ -43,12 +43,14 @@ LENGTH = 600  # positions: two chunks, and a part of a third
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_positions": LENGTH},
     "llama": {"max_position_embeddings": LENGTH},
+    "mistral": {"max_position_embeddings": LENGTH, "sliding_window": 96},
     "bart": {"max_position_embeddings": LENGTH},
     "t5": {"n_positions": LENGTH, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
 LOUD = {
     "bart": ("embed_positions", "encoder_attn.v_proj", "encoder_attn.out_proj"),
     "llama": ("q_proj", "k_proj"),
+    "mistral": ("q_proj", "k_proj"),
     "t5": ("EncDecAttention.o", "encoder.block.0.layer.0.SelfAttention.o"),
 }
 RUNTIMES = [
@@ -160,6 +162,11 @@ def unturned(attention: Attention) -> Attention:
     return replace(attention, rotary=Rotary(*tables))
 
 
+def without_windows(stack: Stack) -> Stack:
+    layers = (replace(layer, attention=replace(layer.attention, window=None)) for layer in stack.layers)
+    return replace(stack, layers=tuple(layers))
+
+
 def other_distances(stack: Stack) -> Stack:
     """Beyond 64 positions, the bias of none."""
     assert stack.bias is not None
@@ -184,6 +191,7 @@ def in_encoder(change: Callable[[Stack], Stack]) -> Change:
 WRONG = {
     "gpt2, positions": ("gpt2", in_decoder(zeroed)),
     "llama, positions": ("llama", in_decoder(zeroed)),
+    "mistral, windows": ("mistral", in_decoder(without_windows)),
     "bart, positions of the decoder": ("bart", in_decoder(zeroed)),
     "bart, positions of the encoder": ("bart", in_encoder(zeroed)),
     "t5, distances of the decoder": ("t5", in_decoder(other_distances)),
