@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.rigs import tiny_checkpoints
+from tests.rigs import tiny_checkpoints, tiny_encoders
 from tests.rigs.tiny_checkpoints import HIDDEN, POSITIONS, SPECIALS, WORDS
+from tests.zoo import tokenization
 
+DECODER_POSITIONS = 400
 CASED_WORDS = (*WORDS, "The", "Cat", "Paris", "A")
 TEXTS = (
     "the cat sat in paris.",
@@ -28,7 +31,8 @@ TEXTS = (
 class Recipe:
     """`modules` behind the transformer; `settings` of the library's model, `transformer` of its first module.
 
-    `cased` tokenizers have no lower case of their own; without `special` tokens a text has none around it.
+    `cased` tokenizers have no lower case of their own; without `special` tokens a text has none around it. The
+    transformer is a BERT, or a `decoder` of this model type, whose tokenizer pads on a `side`.
     """
 
     modules: tuple[Any, ...]
@@ -36,6 +40,8 @@ class Recipe:
     transformer: dict[str, Any] = field(default_factory=dict)
     cased: bool = False
     config: dict[str, Any] = field(default_factory=dict)
+    decoder: str = ""
+    side: str = "left"
 
 
 def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Path:
@@ -43,6 +49,8 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertTokenizerFast
 
+    if recipe.decoder:
+        return _decoder(folder, recipe)
     model = tiny_checkpoints.bert(
         head, vocab_size=len(SPECIALS) + len(CASED_WORDS), initializer_range=0.3, **recipe.config, **config
     )
@@ -56,6 +64,51 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
         tokenizer_object=words, model_max_length=POSITIONS, do_lower_case=not recipe.cased
     ).save_pretrained(folder)
     return folder
+
+
+def _decoder(folder: Path, recipe: Recipe) -> Path:
+    """As published embedders: Qwen's byte-level pieces and an end, or Gemma's pieces of "▁" between two tokens."""
+    from tokenizers import processors
+
+    make, single = (_qwen_pieces, "$A {end}") if recipe.decoder == "qwen3" else (_gemma_pieces, "{begin} $A {end}")
+    tokenizer = make(padding_side=recipe.side, model_max_length=DECODER_POSITIONS)
+    ends = {"begin": tokenizer.bos_token, "end": tokenizer.eos_token}
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=single.format(**ends),
+        pair="$A $B",
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in ends.values() if token],
+    )
+    tokenizer.save_pretrained(folder)
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": HIDDEN, "max_position_embeddings": DECODER_POSITIONS}
+    tiny_encoders.build(recipe.decoder, "AutoModel", **(sizes | ids | recipe.config)).save_pretrained(folder)
+    return folder
+
+
+def _qwen_pieces(**settings: Any) -> Any:
+    from transformers import Qwen2Tokenizer
+
+    vocabulary, merges = _learned(tokenization.train("gpt2", TEXTS, 400, 64))
+    return Qwen2Tokenizer(vocab=vocabulary | {"<|im_end|>": len(vocabulary)}, merges=merges, **settings)
+
+
+def _gemma_pieces(**settings: Any) -> Any:
+    from tokenizers import Tokenizer, models, normalizers, trainers
+    from transformers import GemmaTokenizer
+
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces = Tokenizer(models.BPE())
+    pieces.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=specials, show_progress=False)
+    pieces.train_from_iterator([word for text in TEXTS for word in text.replace(" ", " \n").split("\n")], trainer)
+    vocabulary, merges = _learned(pieces)
+    return GemmaTokenizer(vocab=vocabulary, merges=merges, **settings)
+
+
+def _learned(tokenizer: Any) -> tuple[dict[str, int], list[Any]]:
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    model = json.loads(backend.to_str())["model"]
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
 
 def write_embedder(folder: Path, recipe: Recipe) -> Any:

@@ -70,6 +70,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "esm": SMALL | {"position_embedding_type": "rotary", "mask_token_id": 4},
     "eurobert": SMALL | {"num_key_value_heads": 2, "mask_token_id": 4},
     "flaubert": XLM,
+    "gemma3_text": SMALL
+    | {
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "use_bidirectional_attention": True,
+    },
     "ibert": ONE_TYPE,
     "layoutlm": SMALL,
     "mbart": ENCODER_DECODER,
@@ -79,6 +88,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mpnet": SMALL,
     "nomic_bert": SMALL,
     "nystromformer": SMALL | {"num_landmarks": 8, "segment_means_seq_len": 8, "conv_kernel_size": 5},
+    "qwen3": SMALL | {"num_key_value_heads": 2, "head_dim": 16},
     "rembert": SMALL | {"input_embedding_size": 16, "output_embedding_size": 16},
     "roberta": ONE_TYPE,
     "roberta-prelayernorm": ONE_TYPE,

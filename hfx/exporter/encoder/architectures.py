@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.source import Checkpoint
+from hfx.names import Task
 
 # Their tables of positions begin behind the padding id, so that 514 rows are 512 tokens.
 POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "esm", "ibert", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl",
 }  # fmt: skip
+DECODERS = {"gemma3_text", "qwen3"}  # embedders alone: of classifiers, the padding id decides which token is the last
 MPNET_PADDING = 1  # the id that MPNet's positions begin behind, whatever its config says
 ENCODERS = POSITIONS_AFTER_PADDING | {
     "albert", "bart", "bert", "big_bird", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie",
@@ -29,10 +31,11 @@ REQUIRED = {"big_bird": ("attention_type", "original_full")}
 
 def check_encoder(checkpoint: Checkpoint, task: str) -> None:
     """Raise CheckpointUnsupported unless `checkpoint` is of an architecture, and configured, as the table has it."""
-    if checkpoint.model_type not in ENCODERS:
+    supported = ENCODERS | DECODERS if task == Task.FEATURE_EXTRACTION else ENCODERS
+    if checkpoint.model_type not in supported:
         raise CheckpointUnsupported(
             f"{task} of {checkpoint.model_type!r} models can't be exported.",
-            f"Supported architectures: {', '.join(sorted(ENCODERS))}.",
+            f"Supported architectures: {', '.join(sorted(supported))}.",
         )
     if checkpoint.model_type in REQUIRED:
         name, required = REQUIRED[checkpoint.model_type]

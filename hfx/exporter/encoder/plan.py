@@ -10,7 +10,7 @@ from typing import Any
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
-from hfx.exporter.encoder.architectures import MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
@@ -270,4 +270,6 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
         limits.append(stated)
     if task.longest:
         limits.append(task.longest)
+    if checkpoint.model_type in DECODERS:
+        limits.append(WIDTHS[-1])  # scores of 32,768 tokens, which Qwen3 reads, take 4 GiB a head
     return min(limits, default=FALLBACK_MAX_LENGTH)

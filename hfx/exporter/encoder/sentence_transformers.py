@@ -75,6 +75,13 @@ def is_sparse_encoder(folder: Path) -> bool:
     return (folder / MODULES).is_file() and SPLADE in [kind for kind, _ in _modules(folder)]
 
 
+def is_embedder(folder: Path) -> bool:
+    """Whether a vector is pooled from the token embeddings of the checkpoint in `folder`, and it gives no scores."""
+    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else []
+    is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
+    return kinds[:2] == ["Transformer", "Pooling"] and not is_ranker
+
+
 def is_multi_vector_encoder(folder: Path) -> bool:
     """Whether the checkpoint in `folder` has a vector for each token (late interaction, ColBERT)."""
     return (folder / MODULES).is_file() and TOKEN_MASK in [kind for kind, _ in _modules(folder)]

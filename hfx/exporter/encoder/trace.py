@@ -161,6 +161,7 @@ def traceable(model: PreTrainedModel) -> Iterator[None]:
         _tabulate_positions(model, stack)
         _part_gates(model, stack)
         _zero_padding(model, stack)
+        _write_out_masks(model, stack)
         yield
 
 
@@ -258,6 +259,24 @@ def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
     for parent in parents:
         stack.callback(setattr, parent, "mlp", parent.mlp)
         parent.mlp = Parted(parent.mlp).eval()
+
+
+def _write_out_masks(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
+    """Gemma 3 without causal masks makes its masks by functions of places, under torch.vmap, which can't be traced."""
+    import torch
+
+    if not getattr(model.config, "use_bidirectional_attention", False):
+        return
+    window = model.config.sliding_window
+
+    def prepare(module: Any, arguments: Any, named: dict[str, Any]) -> Any:
+        seen, hidden = named[ATTENTION_MASK][:, None, None, :].bool(), torch.finfo(torch.float32).min
+        places = torch.arange(seen.shape[-1])
+        near = (places[:, None] - places).abs() < window
+        kinds = {"full_attention": seen, "sliding_attention": seen & near}
+        return arguments, named | {ATTENTION_MASK: {name: (~kind).float() * hidden for name, kind in kinds.items()}}
+
+    stack.callback(model.register_forward_pre_hook(prepare, with_kwargs=True).remove)
 
 
 def _zero_padding(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.encoder.sentence_transformers import is_cross_encoder, is_sparse_encoder
+from hfx.exporter.encoder.sentence_transformers import is_cross_encoder, is_embedder, is_sparse_encoder
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
     feature_extraction,
@@ -61,6 +61,8 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
         ranks = is_cross_encoder(checkpoint.folder, checkpoint.config)
         return find_task(Task.TEXT_RANKING if ranks else Task.TEXT_CLASSIFICATION)
     if architecture.endswith("ForMaskedLM") and is_sparse_encoder(checkpoint.folder):  # others are fill-mask's
+        return find_task(Task.FEATURE_EXTRACTION)
+    if architecture.endswith(("ForCausalLM", "LMHeadModel")) and is_embedder(checkpoint.folder):
         return find_task(Task.FEATURE_EXTRACTION)
     if architecture.endswith("Model") and is_cross_encoder(checkpoint.folder, checkpoint.config):
         return find_task(Task.TEXT_RANKING)

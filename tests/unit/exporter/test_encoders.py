@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.encoder.architectures import ENCODERS
+from hfx.exporter.encoder.architectures import DECODERS, ENCODERS
 from hfx.exporter.encoder.build import build_graph, inlined
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.load import load_model
 from hfx.exporter.tasks import find_task
+from hfx.exporter.tasks.feature_extraction import of_tokens
 from hfx.names import Task
 from tests.attacks.damage import edit_json
 from tests.rigs import onnx_toys, tiny_encoders, tiny_generators
@@ -58,7 +59,7 @@ PAIRS = [
     (model_type, task) if task is TASKS[place % len(TASKS)] else full(model_type, task)
     for place, model_type in enumerate(sorted(ENCODERS))
     for task in TASKS
-]
+] + [(model_type, Task.FEATURE_EXTRACTION) for model_type in sorted(DECODERS)]
 
 
 @pytest.mark.parametrize(("model_type", "task"), PAIRS)
@@ -124,6 +125,31 @@ def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, chang
                 np.testing.assert_allclose(got[: len(expected)], expected, atol=TOLERANCE, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("gemma3_text", {"use_bidirectional_attention": False}),
+        ("gemma3_text", {"layer_types": ["full_attention"] * 3}),
+        ("gemma3_text", {"layer_types": ["sliding_attention"] * 3, "sliding_window": 2}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+        ("qwen3", {"attention_bias": True, "num_key_value_heads": 4}),
+    ],
+)
+def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str, Any]) -> None:
+    """Vectors of all tokens, so that each query's own keys count."""
+    task = of_tokens(find_task(Task.FEATURE_EXTRACTION), 32)
+    model = tiny_encoders.build(model_type, task.auto_class, **changes)
+    graph = build_graph(model, task, 1, make_pooler(Pooling((), tokens=True)))
+    inputs, run = [names.INPUT_IDS, names.ATTENTION_MASK], onnx_toys.session(graph)
+    for lengths in BATCHES:
+        rows = ragged(model, lengths)
+        feed = {name: np.concatenate([row[name] for row in rows]).astype(np.int32) for name in inputs}
+        (found,) = run(**feed, **{names.ITEM_SHAPE: np.array([[length] for length in lengths], np.int32)})
+        for row, got in zip(rows, found, strict=True):
+            expected = in_torch(model, row, inputs)["last_hidden_state"]
+            np.testing.assert_allclose(got[: len(expected)], expected, atol=TOLERANCE, rtol=1e-5)
+
+
 def test_relative_positions_that_fail_in_torch_are_refused() -> None:
     task = find_task(Task.TEXT_CLASSIFICATION)
     with pytest.raises(CheckpointUnsupported, match="can't be exported to ONNX: division by zero"):
@@ -149,7 +175,7 @@ def test_a_classifier_that_pools_by_the_mean_answers_alike_alone_and_in_a_batch(
 
 
 def test_every_architecture_of_the_table_is_compared() -> None:
-    assert set(tiny_encoders.CONFIGS) == set(ENCODERS)
+    assert set(tiny_encoders.CONFIGS) == ENCODERS | DECODERS
     sizes = {value for config in tiny_encoders.CONFIGS.values() for value in config.values() if isinstance(value, int)}
     assert not sizes & {*TRACED[1:], *OTHER[1:]}  # else a constant of a model could pass for an axis
 

@@ -1,0 +1,119 @@
+"""Decoders that sentence-transformers wrote as embedders (as Qwen3-Embedding and EmbeddingGemma) answer as encode does,
+whichever side the library pads on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.local.encoder import LocalModel
+from hfx.names import Task
+from tests.attacks.damage import DROPPED, edit_json
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, furthest, normalize, pooling, write_embedder
+
+PROMPTS = {
+    "prompts": {"query": "Instruct: find a film\nQuery:", "document": "", "title": "title: none | text: "},
+    "default_prompt_name": "document",
+}
+WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
+GEMMA = (pooling("mean"), dense(HIDDEN, 96, "Identity", bias=False), dense(96, 48, "Identity", bias=False), normalize)
+RECIPES = {
+    "qwen": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen3"),
+    "qwen-padded-right": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen3", side="right"),
+    "qwen-window": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen3", config=WINDOW),
+    "gemma": Recipe(GEMMA, PROMPTS, decoder="gemma3_text", side="right"),
+    "gemma-padded-left": Recipe(GEMMA, PROMPTS, decoder="gemma3_text"),
+    "gemma-causal": Recipe(
+        (pooling("lasttoken", "weightedmean"),),
+        PROMPTS,
+        decoder="gemma3_text",
+        config={"use_bidirectional_attention": False},
+    ),
+}
+
+
+def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> list[Any]:
+    return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    model = LocalModel.open(tmp_path / "repository", "model")
+    for prompt in (None, *PROMPTS["prompts"]):
+        chosen: Any = {} if prompt is None else {"prompt_name": prompt}
+        found = answers(model, **chosen)
+        expected = [reference.encode([text], **chosen)[0] for text in TEXTS]
+        assert len({vector.tobytes() for vector in expected}) >= 9
+        assert furthest(found, expected) <= 1e-5
+        assert furthest(found, reference.encode(list(TEXTS), **chosen)) <= 1e-5
+        assert [answers(model, (text,), **chosen)[0] for text in TEXTS] == found
+        assert answers(model, TEXTS[::-1], **chosen) == found[::-1]
+
+
+@pytest.mark.parametrize("runtime", ["native", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", ["qwen", "qwen-window", "gemma", "gemma-causal"])
+def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime=runtime)
+    model = LocalModel.open(tmp_path / "repository", "model")
+    found = answers(model)
+    assert [answers(model, (text,))[0] for text in TEXTS] == found
+    assert answers(model, TEXTS[::-1]) == found[::-1]
+    assert furthest(found, reference.encode(list(TEXTS))) < 0.005
+
+
+@pytest.mark.parametrize("name", ["qwen-window", "gemma"])
+def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
+    reference = write_embedder(tmp_path, RECIPES[name])
+    export_checkpoint(
+        tmp_path / "model", tmp_path / "repository", name="model", precision=None, device="both", cpu_runtime="openvino"
+    )
+    expected = [reference.encode([text])[0] for text in TEXTS]
+    for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
+        model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
+        found = answers(model)
+        assert furthest(found, expected) <= limit
+        assert [answers(model, (text,))[0] for text in TEXTS] == found
+
+
+def test_a_folder_that_names_a_generator_is_an_embedder(tmp_path: Path) -> None:
+    """As Qwen3-Embedding was published, by transformers 4: its class is the generator's, and it has no head."""
+    folder = tmp_path / "model"
+    write_embedder(tmp_path, RECIPES["qwen"])
+    edit_json(folder / "config.json", architectures=["Qwen3ForCausalLM"], transformers_version="4.51.3")
+    edit_json(folder / "tokenizer_config.json", backend=DROPPED, model_max_length=131072)
+    reference = SentenceTransformer(str(folder), device="cpu")
+    manifest = export_checkpoint(folder, tmp_path / "repository", name="model")
+    assert manifest.task == Task.FEATURE_EXTRACTION
+    found = answers(LocalModel.open(tmp_path / "repository", "model"))
+    reference.max_seq_length = 400
+    assert furthest(found, [reference.encode([text])[0] for text in TEXTS]) <= 1e-5
+
+
+def test_long_texts_and_other_tasks_of_decoders_have_limits(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    write_embedder(tmp_path, RECIPES["qwen"])
+    edit_json(folder / "config.json", max_position_embeddings=32768)
+    edit_json(folder / "tokenizer_config.json", model_max_length=131072)
+    edit_json(folder / "sentence_bert_config.json", max_seq_length=None)
+    options = ExportOptions(repository=tmp_path / "repository", name="model")
+    assert make_plan(open_checkpoint(str(folder)), options).max_length == 8192
+    with pytest.raises(UsageError, match="--max-length 9000 is out of range"):
+        make_plan(open_checkpoint(str(folder)), replace(options, max_length=9000))
+    for task in (Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING, Task.TOKEN_CLASSIFICATION):
+        with pytest.raises(CheckpointUnsupported, match=f"{task} of 'qwen3' models can't be exported"):
+            make_plan(open_checkpoint(str(folder)), replace(options, task=task))
+    edit_json(folder / "config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2")
+    with pytest.raises(CheckpointUnsupported, match="feature-extraction of 'gpt2' models can't be exported"):
+        make_plan(open_checkpoint(str(folder)), options)
