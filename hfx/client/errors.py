@@ -129,8 +129,14 @@ def connection_failed(text: str, url: str) -> ServerError:
     return error
 
 
-def unknown_model(error: ModelUnknown, url: str, model: str, present: list[str]) -> ModelUnknown:
-    """`error` with the names of the models that there are."""
+def unknown_model(error: ModelUnknown, url: str, model: str, present: list[str]) -> ServerError:
+    """`error` with the names of the models that there are; ServerBusy where the model is among them.
+
+    Triton 2.51 may not find a model in the moment in which a new one takes its place.
+    """
+    if model in present and f"'{model}'" in error.message:
+        busy = f"The server at {url} was replacing the model {model!r}."
+        return ServerBusy(busy, "Send the request again.", status=error.status)
     fix = f"It serves: {', '.join(present)}." if present else "It serves no model at all."
     return ModelUnknown(f"The server at {url} has no model {model!r}.", fix, status=error.status)
 

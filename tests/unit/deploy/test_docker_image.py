@@ -60,7 +60,7 @@ def test_hadolint_has_nothing_to_say() -> None:
     ("device", "with_hfx"), [("cpu", False), ("gpu", False), pytest.param("cpu", True, marks=pytest.mark.full)]
 )
 def test_the_packages_exist_as_wheels_for_the_python_of_the_image(device: str, with_hfx: bool, tmp_path: Path) -> None:
-    platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 27, 17)]  # Ubuntu 24.04 has 2.39
+    platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (34, 31, 28, 27, 17)]  # Ubuntu 24.04 has 2.39
     python, at = release(MINIMUM_SECURE).python, source(tmp_path).as_uri()
     wanted = [str(each).replace("file:///src", at) for each in packages(device) if with_hfx or not each.url]
     command = [
