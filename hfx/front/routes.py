@@ -6,6 +6,7 @@ Paths go on as they came, not decoded, so a path that Triton would read differen
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import unquote
 
 from hfx.front.refusals import Refusal
@@ -42,6 +43,7 @@ TRITON_PATHS = (
 )
 
 
+@lru_cache(1024)
 def named(path: bytes) -> tuple[str, str]:
     """The route and the model of a path of Triton's: its name is {model} there."""
     parts = path.decode("ascii").split("/")

@@ -108,7 +108,9 @@ class Untraced:
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Passed:
         """What a request brings."""
-        return Passed([(name, headers[name]) for name in NAMES if name in headers])
+        return (
+            NOTHING if NAMES.isdisjoint(headers) else Passed([(name, headers[name]) for name in NAMES & headers.keys()])
+        )
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -122,3 +124,6 @@ class Passed:
 
     def end(self, scope: Mapping[str, Any], response: Response) -> None:
         """Nothing is said of it."""
+
+
+NOTHING = Passed(())
