@@ -20,7 +20,7 @@ from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.infer_request import binary_request
 from hfx.front.keys import ApiKeys
-from hfx.front.metrics import Metrics, reason_of
+from hfx.front.metrics import Metrics, refusal_label
 from hfx.front.refusals import RETRY, Header, Refusal, overloaded
 from hfx.front.response import LINES, REQUEST_ID, AccessLog, Response, Send
 from hfx.front.routes import METRICS, endpoint, named
@@ -285,7 +285,7 @@ async def _pass_back(connection: UpstreamConnection, response: Response, end: by
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
     if status >= 400:
         given = REASON.search(piece[:REASON_BYTES])
-        response.refusal = given[1].decode().lower() if given else reason_of(status)
+        response.refusal = refusal_label(status, given[1].decode() if given else "")
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
     await response.start(status, headers)
     await response.body(piece, more=bool(end) or not connection.is_read)

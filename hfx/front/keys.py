@@ -23,6 +23,7 @@ RATE = re.compile(r"\d{1,12}(\.\d{1,6})?")
 LARGEST = 1 << 20  # bytes of the file
 DIGITS_SHOWN = 8  # of the digest of a key without a label
 MINUTE = 60.0
+USED_UP = "RATE"  # the reason of a refusal
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Caller:
     def _refuse(self, name: str, rate: float, seconds: float) -> None:
         if seconds:
             again = [(b"retry-after", b"%d" % math.ceil(seconds))]
-            raise Refusal(429, f"{self.label} has used its {rate:g} {name}. Try again later.", again, reason="RATE")
+            raise Refusal(429, f"{self.label} has used its {rate:g} {name}. Try again later.", again, reason=USED_UP)
 
     def spend(self, tokens: int) -> None:
         """Count the tokens of an answer: of a request that was admitted, however many they are."""

@@ -17,10 +17,16 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from hfx.front.keys import USED_UP
+from hfx.front.routes import UNKNOWN_PATH
+from hfx.python_backends.errors import REASONS
+
 if TYPE_CHECKING:
     from hfx.front.response import Response
 
 OTHER = "other"  # a path that is none of the front's
+KNOWN = REASONS.keys() | {UNKNOWN_PATH, USED_UP}
+STATUSES = frozenset(HTTPStatus)
 MOST_MODELS = 1000  # names that are labels: those that were answered once
 # Seconds; a sum and these are a histogram.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -119,7 +125,7 @@ class Metrics(Collector):
 
     def refused(self, status: int) -> None:
         """Count a request that was refused before it was complete."""
-        self._refusals[reason_of(status), ""] += 1
+        self._refusals[refusal_label(status), ""] += 1
 
     def text(self) -> bytes:
         """All of it."""
@@ -149,6 +155,11 @@ class Metrics(Collector):
         yield times
 
 
-def reason_of(status: int) -> str:
-    """The name of a status, as `unauthorized` of 401."""
-    return HTTPStatus(status).name.lower()
+def refusal_label(status: int, reason: str = "") -> str:
+    """Why a request was refused: a `reason` of hfx's, else the name of the status, as `unauthorized` of 401.
+
+    Texts of errors repeat what callers have sent, so that what looks like a reason in one may be anything.
+    """
+    if reason in KNOWN:
+        return reason.lower()
+    return HTTPStatus(status).name.lower() if status in STATUSES else f"status_{status}"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hfx.front.keys import ANYONE, Caller
-from hfx.front.metrics import reason_of
+from hfx.front.metrics import refusal_label
 from hfx.front.refusals import Header, Refusal, dumped, json_head
 from hfx.front.traces import Passed, Trace
 
@@ -27,7 +27,7 @@ class Response:
 
     `headers` are those of every kind of answer. `route` is the path with {model} in place of a name; `received` are the
     bytes of the request's body; `refusal` is why it was not answered, `first_byte` the seconds until its head was sent
-    (None: it was not); `input_tokens` and `output_tokens` are 0 where nobody has counted them.
+    (None: it was not); `input_tokens` and `output_tokens` are 0 where they were not counted.
     """
 
     def __init__(self, send: Send, request_id: bytes) -> None:
@@ -72,7 +72,7 @@ class Response:
 
     async def refuse(self, refusal: Refusal, error: tuple[int, object]) -> None:
         """Send a refusal: its status and JSON are `error`."""
-        self.refusal = refusal.reason.lower() or reason_of(error[0])
+        self.refusal = refusal_label(error[0], refusal.reason)
         body = dumped(error[1])
         await self.start(error[0], [*json_head(body), *refusal.headers])
         await self.body(body, more=False)

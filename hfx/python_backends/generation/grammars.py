@@ -64,7 +64,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Form, Compiled] = OrderedDict()
 
     def compile(self, texts: Texts) -> NewMatcher | None:
-        """What makes matchers of the form that is asked for; None where none is. Raises InvalidRequest, QueueFull."""
+        """What makes matchers of a request's form; None where it has none. Raises InvalidRequest, QueueFull."""
         form = form_of(texts)
         if form is None:
             return None
@@ -165,7 +165,7 @@ class TokenMatcher:
 
 
 def form_of(texts: Texts) -> Form | None:
-    """The form that is asked for, if there is one."""
+    """The form that the settings name, if they name one."""
     return next(((name, value) for name in of_scope(STRUCTURE) if (value := getattr(texts, name))), None)
 
 

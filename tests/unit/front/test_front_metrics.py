@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hfx.front.metrics import MOST_MODELS, Metrics
+from hfx.front.metrics import MOST_MODELS, Metrics, refusal_label
 from hfx.front.response import Response
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
@@ -90,6 +90,20 @@ def test_names_of_models_are_bounded() -> None:
         response.status, response.model = 200, f"m{number}"
         metrics.add(response)
     assert metrics.text().count(b"hfx_http_requests_total{") == MOST_MODELS + 1
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "label"),
+    [
+        (503, "QUEUE_FULL", "queue_full"),
+        (429, "RATE", "rate"),
+        (400, "", "bad_request"),
+        (400, "WHAT_A_CALLER_HAS_SENT", "bad_request"),
+        (499, "", "status_499"),
+    ],
+)
+def test_reasons_of_refusals_are_a_closed_set(status: int, reason: str, label: str) -> None:
+    assert refusal_label(status, reason) == label
 
 
 def test_the_access_log_in_json_has_fields_by_name(
