@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from hfx.front.settings import Limits, Settings
@@ -127,6 +129,22 @@ def connect(front: Front) -> socket.socket:
     """A raw connection."""
     host, port = front.url.rpartition("/")[2].split(":")
     return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+
+@contextmanager
+def stderr_file(path: Path) -> Iterator[Path]:
+    """What this process and a front of it write to stderr goes to the file `path`, which may be read meanwhile.
+
+    pytest's capfd empties its file as it reads it, and loses what another process writes in that moment.
+    """
+    saved, file = os.dup(2), os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 2)
+    try:
+        yield path
+    finally:
+        os.dup2(saved, 2)
+        os.close(file)
+        os.close(saved)
 
 
 def post(body: bytes, path: str = GENERATE, **headers: str) -> bytes:

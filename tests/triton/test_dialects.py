@@ -136,6 +136,7 @@ def _has_taken(server: ServeProcess, texts: int) -> bool:
 def test_a_full_queue_is_a_429_with_a_time_to_try_again(dialects: ServeProcess) -> None:
     """32 texts a request; the engine has four slots and lets 64 requests wait."""
     connections = []
+    wait_until(partial(_has_taken, dialects, 0), "the texts of other tests have ended", SECONDS)
     try:
         for sent in (32, 64):  # one after the other: of two at once, neither may find places for all of its texts
             connections.append(http.client.HTTPConnection(dialects.http_url.rpartition("/")[2], timeout=SECONDS))

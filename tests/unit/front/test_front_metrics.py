@@ -15,7 +15,7 @@ from hfx.front.metrics import MOST_MODELS, Metrics, refusal_label
 from hfx.front.response import Response
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
-from tests.rigs.front_rig import Seen, ask, connect, fronted, post, read_answer, upstream
+from tests.rigs.front_rig import Seen, ask, connect, fronted, post, read_answer, stderr_file, upstream
 from tests.rigs.waiting import wait_until
 
 INFER, GENERATE = "/v2/models/toy/infer", "/v2/models/a%20b/versions/2/generate"
@@ -106,24 +106,22 @@ def test_reasons_of_refusals_are_a_closed_set(status: int, reason: str, label: s
     assert refusal_label(status, reason) == label
 
 
-def test_the_access_log_in_json_has_fields_by_name(
-    triton: tuple[int, Seen], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_access_log_in_json_has_fields_by_name(triton: tuple[int, Seen], tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"web:{KEY}\n")
-    lines: list[str] = []
 
-    def logged(count: int) -> bool:
-        lines.extend(line for line in capfd.readouterr().err.splitlines() if line.startswith("{"))
-        return len(lines) >= count
+    def logged(log: Path) -> list[str]:
+        return [line for line in log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
 
-    with fronted(triton[0], access_log="json", key_file=str(tmp_path / "keys")) as front:
+    settings = {"access_log": "json", "key_file": str(tmp_path / "keys")}
+    with stderr_file(tmp_path / "log") as log, fronted(triton[0], **settings) as front:
         ask(front, post(b"{}", GENERATE, Authorization=f"Bearer {KEY}", X_Request_ID="one"))
         ask(front, post(b"{}", INFER, Authorization="Bearer no-key-of-the-tests"))
         with connect(front) as leaving:
             leaving.sendall(post(b"hold", "/v2/models/toy/generate", Authorization=f"Bearer {KEY}"))
             assert triton[1].entered.acquire(timeout=60)
             leaving.shutdown(socket.SHUT_RDWR)
-        wait_until(lambda: logged(3))
+        wait_until(lambda: len(logged(log)) >= 3)
+    lines = logged(log)
     first, second, third = map(json.loads, lines)
     assert (
         first.items()

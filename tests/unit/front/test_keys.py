@@ -17,7 +17,7 @@ from hfx.front.refusals import Refusal
 from hfx.front.settings import Tls
 from hfx.triton.front import Front
 from tests.rigs.certificates import make_certificate
-from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
+from tests.rigs.front_rig import Seen, ask, fronted, post, stderr_file, upstream
 from tests.rigs.waiting import wait_until
 
 FIRST, SECOND = "first-key-of-tests", "second-key-of-tests"
@@ -143,22 +143,16 @@ def test_a_replaced_file_counts_without_a_lost_request(triton: tuple[int, Seen],
 
 @pytest.mark.parametrize("content", ["", "# none\n", f"a:{SECOND}\nb:sho", "\xff\0"])
 def test_a_file_that_cannot_be_used_changes_nothing(
-    content: str, triton: tuple[int, Seen], file: Path, capfd: pytest.CaptureFixture[str]
+    content: str, triton: tuple[int, Seen], file: Path, tmp_path: Path
 ) -> None:
     file.write_text(f"a:{FIRST}\n")
-    said: list[str] = []
-    with fronted(triton[0], key_file=str(file)) as front:
+    with stderr_file(tmp_path / "log") as log, fronted(triton[0], key_file=str(file)) as front:
         file.write_text(content, "latin-1")
-        wait_until(lambda: _said(capfd, said, "The API keys stay as they were"))
+        wait_until(lambda: "The API keys stay as they were" in log.read_text())
         assert (status(front, FIRST), status(front, SECOND)) == (200, 401)
         file.unlink()
         file.write_text(f"a:{SECOND}\n")
         wait_until(lambda: status(front, SECOND) == 200)
-
-
-def _said(capfd: pytest.CaptureFixture[str], before: list[str], words: str) -> bool:
-    before.append(capfd.readouterr().err)
-    return words in "".join(before)
 
 
 def test_a_file_is_read_once_it_no_longer_changes(file: Path) -> None:

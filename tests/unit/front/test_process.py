@@ -27,7 +27,7 @@ from hfx.front.upstream import Upstream, request_head
 from hfx.triton import front as front_module
 from hfx.triton.front import Front
 from tests.rigs.certificates import make_certificate
-from tests.rigs.front_rig import LARGE, SECONDS, Seen, ask, connect, fronted, post, read_answer, upstream
+from tests.rigs.front_rig import LARGE, SECONDS, Seen, ask, connect, fronted, post, read_answer, stderr_file, upstream
 from tests.rigs.waiting import wait_until
 
 SMALL = post(b"{}")
@@ -304,21 +304,13 @@ def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -
         assert status(front, known) == 200
 
 
-def test_the_access_log_has_a_line_for_each_request(
-    triton: tuple[int, Seen], capfd: pytest.CaptureFixture[str]
-) -> None:
-    lines: list[str] = []
-
-    def logged() -> bool:
-        lines.extend(capfd.readouterr().err.splitlines())
-        return len(lines) >= 3
-
-    with fronted(triton[0], access_log="text") as front:
+def test_the_access_log_has_a_line_for_each_request(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    with stderr_file(tmp_path / "log") as log, fronted(triton[0], access_log="text") as front:
         assert ask(front, post(b"{}", X_Request_ID="my-id.1"))[1]["x-request-id"] == "my-id.1"
         generated = ask(front, post(b"{}", "/nowhere?secret=1", X_Request_ID="\"'<b>"))[1]["x-request-id"]
         ask(front, post(b"[" * 70))
-        wait_until(logged)
-    first, second, third = (line.split(" ") for line in lines)
+        wait_until(lambda: log.read_bytes().count(b"\n") >= 3)
+    first, second, third = (line.split(" ") for line in log.read_text().splitlines())
     assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/generate", "200"] and first[-1] == "my-id.1"
     assert second[3:5] == ["/nowhere", "404"] and second[-1] == generated
     assert third[4] == "400"
