@@ -43,7 +43,7 @@ def command(
 
     report = reporter(context)
     options.check()
-    host, settings = address(options.host), front_options.settings(repository)
+    host, settings = address(options.host), front_options.settings(repository, options.device)
     front_options.check_host(host, settings.tls)
     left_out = _check_models(repository, options, report)
     _check_device(repository, options, report)

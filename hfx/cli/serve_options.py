@@ -188,6 +188,20 @@ class FrontOptions:
         bool, Option("--no-playground", envvar="HFX_NO_PLAYGROUND", help="No page at / to try the models on.")
     ] = False
 
+    shadow: Annotated[
+        float,
+        Option(
+            help="Share of the answers over HTTP that are computed again in idle time, and compared.",
+            min=0,
+            max=1,
+            metavar="SHARE",
+        ),
+    ] = 0.0
+    shadow_repository: Annotated[
+        Path | None,
+        Option(help="Models to compare with, such as the same in fp32. Default: those that are served.", metavar="DIR"),
+    ] = None
+
     allowed_hosts: Annotated[
         tuple[str, ...],
         Option(
@@ -230,7 +244,26 @@ class FrontOptions:
                 f"Run: {install_command('traces')}",
             )
 
-    def settings(self, repository: Path) -> Settings:
+    def _shadow(self, repository: Path, device: Device) -> dict[str, Any]:
+        """The share of answers that are compared, and the process that compares. Raises UsageError, RepositoryError."""
+        from hfx.front.shadow import shadow_command
+        from hfx.repository import models
+
+        if not self.shadow:
+            if self.shadow_repository is not None:
+                raise UsageError("--shadow-repository has no share of answers.", "Give one with --shadow.")
+            return {}
+        references = self.shadow_repository or repository
+        served = {entry.name for entry in models(repository) if entry.manifest}
+        if not any(entry.manifest and entry.name in served for entry in models(references)):
+            raise UsageError(
+                f"{references} has none of the models of {repository}.",
+                f"Export them there: hfx export ... --precision fp32 --repository {references}",
+            )
+        command = shadow_command(str(repository.absolute()), str(references.absolute()), device)
+        return {"shadow": self.shadow, "shadow_command": command}
+
+    def settings(self, repository: Path, device: Device = "cpu") -> Settings:
         """The settings of a front of `repository`. Raises UsageError for files that can't be used."""
         from hfx.front.settings import Limits, Settings
 
@@ -244,6 +277,7 @@ class FrontOptions:
             playground=not self.no_playground,
             hosts=self.allowed_hosts,
             origins=self.cors_origins,
+            **self._shadow(repository, device),
         )
 
     @property

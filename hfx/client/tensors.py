@@ -91,12 +91,12 @@ def encode_infer(request_id: str, inputs: Tensors) -> tuple[bytes, dict[str, str
     return b"".join((head, *contents)), {"content-type": BINARY, HEADER_LENGTH: str(len(head))}
 
 
-def decode_infer(body: bytes, headers: Mapping[str, str]) -> dict[str, Array]:
-    """The output tensors by name. Raises ServerError for what is no answer."""
+def decode_infer(body: bytes, headers: Mapping[str, str], field: str = "outputs") -> dict[str, Array]:
+    """The output tensors by name, or the `inputs` of a request. Raises ServerError for what is no such body."""
     tensors = {}
     with _parsing():
         position = end = int(headers.get(HEADER_LENGTH, len(body)))
-        for output in _json(body[:end])["outputs"]:
+        for output in _json(body[:end])[field]:
             name, datatype, shape = output["name"], output["datatype"], output["shape"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is None:

@@ -144,6 +144,12 @@ PANELS = (
         "In an hour: of models, HTTP fronts, servers and containers",
     ),
     Panel(
+        "Compared answers",
+        "reqps",
+        (Query(_rate("hfx_parity_answers_total", "model, verdict"), "{{model}} {{verdict}}"),),
+        "By --shadow: of a drawn share, those that are the reference's, and those that differ",
+    ),
+    Panel(
         "Computing",
         "short",
         (Query(f"{_rate('nv_inference_compute_infer_duration_us')} / 1e6"),),
@@ -193,6 +199,24 @@ def alerts(deployment: Deployment) -> Iterator[Alert]:
         "warning",
         "More than 5 % of the HTTP requests were refused because of load or a key's bounds: "
         "hfx_http_refusals_total has the reasons.",
+    )
+    compared = "sum by (model) (increase(hfx_parity_answers_total[6h]))"
+    least = 'max by (model) (hfx_parity_limit{of="agreement"})'
+    yield Alert(  # three standard deviations of a drawn share: none where every answer must be equal
+        "HfxAnswersDiffer",
+        f'sum by (model) (increase(hfx_parity_answers_total{{verdict="differs"}}[6h])) / {compared}'
+        f" > 1 - {least} + 3 * sqrt({least} * (1 - {least}) / {compared})",
+        0,
+        "critical",
+        "{{ $labels.model }} gives other answers than its reference: its files, memory or settings have changed.",
+    )
+    yield Alert(
+        "HfxScoresDrift",
+        f"sum by (model) (increase(hfx_parity_drift_total[6h])) / {compared} "
+        '> max by (model) (hfx_parity_limit{of="drift"})',
+        0,
+        "critical",
+        "The scores of {{ $labels.model }} are farther from its reference's than an export may be.",
     )
     for model in deployment.models:
         if model.is_generator:

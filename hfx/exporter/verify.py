@@ -162,7 +162,7 @@ def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: flo
             "Serve it by the runtime onnxruntime (docs/generation-serving.md), or export it again on this processor.",
         )
     figures = {**same_texts(answers, published.recorded), "alone": len(alone), "other_alone": differ}
-    share, drop = _share_at_export(at_export), DEFAULT_MAX_DROP if max_drop is None else max_drop
+    share, drop = share_at_export(at_export), DEFAULT_MAX_DROP if max_drop is None else max_drop
     if share is not None and not figures["same"] >= share - drop:
         raise VerificationFailed(
             f"{published.manifest.name} gives {figures['same']:.4f} of the checkpoint's {figures['requests']} texts; "
@@ -210,7 +210,7 @@ def _was_batch_invariant(parity: dict[str, Any]) -> bool:
     return not any(whole["company"] for whole in wholes if whole)
 
 
-def _share_at_export(parity: dict[str, Any]) -> float | None:
+def share_at_export(parity: dict[str, Any]) -> float | None:
     """The share of the checkpoint's texts at the export, of the runtime that has fewer of them: either may serve."""
     runtimes = (parity, *parity.get("reserve", {}).values())
     # Files for a GPU that were compared on a CPU were not asked as texts.

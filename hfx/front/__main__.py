@@ -20,6 +20,7 @@ from hfx.front.dialects.server import DialectServer
 from hfx.front.file_changes import FileChanges
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
+from hfx.front.shadow import Shadow, ShadowedUpstream
 from hfx.front.upstream import Upstream
 
 NEVER_SECONDS = 1 << 30
@@ -33,6 +34,8 @@ def main(argument: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.process raises it
     upstream = Upstream(settings.upstream)
+    if settings.shadow:
+        upstream = ShadowedUpstream(settings.upstream, Shadow(settings.shadow, settings.shadow_command))
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     dialects = DialectServer(spoken, upstream, settings.repository, limits)

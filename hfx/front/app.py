@@ -72,7 +72,7 @@ class App:
         self._web = WebAccess(settings.hosts, settings.origins)
         self.limits = limits
         self.state = State()  # by `hfx serve` (__main__.py)
-        self.metrics = Metrics(settings.started)
+        self.metrics = Metrics(settings.started, upstream.shadow)
         self.keys = ApiKeys(settings.key_file)
         self.traces = Tracer(settings.otlp_endpoint) if settings.otlp_endpoint else Untraced()
         self._access_log = AccessLog(LINES[settings.access_log]) if settings.access_log else None

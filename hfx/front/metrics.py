@@ -23,6 +23,7 @@ from hfx.python_backends.errors import REASONS
 
 if TYPE_CHECKING:
     from hfx.front.response import Response
+    from hfx.front.shadow import Shadow
 
 OTHER = "other"  # a path that is none of the front's
 KNOWN = REASONS.keys() | {UNKNOWN_PATH, USED_UP}
@@ -87,18 +88,41 @@ FIRST_BYTE = Family(
     "Seconds from a request's head to its answer's first byte",
     ("route",),
 )
-FAMILIES = (RESTARTS, STARTED, REQUESTS, REFUSALS, ENDED, RECEIVED, SENT, IN_PROGRESS, CONNECTIONS, FIRST_BYTE)
+COMPARED = Family(
+    "hfx_parity_answers_total",
+    CounterMetricFamily,
+    "Answers compared with a reference model's: same, tie or differs (--shadow)",
+    ("model", "verdict"),
+)
+DRIFT = Family(
+    "hfx_parity_drift_total",
+    CounterMetricFamily,
+    "Sum of the differences of scores of the answers that were compared",
+    ("model",),
+)
+PARITY_LIMIT = Family(
+    "hfx_parity_limit",
+    GaugeMetricFamily,
+    "Least share of answers that do not differ (agreement), and largest mean difference of scores (drift)",
+    ("model", "of"),
+)
+NOT_COMPARED = Family(
+    "hfx_parity_skipped_total", CounterMetricFamily, "Answers that were drawn and not compared", ("reason",)
+)
+PARITY = (COMPARED, DRIFT, PARITY_LIMIT, NOT_COMPARED)
+FAMILIES = (RESTARTS, STARTED, REQUESTS, REFUSALS, ENDED, RECEIVED, SENT, IN_PROGRESS, CONNECTIONS, FIRST_BYTE, *PARITY)
 
 
 class Metrics(Collector):
     """The counts of a front since it was started, `started` that of the whole server.
 
-    `ended` are connections by why the front has ended them; `restarts`, `in_progress` and `connections` are set before
-    they are read.
+    `shadow` has the counts of comparisons. `ended` are connections by why the front has ended them; `restarts`,
+    `in_progress` and `connections` are set before they are read.
     """
 
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, shadow: Shadow | None = None) -> None:
         self._started = started
+        self._shadow = shadow
         self.restarts = self.connections = self.in_progress = 0
         self.ended: Counter[str] = Counter()
         self._requests: Counter[tuple[str, ...]] = Counter()
@@ -144,6 +168,13 @@ class Metrics(Collector):
             IN_PROGRESS: {(): self.in_progress},
             CONNECTIONS: {(): self.connections},
         }
+        if shadow := self._shadow:
+            samples |= {
+                COMPARED: shadow.answers,
+                DRIFT: shadow.drift,
+                PARITY_LIMIT: shadow.limits,
+                NOT_COMPARED: shadow.skipped,
+            }
         for family, values in samples.items():
             made: Any = family.kind(family.name, family.text, labels=family.labels)
             for labels, value in values.items():

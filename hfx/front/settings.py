@@ -97,7 +97,7 @@ class Settings:
     their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on. `hosts`
     are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
     the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
-    without a key and without TLS; -1: none.
+    without a key and without TLS; -1: none. `shadow` is the share of answers that `shadow_command` compares.
     """
 
     listener: int = -1
@@ -115,6 +115,8 @@ class Settings:
     origins: Sequence[str] = ()
     started: float = 0.0
     scraper: int = -1
+    shadow: float = 0.0
+    shadow_command: Sequence[str] = ()
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -15,11 +15,15 @@ import httptools
 from hfx.front.guard import Disconnected
 from hfx.front.refusals import RETRY, Header, Refusal
 
+if TYPE_CHECKING:
+    from hfx.front.shadow import Shadow
+
 STOPPED = "Triton does not take requests at the moment; it is being started again. Try again later."
 LOST = "Triton ended before it answered; it is being started again."
 
 KEPT_CONNECTIONS = 256  # between requests
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
+COPIED_BYTES = 1 << 20
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
 
@@ -56,6 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._paused = False
+        self.copied: bytearray | None = None  # the body again, up to the piece that makes it longer than COPIED_BYTES
 
     @property
     def is_read(self) -> bool:
@@ -147,6 +152,8 @@ class UpstreamConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """Keep a piece for `read`."""
         self._pieces.append(body)
+        if self.copied is not None and len(self.copied) <= COPIED_BYTES:
+            self.copied += body
         self._buffered += len(body)
         if self._buffered > BUFFERED_BYTES and not self._paused and self._transport is not None:
             self._paused = True
@@ -159,6 +166,8 @@ class UpstreamConnection(asyncio.Protocol):
 
 class Upstream:
     """Triton's HTTP at `url`, with connections that are kept between requests."""
+
+    shadow: Shadow | None = None
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)

@@ -84,6 +84,13 @@ class LocalGenerator:
         """What computes: "onnxruntime" or "native"."""
         return self._generator.engine.runtime
 
+    def is_random(self, request: Request) -> bool:
+        """Whether tokens are drawn for it, so that another model would give another text."""
+        from hfx.python_backends.generation.configuration import resolve_config
+
+        with _translated_errors():
+            return resolve_config(_fields(request)[1], self._generator.configuration).do_sample
+
     def infer(self, request: Request) -> Answer:
         """Answer one request, for example `{"text_input": "..."}`.
 

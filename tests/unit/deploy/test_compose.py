@@ -78,7 +78,7 @@ def test_every_expression_is_promql_and_each_panel_has_its_place(generating: Dep
     for expression in [*shown, *(alert.expression for alert in alerts(generating))]:
         promql_parser.parse(expression)
     legends = {label for panel in PANELS for query in panel.queries for label in re.findall(r"{{(\w+)}}", query.legend)}
-    assert legends <= {"model", "reason", "key", "route", "status"}
+    assert legends <= {"model", "reason", "key", "route", "status", "verdict"}
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
@@ -123,6 +123,30 @@ CASES = {
             series("hfx_http_requests_total", f"0+4x{MINUTES}", route="r", model="", status="429"),
             series("hfx_http_requests_total", f"0+50x{MINUTES}", route="r", model="", status="401"),
             series("hfx_http_requests_total", f"0+46x{MINUTES}", route="r", model="m", status="200"),
+        ],
+    ),
+    "HfxAnswersDiffer": (
+        [
+            series("hfx_parity_answers_total", f"0+60x{MINUTES}", model="m", verdict="same"),
+            series("hfx_parity_answers_total", f"0+1x{MINUTES}", model="m", verdict="differs"),
+            series("hfx_parity_limit", f"1x{MINUTES}", model="m", of="agreement"),
+        ],
+        [
+            series("hfx_parity_answers_total", f"0+96x{MINUTES}", model="m", verdict="same"),
+            series("hfx_parity_answers_total", f"0+4x{MINUTES}", model="m", verdict="differs"),
+            series("hfx_parity_limit", f"0.95x{MINUTES}", model="m", of="agreement"),
+        ],
+    ),
+    "HfxScoresDrift": (
+        [
+            series("hfx_parity_answers_total", f"0+100x{MINUTES}", model="m", verdict="same"),
+            series("hfx_parity_drift_total", f"0+3x{MINUTES}", model="m"),
+            series("hfx_parity_limit", f"0.02x{MINUTES}", model="m", of="drift"),
+        ],
+        [
+            series("hfx_parity_answers_total", f"0+100x{MINUTES}", model="m", verdict="same"),
+            series("hfx_parity_drift_total", f"0+1x{MINUTES}", model="m"),
+            series("hfx_parity_limit", f"0.02x{MINUTES}", model="m", of="drift"),
         ],
     ),
     "HfxQueue_g": (

@@ -1,0 +1,220 @@
+"""Answers of a server compared with those of reference models, in a process that runs while no other needs a core.
+
+`python -m hfx.exporter.shadow REPOSITORY REFERENCES DEVICE` reads exchanges from stdin: a line of JSON, an Exchange's
+fields but for its bodies and with their sizes, and then the bodies. For each it writes a line of JSON to stdout, the
+fields of a Verdict. REFERENCES has a model of the same name for each that is compared: the same publication, whose
+answers must be equal, or another one, in fp32 as a rule, to which the limits of the gate apply.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import IO, Any
+
+from hfx import names
+from hfx.client import tensors
+from hfx.errors import HfxError, ModelMissing, ServerError
+from hfx.exporter.encoder.gate import limits
+from hfx.exporter.options import DEFAULT_MAX_DROP
+from hfx.exporter.tasks import EncoderTask
+from hfx.exporter.tasks.text_classification import ALL_LABELS
+from hfx.exporter.verify import Published, open_published, share_at_export
+from hfx.local import Answer, Device, Request, plain_answer, scalar_outputs
+from hfx.manifest import Manifest
+from hfx.repository.catalog import model as read_model
+
+MOST_BYTES = 8 << 20  # of a body, decompressed
+MOST_ROWS = 4  # of a request: one of 1,000 rows is not to count as 1,000
+TRANSPORT = frozenset({"id", names.STREAM, names.TIMEOUT_MS, "priority"})  # of a request, and nothing to its answer
+WORST_DRIFT = 1.0  # in the place of what is no number
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request to Triton's HTTP and its answer: the `path`, and the `heads` that say where tensors begin in each."""
+
+    path: str
+    heads: tuple[int | None, int | None]
+    encoding: str
+    request: bytes
+    answer: bytes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How answers compare: how many are the `same`, a `tie`, or other ones (`differs`), and the sum of their `drift`.
+
+    `agreement` is the least share of answers that are not other ones, `drift_limit` the largest mean drift, where there
+    is one. `skipped` is why nothing was compared: `missing`, `random`, `refused`, `unread`.
+    """
+
+    model: str
+    same: int = 0
+    tie: int = 0
+    differs: int = 0
+    drift: float = 0.0
+    agreement: float = 0.0
+    drift_limit: float | None = None
+    skipped: str = ""
+
+
+class Skipped(Exception):
+    """An exchange that can't be compared, for the reason that is its argument."""
+
+
+class Reference:
+    """A reference model, opened, and the bounds of the model that is served under its name.
+
+    Of one publication every answer must be equal: on a CPU, no answer depends on what is in its batch.
+    """
+
+    def __init__(self, served: Manifest, published: Published, references: Path, device: Device) -> None:
+        name = published.manifest.name
+        precision: Any = getattr(served.precision, device)
+        self.task = published.task
+        self.scalars = scalar_outputs(references, name)
+        self.is_same = served.files == published.manifest.files and device == "cpu"
+        threads = None if self.is_same else 1
+        self.drift: float | None = None
+        if isinstance(self.task, EncoderTask):
+            from hfx.local.encoder import LocalModel
+
+            bounds = limits(precision, None, served.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32")  # type: ignore[arg-type]
+            self.agreement, self.drift = bounds.agreement, bounds.drift
+            self.encoder: Any = LocalModel.open(references, name, threads=threads)
+        else:
+            from hfx.local.generator import LocalGenerator
+
+            parity: Any = served.parity[device]
+            self.agreement = (share_at_export(parity) or 1.0) - DEFAULT_MAX_DROP
+            self.generator = LocalGenerator.open(references, name, threads=threads)
+        if self.is_same:
+            self.agreement, self.drift = 1.0, None
+
+    def compare(self, request: Request, answer: Answer) -> tuple[str, float]:
+        """`same`, `tie` or `differs`, and how far the scores are apart. Raises Skipped."""
+        if isinstance(self.task, EncoderTask) and self.is_same:
+            expected = self.encoder.infer(request)
+            return "same" if all(expected[name] == value for name, value in answer.items()) else "differs", 0.0
+        if isinstance(self.task, EncoderTask):
+            every = {names.TOP_K: ALL_LABELS} if self.task.task is names.Task.TEXT_CLASSIFICATION else {}
+            found = self.task.compare(self.encoder.infer({**request, **every}), answer)
+            drift = found.drift if isfinite(found.drift) else WORST_DRIFT
+            return "same" if found.same and isfinite(found.drift) else "tie" if found.tie else "differs", drift
+        if self.generator.is_random(request):
+            raise Skipped("random")
+        same = self.generator.infer(request)[names.TEXT_OUTPUT] == answer[names.TEXT_OUTPUT]
+        return "same" if same else "differs", 0.0
+
+
+class Comparisons:
+    """Compares exchanges with the models of `repository`, served on `device`, by those of `references`.
+
+    A model is opened when it is first asked, and again once it or its reference is published anew.
+    """
+
+    def __init__(self, repository: Path, references: Path, device: Device) -> None:
+        self._repository, self._references, self._device = repository, references, device
+        self._open: dict[str, tuple[Any, Reference]] = {}
+
+    def verdict(self, exchange: Exchange) -> Verdict:
+        """What became of `exchange`."""
+        name = exchange.path.split("/")[3].removesuffix(names.STREAM_SUFFIX)
+        try:
+            reference = self._reference(name)
+            found = [reference.compare(*row) for row in rows(exchange, reference.scalars)]
+        except Skipped as reason:
+            return Verdict(name, skipped=str(reason))
+        except ModelMissing:
+            return Verdict(name, skipped="missing")
+        except HfxError as error:
+            logging.getLogger(__name__).warning("%s can't be compared: %s", name, error)
+            return Verdict(name, skipped="refused")
+        except (KeyError, ValueError, TypeError, IndexError):  # outputs that the request has left out, or more texts
+            return Verdict(name, skipped="unread")
+        same, tie, differs = (sum(kind == verdict for kind, _ in found) for verdict in ("same", "tie", "differs"))
+        drift = sum(apart for _, apart in found)
+        return Verdict(name, same, tie, differs, drift, reference.agreement, reference.drift)
+
+    def _reference(self, name: str) -> Reference:
+        manifests = [folder / name / names.MANIFEST_FILE for folder in (self._repository, self._references)]
+        served, published = read_model(self._repository, name), open_published(self._references, name)
+        seen = [path.stat().st_mtime_ns for path in manifests]
+        if name not in self._open or self._open[name][0] != seen:
+            self._open[name] = seen, Reference(served, published, self._references, self._device)
+        return self._open[name][1]
+
+
+def rows(exchange: Exchange, scalars: frozenset[str]) -> Iterator[tuple[Request, Answer]]:
+    """The first rows of an exchange, each with its answer as plain values. Raises Skipped and ServerError."""
+    answer = _decompressed(exchange.answer, exchange.encoding)
+    if exchange.path.endswith("/infer"):
+        asked = tensors.decode_infer(exchange.request, _head(exchange.heads[0]), "inputs")
+        answered = tensors.decode_infer(answer, _head(exchange.heads[1]))
+        for row in range(min(MOST_ROWS, *(len(array) for array in answered.values()))):
+            request = {name: tensors.plain_values(array[row : row + 1]) for name, array in asked.items()}
+            found = plain_answer({name: array[row : row + 1] for name, array in answered.items()}, scalars)
+            yield _own(request), {name: _only(name, value) for name, value in found.items()}
+        return
+    events = [json.loads(line.removeprefix(tensors.EVENT)) for line in answer.decode().splitlines() if line.strip()]
+    if any("error" in event for event in events):
+        raise Skipped("refused")
+    yield _own(json.loads(exchange.request)), {names.TEXT_OUTPUT: "".join(each[names.TEXT_OUTPUT] for each in events)}
+
+
+def _own(request: Mapping[str, Any]) -> Request:
+    """The fields that an answer depends on. Raises Skipped for a request that only cancels another."""
+    if names.CANCEL_REQUEST in request:
+        raise Skipped("refused")
+    return {name: value for name, value in request.items() if name not in TRANSPORT}
+
+
+def _only(name: str, value: Any) -> Any:
+    """A text of a generator, which Triton's tensors have in a list."""
+    return value[0] if name == names.TEXT_OUTPUT and isinstance(value, list) else value
+
+
+def _head(length: int | None) -> dict[str, str]:
+    return {} if length is None else {tensors.HEADER_LENGTH: str(length)}
+
+
+def _decompressed(body: bytes, encoding: str) -> bytes:
+    if not encoding:
+        return body
+    try:
+        content = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, MOST_BYTES + 1)
+    except zlib.error as error:
+        raise ServerError(f"An answer is not {encoding}: {error}.") from error
+    if len(content) > MOST_BYTES:
+        raise Skipped("unread")
+    return content
+
+
+def read_exchange(stream: IO[bytes]) -> Exchange | None:
+    """The next one; None at the end."""
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    fields: Any = json.loads(line)
+    request, answer = (stream.read(size) for size in fields["sizes"])
+    return Exchange(fields["path"], tuple(fields["heads"]), fields["encoding"], request, answer)
+
+
+def main(repository: str, references: str, device: Device) -> None:
+    """Answer until stdin ends."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # threads that are made from here on inherit it
+    comparisons = Comparisons(Path(repository), Path(references), device)
+    while exchange := read_exchange(sys.stdin.buffer):
+        print(json.dumps(asdict(comparisons.verdict(exchange))), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]

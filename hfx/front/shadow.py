@@ -1,0 +1,161 @@
+"""A drawn share of Triton's answers, compared with reference models in a process of its own (hfx.exporter.shadow).
+
+The front keeps the bodies of what is drawn and counts the verdicts; nothing waits for a comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hfx.client.tensors import HEADER_LENGTH
+from hfx.front.refusals import Header
+from hfx.front.upstream import COPIED_BYTES, Client, Upstream, UpstreamConnection
+from hfx.process import ends_with_parent
+
+ANSWERED = re.compile(rb"/v2/models/[A-Za-z0-9_-]+/(?:infer|generate|generate_stream)")
+WAITING = 64  # exchanges, of COPIED_BYTES each body at most
+LINE_BYTES = 1 << 16
+PAUSE_SECONDS = 10.0  # after the end of a process, which is another one's start
+HEAD, ENCODING = HEADER_LENGTH.encode(), b"content-encoding"
+VERDICTS = ("same", "tie", "differs")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request and its answer, as they went over the connection to Triton."""
+
+    path: bytes
+    request: bytes
+    request_headers: Mapping[bytes, bytes]
+    answer: bytes
+    answer_headers: Mapping[bytes, bytes]
+
+    def message(self) -> bytes:
+        """The form in which the process reads it."""
+        heads = [int(head) if head else None for head in map(_head, (self.request_headers, self.answer_headers))]
+        fields = {
+            "path": self.path.decode(),
+            "heads": heads,
+            "encoding": self.answer_headers.get(ENCODING, b"").decode("latin-1"),
+            "sizes": [len(self.request), len(self.answer)],
+        }
+        return b"".join((json.dumps(fields).encode(), b"\n", self.request, self.answer))
+
+
+def _head(headers: Mapping[bytes, bytes]) -> bytes | None:
+    return headers.get(HEAD)
+
+
+class Shadow:
+    """Draws `share` of the answers, and has `command` compare them, one at a time.
+
+    `answers` are counts by model and verdict, `skipped` by reason, `drift` the sums of the models' drifts, `limits` the
+    least share of answers that do not differ, and the largest mean drift where there is one.
+    """
+
+    def __init__(self, share: float, command: Sequence[str], pause: float = PAUSE_SECONDS) -> None:
+        self._share = share
+        self._command = command
+        self._pause = pause
+        self._random = Random()
+        self._waiting: asyncio.Queue[Exchange] = asyncio.Queue(WAITING)
+        self._task: asyncio.Task[None] | None = None
+        self.answers: Counter[tuple[str, ...]] = Counter()
+        self.skipped: Counter[tuple[str, ...]] = Counter()
+        self.drift: dict[tuple[str, ...], float] = defaultdict(float)
+        self.limits: dict[tuple[str, ...], float] = {}
+
+    def draws(self, path: bytes) -> bool:
+        """Whether the answer to a request for `path` is to be compared."""
+        return self._random.random() < self._share and ANSWERED.fullmatch(path) is not None
+
+    def add(self, exchange: Exchange) -> None:
+        """Have `exchange` compared; it is passed over where too many wait, or where it is too large."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        if max(len(exchange.request), len(exchange.answer)) > COPIED_BYTES:
+            self.skipped["large",] += 1
+        elif self._waiting.full():
+            self.skipped["busy",] += 1
+        else:
+            self._waiting.put_nowait(exchange)
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(OSError, ValueError):  # the process has ended
+                await self._compare()
+            self.skipped["failed",] += 1
+            await asyncio.sleep(self._pause)
+
+    async def _compare(self) -> None:
+        """Start a process and give it what is drawn, until it ends."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *ends_with_parent(self._command), stdin=pipe, stdout=pipe, limit=LINE_BYTES
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            while True:
+                process.stdin.write((await self._waiting.get()).message())
+                await process.stdin.drain()
+                self._count(json.loads(await process.stdout.readline()))
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    def _count(self, verdict: dict[str, Any]) -> None:
+        if verdict["skipped"]:
+            self.skipped[verdict["skipped"],] += 1
+            return
+        model = verdict["model"]
+        for name in VERDICTS:
+            self.answers[model, name] += verdict[name]
+        self.drift[model,] += verdict["drift"]
+        self.limits[model, "agreement"] = verdict["agreement"]
+        if verdict["drift_limit"] is not None:
+            self.limits[model, "drift"] = verdict["drift_limit"]
+
+
+class ShadowedUpstream(Upstream):
+    """An Upstream some of whose answers `shadow` compares."""
+
+    shadow: Shadow
+
+    def __init__(self, url: str, shadow: Shadow) -> None:
+        super().__init__(url)
+        self.shadow = shadow
+
+    @asynccontextmanager
+    async def sent(
+        self,
+        method: bytes,
+        path: bytes,
+        body: bytes = b"",
+        headers: Sequence[Header] = (),
+        client: Client | None = None,
+    ) -> AsyncIterator[UpstreamConnection]:
+        """As that of Upstream."""
+        async with super().sent(method, path, body, headers, client) as connection:
+            drawn = self.shadow.draws(path)
+            if drawn:
+                connection.copied = bytearray()
+            yield connection
+            if drawn and connection.complete and connection.status == 200:
+                copied = bytes(connection.copied or b"")
+                self.shadow.add(Exchange(path, body, dict(headers), copied, dict(connection.headers)))
+
+
+def shadow_command(repository: str, references: str, device: str) -> tuple[str, ...]:
+    """The process that compares."""
+    return (sys.executable, "-P", "-m", "hfx.exporter.shadow", repository, references, device)
