@@ -98,6 +98,8 @@ class Settings:
     are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
     the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
     without a key and without TLS; -1: none.
+    `batches` is where the process of the Batch API listens (unix://, empty: there is none), `background` another
+    listening socket, for the requests of that process; beside others `background_requests` of them are in progress.
     """
 
     listener: int = -1
@@ -115,6 +117,9 @@ class Settings:
     origins: Sequence[str] = ()
     started: float = 0.0
     scraper: int = -1
+    batches: str = ""
+    background: int = -1
+    background_requests: int = 1
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

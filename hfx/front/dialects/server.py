@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from hfx.errors import HfxError
+from hfx.front.batches import BATCH_PATHS
 from hfx.front.catalog import Catalog
 from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, event
 from hfx.front.inference import Inference, fetch
@@ -45,7 +46,7 @@ class DialectServer:
     def __init__(self, dialects: Sequence[Dialect], upstream: Upstream, repository: str, limits: Limits) -> None:
         self._limits = limits
         dialects = (*dialects, _about(dialects))
-        self._rows = [(_pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
+        self._rows = [(pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
         self._upstream = upstream
         self._catalog = Catalog(partial(fetch, upstream))
         self._files = ModelFiles(repository)
@@ -138,7 +139,8 @@ def _target(dialect: Dialect, route: Route, found: re.Match[bytes]) -> Target:
     return Target(dialect, route, unquote((found.groupdict().get("model") or b"").decode()))
 
 
-def _pattern(route: Route) -> re.Pattern[bytes]:
+def pattern(route: Route) -> re.Pattern[bytes]:
+    """What paths of the route match; the group `model` is the model's name, quoted."""
     before, name, after = route.path.partition("{model}")
     model = b"(?P<model>%b)" % NAME if name else b""
     return re.compile(re.escape(before.encode()) + model + re.escape(after.encode()))
@@ -149,6 +151,8 @@ def description(dialects: Sequence[Dialect]) -> bytes:
     paths: dict[str, dict[str, Any]] = {}
     for method, path, summary in TRITON_PATHS:
         _describe(paths, method, path, summary, "Triton", TRITON_BODIES.get(path.rpartition("/")[2], {}))
+    for method, path, summary in BATCH_PATHS:
+        _describe(paths, method, path, summary, "openai", {})
     for dialect in dialects:
         for route in dialect.routes:
             _describe_route(paths, route, dialect.name)
