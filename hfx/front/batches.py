@@ -30,7 +30,6 @@ STOPPED = "The process of files and batches is being started again. Try again la
 ENDED = "The process of files and batches ended before it answered. Send the request again."
 PASSED = (b"content-type", b"content-length")
 CHUNKED: Header = (b"transfer-encoding", b"chunked")
-CLOSE: Header = (b"connection", b"close")  # an answer may come before the end of its request
 UPLOAD_SECONDS = 3600.0
 POLL_SECONDS = 0.01
 # The same for readers (/openapi.json): method, path, what it answers.
@@ -82,7 +81,7 @@ class Batches:
             raise Refusal(502, ENDED, [RETRY]) from None
         finally:
             client.upstreams.discard(connection)
-            connection.abort()
+            connection.abort()  # the answer may have come before the end of the request
 
 
 def route(path: bytes) -> str:
@@ -100,7 +99,7 @@ async def _send(
 ) -> None:
     """Send a request, until it is complete or its answer begins."""
     passed = [(name, headers[name]) for name in PASSED if name in headers]
-    passed += [CLOSE, (LABEL_HEADER, response.caller.label.encode()), (REQUEST_ID, response.request_id)]
+    passed += [(LABEL_HEADER, response.caller.label.encode()), (REQUEST_ID, response.request_id)]
     is_chunked = b"content-length" not in headers and scope["method"] != "GET"
     path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
     head = b"%b %b HTTP/1.1\r\nhost: batches\r\n" % (scope["method"].encode(), path)
