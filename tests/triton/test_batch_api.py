@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from hfx.batch.api.store import COMPLETED, Store
 from tests.rigs.batch_api import COMPLETIONS, EMBEDDINGS, begun, line, results
+from tests.rigs.documents import blocks
 from tests.rigs.generation_rig import RUNTIMES, SLOTS, WRITERS
 from tests.rigs.published import export_zoo
 from tests.rigs.serve_process import ServeProcess, post, serving
@@ -226,3 +229,13 @@ def test_a_hundred_kills_leave_the_same_bytes(
         shutil.rmtree(folder)
     print(killed)
     assert Store(begun_batch, 1 << 30).batches[BATCH].total == 0  # the copies alone were worked on
+
+
+def test_the_program_of_the_page_runs(served: ServeProcess) -> None:
+    [program] = blocks("docs/batch-api.md", "python")
+    program = program.replace("http://127.0.0.1:8000", served.http_url).replace("time.sleep(1)", "time.sleep(0.1)")
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert [each.split()[0] for each in ran.stdout.splitlines() if each.startswith("row-")] == [
+        f"row-{number}" for number in range(100)
+    ]
