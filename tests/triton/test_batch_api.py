@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # it takes two seconds to import
 pytestmark = pytest.mark.triton
 BATCH = "batch_0123456789abcdef"
 LINES = 160
-KILLS = 100
+KILLS, KILLS_A_BATCH = 100, 10
 
 
 @pytest.fixture(scope="module")
@@ -214,17 +215,16 @@ def test_a_hundred_kills_leave_the_same_bytes(
 ) -> None:
     choice = random.Random(0)
     killed = dict.fromkeys(VICTIMS, 0)
-    while sum(killed.values()) < KILLS:
-        folder = shutil.copytree(begun_batch, tmp_path / f"{sum(killed.values())}")
+    while (so_far := sum(killed.values())) < KILLS:
+        folder = shutil.copytree(begun_batch, tmp_path / f"{so_far}")
         with serving(repository, "--batch-dir", str(folder)) as running:
-            while status(folder) != COMPLETED:
+            while status(folder) != COMPLETED and sum(killed.values()) < so_far + KILLS_A_BATCH:
                 name = choice.choices([*VICTIMS], [6, 2, 1])[0]
-                time.sleep(choice.uniform(0.0, 1.5))
-                try:
+                time.sleep(choice.uniform(0.0, 4.0))
+                with suppress(IndexError, ValueError, ProcessLookupError, FileNotFoundError):  # it is being started
                     os.kill(VICTIMS[name](running), signal.SIGKILL)
-                except (IndexError, ValueError, ProcessLookupError, FileNotFoundError):
-                    continue  # it is being started
-                killed[name] += 1
+                    killed[name] += 1
+            wait_until(lambda: status(folder) == COMPLETED, "the batch has ended", 300)  # noqa: B023
         assert results(folder) == undisturbed, killed
         shutil.rmtree(folder)
     print(killed)

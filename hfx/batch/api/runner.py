@@ -297,7 +297,11 @@ def _json(response: httpx.Response) -> Any:
 def _answered(batch: Batch, line: Line, status: int, content: Any) -> bytes:
     """The line of an answer, with its mark."""
     if not status or content is None:
-        message = "The server ended each time before it answered this line." if not status else "The answer is no JSON."
+        message = (
+            "The server has not answered this line, and was asked several times."
+            if not status
+            else "The answer is no JSON."
+        )
         return _line(ERROR, batch, line, None, {"code": "server_error", "message": message})
     body = with_date(content, batch.created_at)
     response = {"status_code": status, "request_id": line.request_id(batch), "body": body}

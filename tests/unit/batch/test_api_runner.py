@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -172,3 +174,45 @@ def test_batches_take_turns(tmp_path: Path) -> None:
     ids = [batch.id.removeprefix("batch_").encode() for batch in (first, second)]
     assert seen == [ids[0]] * CHUNK + [ids[1]] * CHUNK + [ids[0]] * (LINES - CHUNK) + [ids[1]] * (LINES - CHUNK)
     assert {batch.status for batch in store.batches.values()} == {COMPLETED}
+
+
+FULL_DISK = """
+import asyncio, sys
+from pathlib import Path
+from hfx.batch.api import runner
+from hfx.batch.api.store import Store
+from tests.rigs.batch_api import begun, line, settings_of, work
+
+runner.SPACE_SECONDS = 0.05
+folder, filler = Path(sys.argv[1]) / "batches", Path(sys.argv[1]) / "filler"
+batch = begun(folder, b"".join(line(number, {"prompt": "x" * 1000}) for number in range(200)))
+with filler.open("wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(b"x" * 4096)
+    except OSError:
+        pass
+store = Store(folder, 1 << 30)
+
+async def run():
+    task = asyncio.create_task(work(settings_of(folder), store))
+    while not store.batches[batch.id].errors:
+        await asyncio.sleep(0.01)
+    print(store.batches[batch.id].errors[0]["code"], store.batches[batch.id].is_finished)
+    filler.unlink()
+    await task
+
+asyncio.run(run())
+print(store.batches[batch.id].status, store.batches[batch.id].completed)
+"""
+
+
+def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:
+    mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
+    command = ("unshare", "--mount", "--map-root-user", "sh", "-c", mounted, str(tmp_path))
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a mount of one's own is not permitted: {error}")
+    ran = subprocess.run([*command, sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["storage_full False", "completed 200"], ran.stderr
