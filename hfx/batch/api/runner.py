@@ -11,7 +11,10 @@ import hashlib
 import json
 import time
 import traceback
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from itertools import islice
 from typing import Any
 
 import httpx
@@ -30,10 +33,10 @@ from hfx.batch.api.store import (
     Batch,
     Store,
     StoredFile,
+    sync,
 )
 from hfx.batch.folder import HashedFile, check_sum, new_file, new_part, open_file, storage
 from hfx.errors import HfxError, StorageFull
-from hfx.front.inference import in_order
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
 
@@ -41,7 +44,10 @@ OK = 200
 BUSY = (429, 503)  # the server says that it has not worked on the line
 MOST_TRIES = 3  # of a line that ends its server each time
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # between two tries: doubled
+NOTICE_SECONDS = 1.0  # in which `hfx serve` notices that a process has died: /health says so from then on
 HEALTH_SECONDS = 60.0  # after which a line is sent to a server that is not healthy
+ANSWER_BYTES = 64 << 20
+AHEAD = 2  # lines that are in progress, or wait in memory for those before them, for each that may be in progress
 REQUEST_SECONDS = 600.0
 SPACE_SECONDS = 5.0  # between two tries to write what there was no room for
 OUTPUT, ENDING = b"+", ".jsonl"  # how the lines of a part begin that go into the output; others are errors
@@ -142,39 +148,55 @@ class Runner:
         """Answer the lines of a chunk, and write them as a part."""
         path = self._store.content(batch.input_file_id)
         lines = await asyncio.to_thread(read_chunk, path, chunk, batch.endpoint, self._settings)
+        size = completed = 0
         try:
-            firsts = await in_order([self._first(batch, line) for line in lines])
-            for place, line in enumerate(lines):
-                firsts[place] = firsts[place] or await self._alone(batch, line)
-        except Stopped:
-            return
-        answers = [answer for answer in firsts if answer is not None]
-        content = b"".join(answers)
-        self._store.reserve(len(content))
-        try:
-            await asyncio.to_thread(self._write_part, batch, chunk, content)
-        except BaseException:
-            self._store.reserve(-len(content))
+            with new_part(self._store.parts(batch).part(chunk.number, ENDING)) as file:
+                async with aclosing(self._answers(batch, lines)) as answers:
+                    async for answer in answers:
+                        self._store.reserve(len(answer))
+                        size, completed = size + len(answer), completed + answer.startswith(OUTPUT)
+                        file.write(answer)
+                await asyncio.to_thread(sync, file)
+        except BaseException as error:
+            self._store.reserve(-size)
+            if isinstance(error, Stopped):
+                return
             raise
         self._missing[batch.id].remove(chunk)
         batch = self._store.batches[batch.id]
-        completed = sum(answer.startswith(OUTPUT) for answer in answers)
-        counts = {"completed": batch.completed + completed, "failed": batch.failed + len(answers) - completed}
-        self._store.show(batch, **counts, errors=())
+        failed = batch.failed + len(lines) - completed
+        self._store.show(batch, completed=batch.completed + completed, failed=failed, errors=())
 
-    def _write_part(self, batch: Batch, chunk: Chunk, content: bytes) -> None:
-        with new_part(self._store.parts(batch).part(chunk.number, ENDING)) as file:
-            file.write(content)
+    async def _answers(self, batch: Batch, lines: Sequence[Line]) -> AsyncGenerator[bytes, None]:
+        """The answers of lines, in order; few of them are in memory."""
+        waiting = iter(lines)
+        tasks: deque[asyncio.Task[tuple[int, bytes]]] = deque()
+        try:
+            for line in lines:
+                ahead = islice(waiting, AHEAD * self._settings.parallel - len(tasks))
+                tasks.extend(asyncio.create_task(self._first(batch, each)) for each in ahead)
+                status, answer = await tasks.popleft()
+                if status != OK:
+                    if tasks:
+                        await asyncio.wait(tasks)
+                    answer = await self._alone(batch, line, status)
+                yield answer
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _first(self, batch: Batch, line: Line) -> bytes | None:
-        """The answer of a line; None where it is to be sent again, alone."""
+    async def _first(self, batch: Batch, line: Line) -> tuple[int, bytes]:
+        """The status of the first answer to a line, and the line of the output for it."""
         async with self._free:
             status, content = await self._sent(batch, line)
-        return _answered(batch, line, status, content) if status == OK else None
+        return status, _answered(batch, line, status, content)
 
-    async def _alone(self, batch: Batch, line: Line) -> bytes:
-        """The answer of a line whose first one was not a 200."""
+    async def _alone(self, batch: Batch, line: Line, status: int) -> bytes:
+        """The answer of a line whose first one had another `status` than 200."""
         for _ in range(MOST_TRIES):
+            if not 0 < status < 500:  # a process may have died, which is noticed within that time
+                await asyncio.sleep(NOTICE_SECONDS)
             await self._await_health(batch)
             status, content = await self._sent(batch, line)
             if 0 < status < 500:
@@ -188,17 +210,16 @@ class Runner:
         """
         headers = {"content-type": "application/json", "x-request-id": line.request_id(batch)}
         headers[LABEL_HEADER.decode()] = batch.owner
-        pause = PAUSE_SECONDS
+        body, pause = dumped(line.content(batch)), PAUSE_SECONDS
         while True:
             if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
                 raise Stopped
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
-                    response = await self._client.post(
-                        batch.endpoint, content=dumped(line.content(batch)), headers=headers
-                    )
+                    async with self._client.stream("POST", batch.endpoint, content=body, headers=headers) as response:
+                        content = await _json(response)
                 if response.status_code not in BUSY:
-                    return response.status_code, _json(response)
+                    return response.status_code, content
             except httpx.ConnectError:
                 pass  # the front is being started again
             except (httpx.TransportError, TimeoutError):
@@ -286,11 +307,16 @@ def _file_id(batch: Batch, kind: str) -> str:
     return f"file-{hashlib.sha256(f'{batch.id} {kind}'.encode()).hexdigest()[:24]}"
 
 
-def _json(response: httpx.Response) -> Any:
-    """The content of an answer; None where it is no JSON."""
+async def _json(response: httpx.Response) -> Any:
+    """The content of an answer; None where it is no JSON, or has more than ANSWER_BYTES."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > ANSWER_BYTES:
+            return None
     try:
-        return json.loads(response.content)
-    except ValueError:
+        return json.loads(content)
+    except (ValueError, RecursionError):
         return None
 
 

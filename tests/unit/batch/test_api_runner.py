@@ -97,6 +97,47 @@ def test_a_line_that_breaks_its_server_each_time_is_an_error_and_its_neighbours_
     assert tries == 1 + runner.MOST_TRIES and len(parsed(results(tmp_path)["output.jsonl"])) == LINES - 1
 
 
+def test_few_lines_are_in_progress_and_a_doubtful_one_is_alone(tmp_path: Path) -> None:
+    beside: dict[int, list[int]] = {}
+    running = 0
+
+    async def counting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        nonlocal running
+        running += 1
+        beside.setdefault(number := line_of(scope), []).append(running)
+        await asyncio.sleep(0.003 * (number % 5))
+        is_bad = number % 10 == 3 and len(beside[number]) == 1
+        await (answer(send, 400) if is_bad else echo(scope, receive, send))
+        running -= 1
+
+    begun(tmp_path, content())
+    asyncio.run(work(settings_of(tmp_path, parallel=3), app=counting))
+    del beside[0]  # of /health
+    assert max(max(each) for each in beside.values()) == 3
+    assert [beside[number][1] for number in range(3, LINES, 10)] == [1] * len(range(3, LINES, 10))
+    assert [len(beside[number]) for number in range(1, LINES + 1)] == [1 + (n % 10 == 3) for n in range(1, LINES + 1)]
+
+
+@pytest.mark.parametrize("body", [b"[" * 2000, b"data: 1", b"", b"[" + b"1," * 2000 + b"1]"])
+def test_an_answer_that_is_no_json_or_too_large_is_an_error(
+    body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ANSWER_BYTES", 3000)
+
+    async def odd(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if line_of(scope) == 7:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await echo(scope, receive, send)
+
+    begun(tmp_path, content())
+    asyncio.run(work(settings_of(tmp_path), app=odd))
+    [row] = parsed(results(tmp_path)["error.jsonl"])
+    assert (row["custom_id"], row["response"], row["error"]["code"]) == ("row-6", None, "server_error")
+    assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES - 1
+
+
 def test_a_batch_that_is_cancelled_keeps_what_was_answered(tmp_path: Path) -> None:
     batch = begun(tmp_path, content())
     store = Store(tmp_path, 1 << 30)
