@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from hfx.front.app import App
-from hfx.front.batches import Background
+from hfx.front.batches import BATCH_PATHS, Background
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
@@ -36,7 +36,8 @@ def main(argument: str) -> None:
     upstream = Upstream(settings.upstream)
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
-    dialects = DialectServer(spoken, upstream, settings.repository, limits)
+    others = BATCH_PATHS if settings.batches else ()
+    dialects = DialectServer(spoken, upstream, settings.repository, limits, others)
     app = App(settings, limits, upstream, dialects)
     config = _config(app, settings, **_tls_options(settings.tls))
     listeners = [socket.socket(fileno=each) for each in (settings.listener, settings.scraper) if each >= 0]

@@ -17,6 +17,7 @@ from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import RETRY, Header, Refusal
 from hfx.front.response import REQUEST_ID, Response, Send
 from hfx.front.routes import UNKNOWN_PATH
+from hfx.front.schemas import OBJECT, TEXT, Schema, body
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost
 
 if TYPE_CHECKING:
@@ -32,17 +33,25 @@ PASSED = (b"content-type", b"content-length")
 CHUNKED: Header = (b"transfer-encoding", b"chunked")
 UPLOAD_SECONDS = 3600.0
 POLL_SECONDS = 0.01
-# The same for readers (/openapi.json): method, path, what it answers.
-BATCH_PATHS = (
-    ("POST", "/v1/files", "A file of requests is stored: a form with purpose and file."),
-    ("GET", "/v1/files", "The files."),
-    ("GET", "/v1/files/{file_id}", "A file."),
-    ("DELETE", "/v1/files/{file_id}", "A file is deleted."),
-    ("GET", "/v1/files/{file_id}/content", "The content of a file."),
-    ("POST", "/v1/batches", "The requests in a file are to be answered in the background."),
-    ("GET", "/v1/batches", "The batches."),
-    ("GET", "/v1/batches/{batch_id}", "A batch."),
-    ("POST", "/v1/batches/{batch_id}/cancel", "A batch is cancelled."),
+FILE = body("purpose file", purpose={"const": "batch"}, file=TEXT)
+CREATED = body(
+    "input_file_id endpoint completion_window",
+    input_file_id=TEXT,
+    endpoint=TEXT,
+    completion_window=TEXT,
+    metadata=OBJECT,
+)
+# The same for readers (/openapi.json): method, path, what it answers, what is sent.
+BATCH_PATHS: tuple[tuple[str, str, str, Schema], ...] = (
+    ("POST", "/v1/files", "Stores a file of requests, which a form (multipart/form-data) has.", FILE),
+    ("GET", "/v1/files", "The files.", {}),
+    ("GET", "/v1/files/{file_id}", "A file.", {}),
+    ("DELETE", "/v1/files/{file_id}", "Deletes a file.", {}),
+    ("GET", "/v1/files/{file_id}/content", "The content of a file.", {}),
+    ("POST", "/v1/batches", "Answers the requests in a file in the background.", CREATED),
+    ("GET", "/v1/batches", "The batches.", {}),
+    ("GET", "/v1/batches/{batch_id}", "A batch.", {}),
+    ("POST", "/v1/batches/{batch_id}/cancel", "Cancels a batch.", {}),
 )
 
 

@@ -331,3 +331,13 @@ def _kill_process_of(folder: Path) -> None:
         words = (entry / "cmdline").read_bytes()
         if b"hfx.batch.api" in words and str(folder).encode() in words:
             os.kill(int(entry.name), signal.SIGKILL)
+
+
+def test_the_routes_are_described_where_they_are_answered(served: Served) -> None:
+    key = f"Authorization: Bearer {KEYS['first']}"
+    _, _, body = ask(served.front, f"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n{key}\r\n\r\n".encode())
+    paths = json.loads(body)["paths"]
+    assert {"/v1/files", "/v1/files/{file_id}/content", "/v1/batches/{batch_id}/cancel"} <= paths.keys()
+    with upstream() as (port, _), fronted(port) as front:
+        _, _, body = ask(front, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert not {path for path in json.loads(body)["paths"] if "/v1/files" in path or "/v1/batches" in path}
