@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hfx.batch.api.store import COMPLETED, Store
+from tests.rigs import tiny_checkpoints
 from tests.rigs.batch_api import COMPLETIONS, EMBEDDINGS, begun, line, results
+from tests.rigs.dialect_calls import RANKER, TALKER
 from tests.rigs.documents import blocks
 from tests.rigs.generation_rig import RUNTIMES, SLOTS, WRITERS
-from tests.rigs.published import export_zoo
+from tests.rigs.published import export_checkpoint, export_zoo, few_texts
 from tests.rigs.serve_process import ServeProcess, post, serving
 from tests.rigs.waiting import wait_until
 
@@ -35,11 +37,15 @@ KILLS, KILLS_A_BATCH = 100, 10
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     export_zoo("sentiment-distilbert", folder, "sentiment", "fp32", "onnxruntime")
     export_zoo("similar-mpnet", folder, "similar", "int8", "onnxruntime")
     export_zoo(WRITERS["stories"], folder, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"])
+    ranker = tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / RANKER, tiny_checkpoints.cross_encoder())
+    export_checkpoint(ranker, folder, name=RANKER)
+    with few_texts():
+        export_checkpoint(talker, folder, name=TALKER)
     return folder
 
 
@@ -75,6 +81,9 @@ def rows(api: openai.OpenAI, file: str | None) -> list[dict[str, Any]]:
     [
         (COMPLETIONS, {"model": "stories", "prompt": "Anna was", "max_tokens": 8}),
         (EMBEDDINGS, {"model": "similar", "input": ["A garden.", "A train."]}),
+        ("/v1/chat/completions", {"model": TALKER, "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 4}),
+        ("/rerank", {"query": "A garden.", "texts": ["A train.", "A lovely garden."]}),
+        ("/v1/rerank", {"model": RANKER, "query": "A garden.", "documents": ["A train.", "A lovely garden."]}),
         ("/models/sentiment/predict", {"inputs": "What a lovely garden!"}),
         ("/models/stories/v1/completions", {"prompt": "Anna was", "max_tokens": 4}),
         ("/predict", {"inputs": "What a lovely garden!"}),
@@ -91,14 +100,11 @@ def test_a_line_is_answered_as_the_request_is(
     assert [row["custom_id"] for row in found] == ["row-0", "row-1", "row-2"]
     for row in found:
         answer = row["response"]["body"]
-        own = {"id", "created"} if endpoint.endswith("completions") else set()
         assert (row["response"]["status_code"], row["error"]) == (200, None)
-        if not own:
-            assert answer == expected
-        else:
-            assert {name: value for name, value in answer.items() if name not in own} == {
-                name: value for name, value in expected.items() if name not in own
-            }
+        if isinstance(answer, dict):  # ids and times are a request's own
+            own = ("id", "created")
+            answer, expected = ({**each, **dict.fromkeys(own)} for each in (answer, expected))
+        assert answer == expected
 
 
 def test_lines_that_can_not_be_answered_are_errors_and_the_others_are_not(api: openai.OpenAI) -> None:

@@ -23,6 +23,12 @@ LINES = CHUNK + 8
 App = Callable[..., Awaitable[None]]
 
 
+@pytest.fixture(autouse=True)
+def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the front dies of nothing that would have to be noticed."""
+    monkeypatch.setattr(runner, "NOTICE_SECONDS", 0.01)
+
+
 def content(url: str = "/v1/completions") -> bytes:
     return b"".join(line(number, {"prompt": f"{number}"}, url) for number in range(LINES))
 
