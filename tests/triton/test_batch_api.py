@@ -202,14 +202,15 @@ def test_kills_of_each_process_leave_the_same_bytes(
     assert sorted(ids) == sorted(f"row-{number}" for number in range(LINES))
 
 
-def test_a_kill_of_the_whole_server_costs_no_line(
+def test_an_end_of_the_whole_server_costs_no_line(
     begun_batch: Path, undisturbed: dict[str, bytes], repository: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(begun_batch, tmp_path / "batches")
-    for done in (1, 2):
+    for done, sent, code in ((1, signal.SIGKILL, -signal.SIGKILL), (2, signal.SIGTERM, 0)):
         with serving(repository, "--batch-dir", str(folder)) as running:
             wait_until(lambda done=done: parts(folder) >= done, f"{done} parts", 120)
-            running.running.kill()
+            running.running.send_signal(sent)
+            assert running.end() == code, running.words
     with serving(repository, "--batch-dir", str(folder)):
         wait_until(lambda: status(folder) == COMPLETED, "the batch has ended", 120)
     assert results(folder) == undisturbed
