@@ -12,10 +12,11 @@ import typer
 from hfx.cli.commands import grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
 from hfx.cli.output import Reporter, reporter
-from hfx.cli.serve_options import FrontOptions, ServeOptions
+from hfx.cli.serve_options import BatchOptions, FrontOptions, ServeOptions
 from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
+    from hfx.batch.api.process import BatchProcess
     from hfx.front.settings import Settings, Tls
     from hfx.triton import DockerServer, Server
     from hfx.triton.front import Front
@@ -26,6 +27,7 @@ def command(
     context: typer.Context,
     options: ServeOptions,
     front_options: FrontOptions,
+    batch_options: BatchOptions,
     repository: RepositoryArgument = DEFAULT_REPOSITORY,
 ) -> None:
     """Serve a model repository with a real Triton server.
@@ -56,8 +58,11 @@ def command(
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)
         return
     server = _server(repository, options, grpc_host, settings.tls, left_out, arguments, report)
+    batches = batch_options.process(settings.limits.body, report.warn)
+    if batches is not None:
+        settings = batch_options.of_front(settings, batches)
     front = Front(host, options.http_port, settings, front_options.scrape_port, report.warn)
-    _serve(server, front, report, options.watch)
+    _serve(server, front, batches, report, options.watch)
 
 
 def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> list[str]:
@@ -151,8 +156,8 @@ def _server(
     )
 
 
-def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
-    """Start `server` behind `front`, say so, and keep it serving until a stop signal comes."""
+def _serve(server: Server, front: Front, batches: BatchProcess | None, report: Reporter, watch: bool) -> None:
+    """Start `server` behind `front`, and `batches`; say so, and keep it serving until a stop signal comes."""
     from hfx.triton import StopSignals, supervisor
     from hfx.triton.commands import Commands
 
@@ -168,6 +173,8 @@ def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
             front.start(server.http_url, server.metrics_url)
+            if batches is not None:
+                batches.start()
             if server.replaceable is not None:
                 commands = Commands(server.replaceable, report.note)
                 if watch:
@@ -175,6 +182,8 @@ def _serve(server: Server, front: Front, report: Reporter, watch: bool) -> None:
             _announce(server, front, report)
             supervisor.keep_serving(server, report.warn, front.report_state)
         except KeyboardInterrupt:
+            if batches is not None:
+                batches.stop()
             supervisor.stop(server, front, report.note)
         finally:
             front.kill()

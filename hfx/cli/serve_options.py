@@ -6,7 +6,8 @@ import importlib.util
 import os
 import re
 import ssl
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from hfx.errors import UsageError
 from hfx.extras import install_command
 
 if TYPE_CHECKING:
+    from hfx.batch.api.process import BatchProcess
     from hfx.front.settings import Settings, Tls
 
 Device = Literal["cpu", "gpu"]
@@ -325,6 +327,50 @@ class FrontOptions:
                 "Give --api-key-file (HFX_API_KEY_FILE), or --tls-client-ca with --tls-cert and --tls-key; --insecure "
                 "(HFX_INSECURE=1) where you trust the network, as with a container's port published at 127.0.0.1 only.",
             )
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """OpenAI's Batch API at the HTTP port."""
+
+    PANEL: ClassVar[str] = "Batch API"
+
+    batch_dir: Annotated[
+        Path | None,
+        Option(
+            envvar="HFX_BATCH_DIR",
+            help="Answer /v1/files and /v1/batches; files and batches are kept in this folder.",
+            metavar="DIR",
+        ),
+    ] = None
+    batch_disk: Annotated[int, Option(help="What the folder may take, in MiB.", min=1, metavar="MIB")] = 10_240
+    batch_file: Annotated[int, Option(help="Largest file that is uploaded, in MiB.", min=1, metavar="MIB")] = 200
+    batch_lines: Annotated[int, Option(help="Requests in a file.", min=1, metavar="N")] = 50_000
+    batch_requests: Annotated[
+        int, Option(help="Requests of batches in progress at a time, where no others are.", min=1, max=1024)
+    ] = 4
+
+    def process(self, body: int, report: Callable[[str], None]) -> BatchProcess | None:
+        """The process of the Batch API, for requests of up to `body` bytes; None without --batch-dir."""
+        if self.batch_dir is None:
+            return None
+        from hfx.batch.api.process import BatchProcess
+        from hfx.batch.api.settings import ApiSettings
+
+        settings = ApiSettings(
+            folder=str(self.batch_dir.absolute()),
+            disk=self.batch_disk * MIB,
+            file=self.batch_file * MIB,
+            lines=self.batch_lines,
+            line=body,
+            parallel=self.batch_requests,
+        )
+        return BatchProcess(settings, report)
+
+    def of_front(self, settings: Settings, batches: BatchProcess) -> Settings:
+        """The settings of a front beside `batches`."""
+        background = batches.front.fileno()
+        return replace(settings, batches=batches.url, background=background, background_requests=self.batch_requests)
 
 
 def _has_exporter() -> bool:

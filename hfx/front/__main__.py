@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from hfx.front.app import App
+from hfx.front.batches import BATCH_PATHS, Background
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
@@ -38,9 +39,21 @@ def main(argument: str) -> None:
         upstream = ShadowedUpstream(settings.upstream, Shadow(settings.shadow, settings.shadow_command))
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
-    dialects = DialectServer(spoken, upstream, settings.repository, limits)
-    config = uvicorn.Config(
-        App(settings, limits, upstream, dialects),
+    others = BATCH_PATHS if settings.batches else ()
+    dialects = DialectServer(spoken, upstream, settings.repository, limits, others)
+    app = App(settings, limits, upstream, dialects)
+    config = _config(app, settings, **_tls_options(settings.tls))
+    listeners = [socket.socket(fileno=each) for each in (settings.listener, settings.scraper) if each >= 0]
+    server = Server(config, upstream, socket.socket(fileno=settings.control))
+    if settings.background >= 0:
+        background = _config(Background(app, settings.background_requests), settings)
+        server.background = (background, socket.socket(fileno=settings.background))
+    server.run(listeners)
+
+
+def _config(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
         loop="uvloop",
         http=ClientConnection,
         ws="none",
@@ -53,10 +66,8 @@ def main(argument: str) -> None:
         date_header=False,
         backlog=settings.limits.connections,
         timeout_keep_alive=NEVER_SECONDS,  # ClientConnection.check
-        **_tls_options(settings.tls),
+        **options,
     )
-    listeners = [socket.socket(fileno=each) for each in (settings.listener, settings.scraper) if each >= 0]
-    Server(config, upstream, socket.socket(fileno=settings.control)).run(listeners)
 
 
 class Server(uvicorn.Server):
@@ -69,6 +80,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._upstream = upstream
         self._control = control
+        self.background: tuple[uvicorn.Config, socket.socket] | None = None  # of batches
         self._certificate = FileChanges([config.ssl_certfile, config.ssl_keyfile] if config.is_ssl else [])  # type: ignore[list-item]
         control.setblocking(False)
 
@@ -88,6 +100,10 @@ class Server(uvicorn.Server):
         ]
         for sock in scrapers:
             self.servers.append(await loop.create_server(self._scraping, sock=sock, backlog=self.config.backlog))
+        if self.background is not None:
+            config, sock = self.background
+            config.load()
+            self.servers.append(await loop.create_unix_server(self._background, sock=sock, backlog=config.backlog))
         self.started = True
         loop.add_reader(self._control, self._read_state)
         self._tick()
@@ -95,6 +111,12 @@ class Server(uvicorn.Server):
     def _scraping(self) -> ClientConnection:
         connection = ClientConnection(self.config, self.server_state, {})
         connection.only_scrapes = True
+        return connection
+
+    def _background(self) -> ClientConnection:
+        assert self.background is not None
+        connection = ClientConnection(self.background[0], self.server_state, {})
+        connection.is_background = True
         return connection
 
     def _read_state(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hfx.front import batches
 from hfx.front.access import WebAccess, check_media_type, preflight
 from hfx.front.dialect import parsed
 from hfx.front.dialects.server import DialectServer, Target
@@ -69,6 +70,7 @@ class App:
         self._upstream = upstream
         self._dialects = dialects
         self._metrics = Upstream(settings.metrics)
+        self._batches = batches.Batches(settings.batches)
         self._web = WebAccess(settings.hosts, settings.origins)
         self.limits = limits
         self.state = State()  # by `hfx serve` (__main__.py)
@@ -138,14 +140,20 @@ class App:
         self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response, target: Target | None
     ) -> None:
         path, method = scope["raw_path"], scope["method"].encode()
-        only_scrapes = scope["extensions"]["hfx"]["connection"].only_scrapes
+        client = scope["extensions"]["hfx"]["connection"]
+        only_scrapes = client.only_scrapes
         if only_scrapes and path not in SCRAPED:
             raise Refusal(404, "This port has /metrics and /health alone. Send requests to the port of the HTTP API.")
         is_public = target is not None and target.route.is_public
         if path == HEALTH:
             path = READY  # load balancers have no key
         elif not (is_public or only_scrapes):
-            response.caller = self.keys.check(headers)
+            known = client.is_background
+            response.caller = self.keys.labelled(headers) if known else self.keys.check(headers)
+        if target is None and path.startswith(batches.PREFIX) and (route := batches.route(path)):
+            response.route = route
+            await self._forward(scope, receive, headers, response)
+            return
         part = b"" if target else endpoint(method, path)
         response.route, response.model = (target.route.path, target.model) if target else named(path)
         if method == b"POST":
@@ -153,7 +161,6 @@ class App:
         if path == READY:
             await self._answer_health(scope, receive, headers, response)
             return
-        client = scope["extensions"]["hfx"]["connection"]
         with self._share(client) as share:
             reserve = partial(self._reserve, share)
             body = await read_body(receive, headers, 0 if is_public else self.limits.body, reserve)
@@ -180,6 +187,18 @@ class App:
                 method, path, body, _forwarded(headers, part, head_length, response), client
             )
             await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"")
+
+    async def _forward(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response) -> None:
+        """Pass a request of the Batch API on, and its answer back; its body is not kept here."""
+        if scope["method"] == "POST":
+            response.caller.admit(time.monotonic(), has_counts=True)
+        async with self._batches.sent(scope, receive, headers, response) as connection:
+            await _pass_back(connection, response, b"")
+
+    @property
+    def in_progress(self) -> int:
+        """The requests in progress whose bodies are complete."""
+        return self._requests
 
     def _own_metrics(self, client: ClientConnection) -> bytes:
         metrics = self.metrics

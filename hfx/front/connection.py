@@ -47,6 +47,7 @@ class ClientConnection(HttpToolsProtocol):
         self.upstreams: set[UpstreamConnection] = set()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.only_scrapes = False  # at the port for /metrics and /health
+        self.is_background = False  # at the socket of batches
         self._limits: Limits = cast(Any, self.app).limits
         self._metrics: Metrics = cast(Any, self.app).metrics
         self._receiving = Receiving.HEAD
@@ -191,6 +192,10 @@ class ClientConnection(HttpToolsProtocol):
     def is_receiving(self) -> bool:
         """Whether it is open, and no request is in progress but one that is not complete."""
         return not self.has_left and (self.is_idle or (self._receiving is Receiving.BODY and not self.pipeline))
+
+    def allow_slow_body(self, seconds: float) -> None:
+        """Give the body of this request so much time in all; its pauses stay bounded."""
+        self._body_deadline = self._since + seconds
 
     def rate(self, now: float) -> tuple[float, float]:
         """The bytes per second of the request that is not complete, and since when: idle connections sort before."""

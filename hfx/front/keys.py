@@ -23,6 +23,7 @@ RATE = re.compile(r"\d{1,12}(\.\d{1,6})?")
 LARGEST = 1 << 20  # bytes of the file
 DIGITS_SHOWN = 8  # of the digest of a key without a label
 MINUTE = 60.0
+LABEL_HEADER = b"x-hfx-label"  # between the front and the process of batches alone
 USED_UP = "RATE"  # the reason of a refusal
 
 
@@ -178,6 +179,11 @@ class ApiKeys:
             message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
             raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
         return caller
+
+    def labelled(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Whose key the label in a request of a batch is; without bounds once the file has no such key."""
+        label = headers.get(LABEL_HEADER, b"").decode()
+        return next((caller for caller in self._keys.values() if caller.label == label), Caller(label))
 
     def reload(self) -> str:
         """Read the file again where it has changed; what to tell the operator then, else an empty string.

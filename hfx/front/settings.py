@@ -98,6 +98,8 @@ class Settings:
     are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
     the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
     without a key and without TLS; -1: none. `shadow` is the share of answers that `shadow_command` compares.
+    `batches` is where the process of the Batch API listens (unix://, empty: there is none), `background` another
+    listening socket, for the requests of that process; beside others `background_requests` of them are in progress.
     """
 
     listener: int = -1
@@ -117,6 +119,9 @@ class Settings:
     scraper: int = -1
     shadow: float = 0.0
     shadow_command: Sequence[str] = ()
+    batches: str = ""
+    background: int = -1
+    background_requests: int = 1
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

@@ -22,6 +22,7 @@ STOPPED = "Triton does not take requests at the moment; it is being started agai
 LOST = "Triton ended before it answered; it is being started again."
 
 KEPT_CONNECTIONS = 256  # between requests
+POLL_SECONDS = 0.01  # of a server that takes a long request slowly
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
 COPIED_BYTES = 1 << 20
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
@@ -74,6 +75,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.write(head + body if len(body) < BUFFERED_BYTES else head)
         if len(body) >= BUFFERED_BYTES:
             self._transport.write(body)
+
+    async def write(self, piece: bytes) -> None:
+        """Write a piece of a request, once the server has taken most of those before. Raises UpstreamLost."""
+        while self._transport is not None and self._transport.get_write_buffer_size() > BUFFERED_BYTES:
+            await asyncio.sleep(POLL_SECONDS)
+        if self._transport is None:
+            raise UpstreamLost
+        self._transport.write(piece)
 
     async def read(self) -> bytes:
         """What of the body has come since the last call; waits for the headers, and then for any of it.

@@ -170,7 +170,7 @@ class Front:
                 self._process = running = spawn(
                     ends_with_parent(command),
                     stdout=subprocess.DEVNULL,  # its stderr is ours: the access log, and what goes wrong
-                    pass_fds=[each for each in (settings.listener, settings.scraper, settings.control) if each >= 0],
+                    pass_fds=[each for each in _descriptors(settings) if each >= 0],
                 )
                 self._control = own
                 self._send_state()
@@ -201,6 +201,10 @@ class Front:
                 return f"died ({exit_reason(running.wait())})"
             self._started.set()
             patience, silences = SILENCE_SECONDS, 0
+
+
+def _descriptors(settings: Settings) -> tuple[int, ...]:
+    return settings.listener, settings.scraper, settings.background, settings.control
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -56,9 +56,18 @@ class ServeProcess:
     @property
     def fronts(self) -> list[int]:
         """The process ids of its HTTP fronts: one, unless it is being replaced."""
+        return self._running("hfx.front")
+
+    @property
+    def batches(self) -> list[int]:
+        """The process ids of its Batch API: one, unless it is being replaced; none without --batch-dir."""
+        return self._running("hfx.batch.api")
+
+    def _running(self, module: str) -> list[int]:
+        """The children that run `module`."""
         tasks = Path(f"/proc/{self.running.pid}/task").iterdir()
-        children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-        return sorted(children - {self.server})
+        children = sorted(int(pid) for task in tasks for pid in (task / "children").read_text().split())
+        return [pid for pid in children if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
 
     @property
     def server(self) -> int:

@@ -40,12 +40,22 @@ class Target:
 
 
 class DialectServer:
-    """Answers requests in `dialects` with the models behind `upstream`, whose files are in the folder `repository`."""
+    """Answers requests in `dialects` with the models behind `upstream`, whose files are in the folder `repository`.
 
-    def __init__(self, dialects: Sequence[Dialect], upstream: Upstream, repository: str, limits: Limits) -> None:
+    `others` are paths that are described, and answered elsewhere: method, path, what it answers, what is sent.
+    """
+
+    def __init__(
+        self,
+        dialects: Sequence[Dialect],
+        upstream: Upstream,
+        repository: str,
+        limits: Limits,
+        others: Sequence[tuple[str, str, str, Schema]] = (),
+    ) -> None:
         self._limits = limits
-        dialects = (*dialects, _about(dialects))
-        self._rows = [(_pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
+        dialects = (*dialects, _about(dialects, others))
+        self._rows = [(pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
         self._upstream = upstream
         self._catalog = Catalog(partial(fetch, upstream))
         self._files = ModelFiles(repository)
@@ -108,11 +118,11 @@ class DialectServer:
             response.input_tokens, response.output_tokens = inference.input_tokens, inference.output_tokens
 
 
-def _about(dialects: Sequence[Dialect]) -> Dialect:
+def _about(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]]) -> Dialect:
     """The description of all paths, as a path of its own."""
 
     async def describe(request: DialectRequest) -> bytes:
-        return description((*dialects, about))
+        return description((*dialects, about), others)
 
     route = Route("GET", "/openapi.json", describe, "This description.", is_public=True)
     about = Dialect("hfx", (route,), error_object)
@@ -138,17 +148,20 @@ def _target(dialect: Dialect, route: Route, found: re.Match[bytes]) -> Target:
     return Target(dialect, route, unquote((found.groupdict().get("model") or b"").decode()))
 
 
-def _pattern(route: Route) -> re.Pattern[bytes]:
+def pattern(route: Route) -> re.Pattern[bytes]:
+    """What paths of the route match; the group `model` is the model's name, quoted."""
     before, name, after = route.path.partition("{model}")
     model = b"(?P<model>%b)" % NAME if name else b""
     return re.compile(re.escape(before.encode()) + model + re.escape(after.encode()))
 
 
-def description(dialects: Sequence[Dialect]) -> bytes:
-    """The OpenAPI 3.1 description of Triton's paths and those of `dialects`."""
+def description(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]] = ()) -> bytes:
+    """The OpenAPI 3.1 description of Triton's paths, those of `dialects` and `others`."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, summary in TRITON_PATHS:
         _describe(paths, method, path, summary, "Triton", TRITON_BODIES.get(path.rpartition("/")[2], {}))
+    for method, path, summary, sent in others:
+        _describe(paths, method, path, summary, "openai", sent)
     for dialect in dialects:
         for route in dialect.routes:
             _describe_route(paths, route, dialect.name)
@@ -184,7 +197,7 @@ def _describe(paths: dict[str, dict[str, Any]], method: str, path: str, summary:
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
-    if method == "POST":
+    if body:
         operation["requestBody"] = {"content": {"application/json": {"schema": body}}, "required": True}
     if path == "/health":
         operation["security"] = []

@@ -1,0 +1,55 @@
+"""`python -m hfx.batch.api SETTINGS`: answers the front's requests, and works on the batches, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from hfx.batch.api.app import Api
+from hfx.batch.api.process import FRONT
+from hfx.batch.api.runner import Runner
+from hfx.batch.api.settings import ApiSettings
+from hfx.batch.api.store import Store
+
+DRAIN_SECONDS = 3  # for requests that are being answered
+
+
+async def main(argument: str) -> None:
+    """Serve and work until a signal comes."""
+    settings = ApiSettings.from_json(argument)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    folder = Path(settings.folder)
+    store, changed = Store(folder, settings.disk), asyncio.Event()
+    config = uvicorn.Config(
+        Api(settings, store, changed),
+        loop="uvloop",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    path = f"/proc/self/fd/{os.open(folder, os.O_PATH)}/{FRONT}"  # the kernel takes 107 bytes of a socket's path
+    transport = httpx.AsyncHTTPTransport(uds=path)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+        running = asyncio.create_task(Runner(settings, store, changed, client).run())
+        await uvicorn.Server(config).serve([socket.socket(fileno=settings.listener)])
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(main(sys.argv[1]))

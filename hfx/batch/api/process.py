@@ -1,0 +1,114 @@
+"""The process of the Batch API: its folder claimed, started, and started again when it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from hfx.batch.api.settings import ApiSettings
+from hfx.batch.folder import storage
+from hfx.errors import JobError, UsageError
+from hfx.extras import install_command
+from hfx.process import ends_with_parent, exit_reason, spawn
+
+API, FRONT, LOCK = "api.sock", "front.sock", "lock"
+BACKLOG = 128
+QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 5.0  # of processes that die at once
+STOP_SECONDS = 5.0
+
+
+class BatchProcess:
+    """The process for the folder of `settings`, at the socket `url`; the front listens at `front` for its requests.
+
+    `report` receives a line for each process that had to be replaced. Raises UsageError where a package is missing, and
+    JobError for a folder that can't be used, or that another `hfx serve` uses.
+    """
+
+    def __init__(self, settings: ApiSettings, report: Callable[[str], None]) -> None:
+        if importlib.util.find_spec("python_multipart") is None:
+            raise UsageError("--batch-dir needs python-multipart, which is not installed.", install_command("front"))
+        folder = Path(settings.folder)
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        self._lock = _locked(folder)
+        self._listener, self.front = _listening(folder / API), _listening(folder / FRONT)
+        self._settings = replace(settings, listener=self._listener.fileno())
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="batches", daemon=True)
+        self.url = f"unix://{quote(str(folder / API), safe='')}"
+
+    def start(self) -> None:
+        """Start the process; it goes on with the batches that are not finished."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the process: what it has not done yet is done when it is started again."""
+        self._stopping.set()
+        if (running := self._process) is not None:
+            running.terminate()
+            try:
+                running.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                running.kill()
+        for listener in (self._listener, self.front):
+            listener.close()
+
+    def _supervise(self) -> None:
+        """Runs in the thread that starts the processes: the kernel ends each one with it."""
+        quick_deaths = 0
+        command = (sys.executable, "-P", "-m", "hfx.batch.api", self._settings.to_json())
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            self._process = spawn(
+                ends_with_parent(command), stdout=subprocess.DEVNULL, pass_fds=[self._settings.listener]
+            )
+            if self._stopping.is_set():
+                self._process.terminate()
+            code = self._process.wait()
+            if self._stopping.is_set():
+                return
+            self._report(f"the process of batches died ({exit_reason(code)}); starting another one.")
+            quick_deaths = quick_deaths + 1 if time.monotonic() - began < QUICK_SECONDS else 0
+            self._stopping.wait(min(MAX_PAUSE_SECONDS, 0.1 * 2**quick_deaths) if quick_deaths else 0)
+
+
+def _locked(folder: Path) -> int:
+    """The descriptor that holds the folder's lock. Raises JobError."""
+    with storage(folder / LOCK):
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise JobError(
+            f"{folder} can't be locked: {error.strerror}.",
+            "Stop the other `hfx serve` of this folder, or give another --batch-dir on a disk with locks.",
+        ) from error
+    return descriptor
+
+
+def _listening(path: Path) -> socket.socket:
+    """A socket at `path`, whose folder may have a long name: the kernel takes 107 bytes."""
+    listener = socket.socket(socket.AF_UNIX)
+    parent = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with storage(path):
+            path.unlink(missing_ok=True)
+            listener.bind(f"/proc/self/fd/{parent}/{path.name}")
+            listener.listen(BACKLOG)
+    finally:
+        os.close(parent)
+    return listener

@@ -1,0 +1,217 @@
+"""The files and batches of a folder: their records, the forms that OpenAI's API shows, and the disk that they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hfx.batch.folder import PARTS, TEMPORARY, Folder, storage, write_file
+from hfx.errors import HfxError, StorageFull
+
+BLOCK = 4096  # bytes of the disk that a record takes
+MOST_RECORDS = 100_000  # which are in memory, too
+RECORD = ".json"
+VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING = "validating", "in_progress", "finalizing", "cancelling"
+COMPLETED, FAILED, EXPIRED, CANCELLED = "completed", "failed", "expired", "cancelled"
+UNFINISHED = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+DATED = (IN_PROGRESS, FINALIZING, COMPLETED, FAILED, EXPIRED, CANCELLING, CANCELLED)  # statuses that have a time
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of the callers with the label `owner`; `order` is when it was made, in nanoseconds."""
+
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    bytes: int
+    order: int
+
+    def shown(self) -> dict[str, Any]:
+        """The file object."""
+        own = {"id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.order // 10**9}
+        return own | {"filename": self.filename, "purpose": self.purpose, "status": "processed"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of `owner`: `times` are seconds by status, `errors` why it failed or waits."""
+
+    id: str
+    owner: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    expires_at: int
+    order: int
+    metadata: Mapping[str, str] | None = None
+    status: str = VALIDATING
+    times: Mapping[str, int] = field(default_factory=dict)
+    errors: Sequence[Mapping[str, Any]] = ()
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+
+    @property
+    def created_at(self) -> int:
+        """When it was created, in seconds since 1970."""
+        return self.order // 10**9
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its status is final."""
+        return self.status not in UNFINISHED
+
+    def shown(self) -> dict[str, Any]:
+        """The batch object."""
+        names = ("id", "endpoint", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id")
+        counts = {"total": self.total, "completed": self.completed, "failed": self.failed}
+        return {
+            "object": "batch",
+            **{name: getattr(self, name) for name in names},
+            "errors": {"object": "list", "data": list(self.errors)} if self.errors else None,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            **{f"{status}_at": self.times.get(status) for status in DATED},
+            "request_counts": counts,
+            "metadata": self.metadata,
+        }
+
+
+Record = TypeVar("Record", StoredFile, Batch)
+
+
+class Store:
+    """The records in `folder`, which may take `limit` bytes; made by the one process that works on it."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        with storage(folder):
+            for name in ("files", "batches"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+        self.files = _read(StoredFile, (folder / "files").glob(f"*{RECORD}"))
+        self.batches = _read(Batch, (folder / "batches").glob(f"*/batch{RECORD}"))
+        self._clear()
+        self._used = sum(path.stat().st_size + BLOCK for path in folder.rglob("*") if path.is_file())
+
+    def content(self, identity: str) -> Path:
+        """Where the content of a file is."""
+        return self._folder / "files" / identity
+
+    def parts(self, batch: Batch) -> Folder:
+        """The folder of a batch, with its parts."""
+        return Folder(self._folder / "batches" / batch.id)
+
+    def reserve(self, size: int) -> None:
+        """Count `size` bytes that are about to be written; a negative one: they are gone. Raises StorageFull."""
+        if size > 0 and self._used + size > self._limit:
+            raise StorageFull(
+                f"The files of batches take {self._used} of {self._limit} bytes, and {size} more are needed.",
+                "Delete files that are not needed any more, or give `hfx serve` a larger --batch-disk.",
+            )
+        self._used += size
+
+    def add_file(self, file: StoredFile, size: int = 0) -> None:
+        """Write the record of a file whose content is on the disk; `size` of it are not counted yet.
+
+        Raises StorageFull.
+        """
+        if file.id not in self.files:
+            self._make_room(size)
+        try:
+            _write(self.content(f"{file.id}{RECORD}"), file)
+        except HfxError:
+            self.reserve(-size - BLOCK)
+            raise
+        self.files[file.id] = file
+
+    def delete_file(self, file: StoredFile) -> None:
+        """Delete a file, its record first: a content without one is no file."""
+        with storage(self.content(file.id)):
+            self.content(f"{file.id}{RECORD}").unlink(missing_ok=True)
+            self.content(file.id).unlink(missing_ok=True)
+        del self.files[file.id]
+        self.reserve(-file.bytes - BLOCK)
+
+    def add_batch(self, batch: Batch) -> None:
+        """Write the record of a new batch. Raises StorageFull."""
+        self._make_room(0)
+        with storage(self.parts(batch).path):
+            self.parts(batch).parts.mkdir(parents=True)
+        self._save(batch)
+
+    def change(self, batch: Batch, status: str = "", **changes: Any) -> Batch:
+        """Write the record of `batch` with `changes`; a new `status` has its time. The parts of a finished one go."""
+        if status:
+            times = {**batch.times, **({status: int(time.time())} if status in DATED else {})}
+            changes |= {"status": status, "times": times}
+        batch = replace(batch, **changes)
+        self._save(batch)
+        if batch.is_finished:
+            self._delete_parts(batch)
+        return batch
+
+    def show(self, batch: Batch, **changes: Any) -> None:
+        """Show `batch` with `changes` that follow from its parts, and need no record."""
+        self.batches[batch.id] = replace(batch, **changes)
+
+    def _save(self, batch: Batch) -> None:
+        _write(self.parts(batch).path / f"batch{RECORD}", batch)
+        self.batches[batch.id] = batch
+
+    def _make_room(self, size: int) -> None:
+        if len(self.files) + len(self.batches) >= MOST_RECORDS:
+            raise StorageFull(f"There are {MOST_RECORDS} files and batches, as many as there may be.", "Delete files.")
+        self.reserve(BLOCK + size)
+
+    def _delete_parts(self, batch: Batch) -> None:
+        parts = self.parts(batch).parts
+        size = sum(path.stat().st_size for path in parts.glob("[!.]*")) if parts.is_dir() else 0
+        shutil.rmtree(parts, ignore_errors=True)
+        self.reserve(-size)
+
+    def _clear(self) -> None:
+        """Remove what a killed process left: this one alone writes here."""
+        for path in [*self._folder.rglob(f"{TEMPORARY}*")]:
+            path.unlink(missing_ok=True)
+        for path in [*(self._folder / "files").iterdir()]:
+            if path.suffix != RECORD and not path.with_name(f"{path.name}{RECORD}").exists():
+                path.unlink(missing_ok=True)
+        for batch in self.batches.values():
+            if batch.is_finished:
+                shutil.rmtree(self.parts(batch).path / PARTS, ignore_errors=True)
+
+
+def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
+    """The records that can be read; those that can't are named on stderr and left alone."""
+    records = {}
+    for path in paths:
+        try:
+            record = kind(**json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            print(f"hfx: {path} is left out, as it can't be read: {error}.", file=sys.stderr, flush=True)
+        else:
+            records[record.id] = record
+    return records
+
+
+def _write(path: Path, record: StoredFile | Batch) -> None:
+    write_file(path, lambda file: file.write(json.dumps(asdict(record)).encode()))
+
+
+def sync(file: Any) -> None:
+    """Write what `file` has to the disk."""
+    with suppress(ValueError):
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,154 @@
+"""The Batch API beside the front: its requests go on to a process of its own, whose requests come at a socket.
+
+Requests of batches wait while the front has others: with those they are at most as many as batches may have alone, but
+one goes on, so that a batch ends under any load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from hfx.front.guard import Disconnected, Receive
+from hfx.front.keys import LABEL_HEADER
+from hfx.front.refusals import RETRY, Header, Refusal
+from hfx.front.response import REQUEST_ID, Response, Send
+from hfx.front.routes import UNKNOWN_PATH
+from hfx.front.schemas import OBJECT, TEXT, Schema, body
+from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost
+
+if TYPE_CHECKING:
+    from hfx.front.app import App
+    from hfx.front.connection import ClientConnection
+
+PREFIX = b"/v1/"
+PATHS = re.compile(rb"(/v1/(?:files|batches))(?:(/[A-Za-z0-9_-]{1,64})(/content|/cancel)?)?")
+OFF = "Files and batches are off here. Start `hfx serve` with --batch-dir DIR."
+STOPPED = "The process of files and batches is being started again. Try again later."
+ENDED = "The process of files and batches ended before it answered. Send the request again."
+PASSED = (b"content-type", b"content-length")
+CHUNKED: Header = (b"transfer-encoding", b"chunked")
+UPLOAD_SECONDS = 3600.0
+POLL_SECONDS = 0.01
+FILE = body("purpose file", purpose={"const": "batch"}, file=TEXT)
+CREATED = body(
+    "input_file_id endpoint completion_window",
+    input_file_id=TEXT,
+    endpoint=TEXT,
+    completion_window=TEXT,
+    metadata=OBJECT,
+)
+# The same for readers (/openapi.json): method, path, what it answers, what is sent.
+BATCH_PATHS: tuple[tuple[str, str, str, Schema], ...] = (
+    ("POST", "/v1/files", "Stores a file of requests, which a form (multipart/form-data) has.", FILE),
+    ("GET", "/v1/files", "The files.", {}),
+    ("GET", "/v1/files/{file_id}", "A file.", {}),
+    ("DELETE", "/v1/files/{file_id}", "Deletes a file.", {}),
+    ("GET", "/v1/files/{file_id}/content", "The content of a file.", {}),
+    ("POST", "/v1/batches", "Answers the requests in a file in the background.", CREATED),
+    ("GET", "/v1/batches", "The batches.", {}),
+    ("GET", "/v1/batches/{batch_id}", "A batch.", {}),
+    ("POST", "/v1/batches/{batch_id}/cancel", "Cancels a batch.", {}),
+)
+
+
+class Batches:
+    """The process of the Batch API at the socket `url`, such as unix://%2Ftmp%2Fapi.sock; empty: there is none."""
+
+    def __init__(self, url: str) -> None:
+        self._upstream = Upstream(url) if url else None
+
+    @asynccontextmanager
+    async def sent(
+        self, scope: dict[str, Any], receive: Receive, headers: dict[bytes, bytes], response: Response
+    ) -> AsyncIterator[UpstreamConnection]:
+        """A connection on which a request was sent, its body as it came.
+
+        Raises Refusal: 404 where there is no such process, 502 when it ends before its answer, 503 while it does not
+        listen, 415 for a compressed body.
+        """
+        if self._upstream is None:
+            raise Refusal(404, OFF, reason=UNKNOWN_PATH)
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise Refusal(415, "Files are taken as they are. Send no Content-Encoding.")
+        client: ClientConnection = scope["extensions"]["hfx"]["connection"]
+        client.allow_slow_body(UPLOAD_SECONDS)
+        try:
+            connection = await self._upstream.connect()
+        except OSError:
+            raise Refusal(503, STOPPED, [RETRY]) from None
+        client.upstreams.add(connection)
+        try:
+            await _send(connection, scope, receive, headers, response)
+            yield connection
+        except UpstreamLost:
+            if response.status or client.has_left:
+                raise
+            raise Refusal(502, ENDED, [RETRY]) from None
+        finally:
+            client.upstreams.discard(connection)
+            connection.abort()  # the answer may have come before the end of the request
+
+
+def route(path: bytes) -> str:
+    """The route of a path, with {id} in place of a file's or a batch's; empty for one that is none of these."""
+    found = PATHS.fullmatch(path)
+    return "" if found is None else (found[1] + b"/{id}" * bool(found[2]) + (found[3] or b"")).decode()
+
+
+async def _send(
+    connection: UpstreamConnection,
+    scope: dict[str, Any],
+    receive: Receive,
+    headers: dict[bytes, bytes],
+    response: Response,
+) -> None:
+    """Send a request, until it is complete or its answer begins."""
+    passed = [(name, headers[name]) for name in PASSED if name in headers]
+    passed += [(LABEL_HEADER, response.caller.label.encode()), (REQUEST_ID, response.request_id)]
+    is_chunked = b"content-length" not in headers and scope["method"] != "GET"
+    path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    head = b"%b %b HTTP/1.1\r\nhost: batches\r\n" % (scope["method"].encode(), path)
+    passed += [CHUNKED] if is_chunked else []
+    await connection.write(b"".join([head, *(b"%b: %b\r\n" % header for header in passed), b"\r\n"]))
+    more = True
+    while more and not connection.status:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        more, piece = message["more_body"], message["body"]
+        response.received += len(piece)
+        if is_chunked:
+            piece = (b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"") + (b"" if more else b"0\r\n\r\n")
+        await connection.write(piece)
+
+
+class Background:
+    """`app` for the requests of batches: with those of others, at most `most` are in progress, but one always may."""
+
+    def __init__(self, app: App, most: int) -> None:
+        self.limits, self.metrics = app.limits, app.metrics
+        self._app, self._most = app, most
+        self._running = 0
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request, when its turn has come."""
+        connection: ClientConnection = scope["extensions"]["hfx"]["connection"]
+        async with self._turn:
+            while self._running and self._running + self._others >= self._most:
+                await asyncio.sleep(POLL_SECONDS)
+                if connection.has_left:
+                    return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+    @property
+    def _others(self) -> int:
+        return max(0, self._app.in_progress - self._running)

@@ -1,0 +1,79 @@
+"""Batches of OpenAI's Batch API that are on the disk and have not begun, and an application in the front's place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hfx.batch.api.runner import Runner
+from hfx.batch.api.settings import ApiSettings
+from hfx.batch.api.store import Batch, Store, StoredFile
+
+MIB = 1 << 20
+COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
+
+
+def settings_of(folder: Path, **changes: Any) -> ApiSettings:
+    """The settings for `folder`, with `changes`."""
+    defaults = {"disk": 64 * MIB, "file": MIB, "lines": 200, "line": 1 << 16, "parallel": 4}
+    return ApiSettings(folder=str(folder), **{**defaults, **changes})
+
+
+def line(number: int, body: Any, url: str = COMPLETIONS, **changes: Any) -> bytes:
+    """A line of an input file."""
+    values = {"custom_id": f"row-{number}", "method": "POST", "url": url, "body": body, **changes}
+    return json.dumps(values).encode() + b"\n"
+
+
+def begun(folder: Path, content: bytes, endpoint: str = COMPLETIONS, seconds: int = 3600, owner: str = "") -> Batch:
+    """A batch for a file with `content`, in the folder of a process that does not run."""
+    store = Store(folder, 64 * MIB)
+    order = time.time_ns()
+    store.content("file-input").write_bytes(content)
+    store.add_file(StoredFile("file-input", owner, "in.jsonl", "batch", len(content), order))
+    expires_at = order // 10**9 + seconds
+    batch = Batch("batch_0123456789abcdef", owner, endpoint, "file-input", f"{seconds}s", expires_at, order)
+    store.add_batch(batch)
+    return batch
+
+
+async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Answer a request by what it asks: of `status` in its body; the time of an answer is another each time."""
+    body, more = b"", scope["method"] == "POST"
+    while more:
+        message = await receive()
+        body, more = body + message["body"], message["more_body"]
+    asked = json.loads(body or b"{}")
+    ids = dict(scope["headers"]).get(b"x-request-id", b"").decode()
+    content = {"id": f"cmpl-{ids}", "created": time.time_ns(), "asked": asked}
+    await send({"type": "http.response.start", "status": asked.get("status", 200), "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+
+
+async def work(settings: ApiSettings, store: Store | None = None, app: Any = echo) -> Store:
+    """Work on the batches of a folder until none is left; `app` answers in the place of the front."""
+    store = store or Store(Path(settings.folder), settings.disk)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        running = asyncio.create_task(Runner(settings, store, asyncio.Event(), client).run())
+        try:
+            while any(not batch.is_finished for batch in store.batches.values()):
+                await asyncio.sleep(0.005)
+        finally:
+            running.cancel()
+    return store
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """The contents of the files that a batch has made, by the ends of their names."""
+    store = Store(folder, 64 * MIB)
+    return {
+        file.filename.rpartition("_")[2]: store.content(file.id).read_bytes()
+        for file in store.files.values()
+        if file.purpose == "batch_output"
+    }

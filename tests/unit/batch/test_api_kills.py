@@ -1,0 +1,85 @@
+"""The process of the Batch API killed before any change of the file system: the same bytes, each line once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from hfx.batch.api.lines import CHUNK
+from hfx.batch.api.store import COMPLETED, Store
+from tests.rigs.batch_api import begun, line, results, settings_of, work
+from tests.rigs.killing import Killer
+
+WORK = """
+import asyncio
+from pathlib import Path
+from tests.rigs import batch_api
+
+def work(arm, folder):
+    arm()
+    asyncio.run(batch_api.work(batch_api.settings_of(Path(folder))))
+"""
+LINES = 2 * CHUNK + 3
+BAD = (5, CHUNK + 2)  # places of lines that the server refuses
+
+
+def content() -> bytes:
+    return b"".join(line(n, {"prompt": f"text {n}", **({"status": 400} if n in BAD else {})}) for n in range(LINES))
+
+
+@pytest.mark.slow
+def test_a_kill_before_any_change_of_the_disk_leaves_a_batch_that_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    begun(tmp_path / "begun", content())
+    whole = shutil.copytree(tmp_path / "begun", tmp_path / "whole")
+    asyncio.run(work(settings_of(whole)))
+    expected = results(whole)
+    assert [json.loads(text)["custom_id"] for text in expected["output.jsonl"].splitlines()] == [
+        f"row-{n}" for n in range(LINES) if n not in BAD
+    ]
+    assert [json.loads(text)["custom_id"] for text in expected["error.jsonl"].splitlines()] == [f"row-{n}" for n in BAD]
+    kills = 0
+    with Killer(WORK) as killer:
+        for at in count(1):
+            folder = shutil.copytree(tmp_path / "begun", tmp_path / f"{at}")
+            if killer.run(at, str(folder)) is not None:
+                break
+            kills += 1
+            killer.run(3, str(folder))  # and once more, early
+            asyncio.run(work(settings_of(folder)))
+            assert results(folder) == expected, at
+            [batch] = Store(folder, 1 << 30).batches.values()
+            assert (batch.status, batch.completed, batch.failed) == (COMPLETED, LINES - len(BAD), len(BAD))
+            shutil.rmtree(folder)
+    assert kills > 30
+
+
+def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:
+    begun(tmp_path / "begun", content())
+    whole = shutil.copytree(tmp_path / "begun", tmp_path / "whole")
+    asyncio.run(work(settings_of(whole)))
+    store = Store(tmp_path / "begun", 1 << 30)
+    [batch] = store.batches.values()
+    with pytest.raises(TimeoutError):
+        asyncio.run(_for_a_moment(store))
+    parts = store.parts(batch)
+    assert 0 in parts.done()
+    part = parts.part(0, ".jsonl")
+    part.write_bytes(part.read_bytes().replace(b"text 1", b"text 2"))
+    asyncio.run(work(settings_of(tmp_path / "begun")))
+    assert results(tmp_path / "begun") == results(whole)
+
+
+async def _for_a_moment(store: Store) -> None:
+    """Work until the first part is there."""
+    [batch] = store.batches.values()
+    folder = store.parts(batch)
+    task = asyncio.create_task(work(settings_of(folder.path.parents[1]), store))
+    while 0 not in folder.done():
+        await asyncio.sleep(0.001)
+    task.cancel()
+    raise TimeoutError

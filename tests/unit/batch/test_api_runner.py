@@ -1,0 +1,265 @@
+"""The course of a batch: what a server in trouble answers is sent again, and every line is answered for once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.batch.api import runner
+from hfx.batch.api.lines import CHUNK
+from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, IN_PROGRESS, Store
+from tests.rigs.batch_api import EMBEDDINGS, begun, echo, line, results, settings_of, work
+
+LINES = CHUNK + 8
+App = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the front dies of nothing that would have to be noticed."""
+    monkeypatch.setattr(runner, "NOTICE_SECONDS", 0.01)
+
+
+def content(url: str = "/v1/completions") -> bytes:
+    return b"".join(line(number, {"prompt": f"{number}"}, url) for number in range(LINES))
+
+
+def parsed(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in text.splitlines()]
+
+
+def line_of(scope: dict[str, Any]) -> int:
+    """The number of the line that a request is for; 0: none."""
+    return int(dict(scope["headers"]).get(b"x-request-id", b"_0").rpartition(b"_")[2])
+
+
+async def answer(send: Any, status: int) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b'{"error": {"message": "no"}}'})
+
+
+def test_a_line_has_its_answer_its_id_and_a_seed_of_its_own(tmp_path: Path) -> None:
+    batch = begun(tmp_path, content() + line(LINES, {"prompt": "x", "seed": 7}))
+    asyncio.run(work(settings_of(tmp_path)))
+    rows = parsed(results(tmp_path)["output.jsonl"])
+    assert [row["custom_id"] for row in rows] == [f"row-{number}" for number in range(LINES + 1)]
+    for number, row in enumerate(rows, 1):
+        response = row["response"]
+        assert (row["id"], row["error"], response["status_code"]) == (f"batch_req_0123456789abcdef_{number}", None, 200)
+        assert response["request_id"] == row["id"] and response["body"]["id"] == f"cmpl-{row['id']}"
+        assert response["body"]["created"] == batch.created_at
+    seeds = [row["response"]["body"]["asked"]["seed"] for row in rows]
+    assert seeds[-1] == 7 and len(set(seeds)) == LINES + 1
+
+
+def test_lines_of_embeddings_have_no_seed(tmp_path: Path) -> None:
+    begun(tmp_path, content(EMBEDDINGS), EMBEDDINGS)
+    asyncio.run(work(settings_of(tmp_path)))
+    rows = parsed(results(tmp_path)["output.jsonl"])
+    assert [row["response"]["body"]["asked"] for row in rows] == [{"prompt": f"{number}"} for number in range(LINES)]
+
+
+@pytest.mark.parametrize("status", [429, 503, 500, 502, 504, 404, 400])
+def test_what_a_server_answers_while_it_is_in_trouble_does_not_count(status: int, tmp_path: Path) -> None:
+    seen: Counter[int] = Counter()
+
+    async def troubled(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        seen[number := line_of(scope)] += 1
+        await (answer(send, status) if number % 9 == 1 and seen[number] == 1 else echo(scope, receive, send))
+
+    begun(tmp_path / "troubled", content())
+    begun(tmp_path / "sound", content())
+    asyncio.run(work(settings_of(tmp_path / "troubled"), app=troubled))
+    asyncio.run(work(settings_of(tmp_path / "sound")))
+    [left, right] = (parsed(results(tmp_path / name)["output.jsonl"]) for name in ("troubled", "sound"))
+    assert [row["custom_id"] for row in left] == [row["custom_id"] for row in right]
+    assert [row["response"]["body"]["asked"] for row in left] == [row["response"]["body"]["asked"] for row in right]
+
+
+def test_a_line_that_breaks_its_server_each_time_is_an_error_and_its_neighbours_are_not(tmp_path: Path) -> None:
+    tries = 0
+
+    async def breaking(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        nonlocal tries
+        if line_of(scope) == 5:
+            tries += 1
+            await answer(send, 502)
+        else:
+            await echo(scope, receive, send)
+
+    begun(tmp_path, content())
+    asyncio.run(work(settings_of(tmp_path), app=breaking))
+    [row] = parsed(results(tmp_path)["error.jsonl"])
+    assert (row["custom_id"], row["response"]["status_code"], row["error"]) == ("row-4", 502, None)
+    assert tries == 1 + runner.MOST_TRIES and len(parsed(results(tmp_path)["output.jsonl"])) == LINES - 1
+
+
+def test_few_lines_are_in_progress_and_a_doubtful_one_is_alone(tmp_path: Path) -> None:
+    beside: dict[int, list[int]] = {}
+    running = 0
+
+    async def counting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        nonlocal running
+        running += 1
+        beside.setdefault(number := line_of(scope), []).append(running)
+        await asyncio.sleep(0.003 * (number % 5))
+        is_bad = number % 10 == 3 and len(beside[number]) == 1
+        await (answer(send, 400) if is_bad else echo(scope, receive, send))
+        running -= 1
+
+    begun(tmp_path, content())
+    asyncio.run(work(settings_of(tmp_path, parallel=3), app=counting))
+    del beside[0]  # of /health
+    assert max(max(each) for each in beside.values()) == 3
+    assert [beside[number][1] for number in range(3, LINES, 10)] == [1] * len(range(3, LINES, 10))
+    assert [len(beside[number]) for number in range(1, LINES + 1)] == [1 + (n % 10 == 3) for n in range(1, LINES + 1)]
+
+
+@pytest.mark.parametrize("body", [b"[" * 2000, b"data: 1", b"", b"[" + b"1," * 2000 + b"1]"])
+def test_an_answer_that_is_no_json_or_too_large_is_an_error(
+    body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ANSWER_BYTES", 3000)
+
+    async def odd(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if line_of(scope) == 7:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await echo(scope, receive, send)
+
+    begun(tmp_path, content())
+    asyncio.run(work(settings_of(tmp_path), app=odd))
+    [row] = parsed(results(tmp_path)["error.jsonl"])
+    assert (row["custom_id"], row["response"], row["error"]["code"]) == ("row-6", None, "server_error")
+    assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES - 1
+
+
+def test_a_batch_that_is_cancelled_keeps_what_was_answered(tmp_path: Path) -> None:
+    batch = begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+
+    async def cancelling(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if line_of(scope) == CHUNK + 3:
+            store.change(store.batches[batch.id], CANCELLING)
+        await echo(scope, receive, send)
+
+    asyncio.run(work(settings_of(tmp_path), store, cancelling))
+    done = store.batches[batch.id]
+    assert (done.status, done.total, done.completed, done.failed) == (CANCELLED, LINES, CHUNK, LINES - CHUNK)
+    assert done.times.keys() == {IN_PROGRESS, CANCELLING, CANCELLED}
+    found = results(tmp_path)
+    assert [row["custom_id"] for row in parsed(found["output.jsonl"])] == [f"row-{number}" for number in range(CHUNK)]
+    errors = parsed(found["error.jsonl"])
+    assert [row["custom_id"] for row in errors] == [f"row-{number}" for number in range(CHUNK, LINES)]
+    assert {row["error"]["code"] for row in errors} == {"batch_cancelled"}
+
+
+def test_a_batch_whose_window_ends_keeps_what_was_answered(tmp_path: Path) -> None:
+    batch = begun(tmp_path, content(), seconds=2)
+    store = Store(tmp_path, 1 << 30)
+
+    async def busy(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await (answer(send, 503) if line_of(scope) > CHUNK else echo(scope, receive, send))
+
+    asyncio.run(work(settings_of(tmp_path), store, busy))
+    done = store.batches[batch.id]
+    assert (done.status, done.completed, done.failed) == (EXPIRED, CHUNK, LINES - CHUNK)
+    errors = parsed(results(tmp_path)["error.jsonl"])
+    assert [row["custom_id"] for row in errors] == [f"row-{number}" for number in range(CHUNK, LINES)]
+    assert {row["error"]["code"] for row in errors} == {"batch_expired"}
+
+
+def test_a_batch_without_room_waits_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SPACE_SECONDS", 0.01)
+    batch = begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+    room = (1 << 30) - 20 * BLOCK
+
+    async def full_and_freed() -> None:
+        store.reserve(room)
+        task = asyncio.create_task(work(settings_of(tmp_path), store))
+        store.reserve(store_room(store))
+        while not store.batches[batch.id].errors:
+            await asyncio.sleep(0.001)
+        [error] = store.batches[batch.id].errors
+        assert error["code"] == "storage_full" and store.batches[batch.id].status == IN_PROGRESS
+        store.reserve(-room)
+        await task
+
+    asyncio.run(full_and_freed())
+    assert store.batches[batch.id].status == COMPLETED and not store.batches[batch.id].errors
+    assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES
+
+
+def store_room(store: Store) -> int:
+    """All of the room that is left, but for a few records."""
+    return store._limit - store._used - BLOCK
+
+
+def test_batches_take_turns(tmp_path: Path) -> None:
+    first = begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+    second = replace(first, id="batch_fedcba9876543210", order=first.order + 1)
+    store.add_batch(second)
+    seen: list[bytes] = []
+
+    async def noting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        seen.append(dict(scope["headers"])[b"x-request-id"].split(b"_")[2])
+        await echo(scope, receive, send)
+
+    asyncio.run(work(settings_of(tmp_path), store, noting))
+    ids = [batch.id.removeprefix("batch_").encode() for batch in (first, second)]
+    assert seen == [ids[0]] * CHUNK + [ids[1]] * CHUNK + [ids[0]] * (LINES - CHUNK) + [ids[1]] * (LINES - CHUNK)
+    assert {batch.status for batch in store.batches.values()} == {COMPLETED}
+
+
+FULL_DISK = """
+import asyncio, sys
+from pathlib import Path
+from hfx.batch.api import runner
+from hfx.batch.api.store import Store
+from tests.rigs.batch_api import begun, line, settings_of, work
+
+runner.SPACE_SECONDS = 0.05
+folder, filler = Path(sys.argv[1]) / "batches", Path(sys.argv[1]) / "filler"
+batch = begun(folder, b"".join(line(number, {"prompt": "x" * 1000}) for number in range(200)))
+with filler.open("wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(b"x" * 4096)
+    except OSError:
+        pass
+store = Store(folder, 1 << 30)
+
+async def run():
+    task = asyncio.create_task(work(settings_of(folder), store))
+    while not store.batches[batch.id].errors:
+        await asyncio.sleep(0.01)
+    print(store.batches[batch.id].errors[0]["code"], store.batches[batch.id].is_finished)
+    filler.unlink()
+    await task
+
+asyncio.run(run())
+print(store.batches[batch.id].status, store.batches[batch.id].completed)
+"""
+
+
+def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:
+    mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
+    command = ("unshare", "--mount", "--map-root-user", "sh", "-c", mounted, str(tmp_path))
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a mount of one's own is not permitted: {error}")
+    ran = subprocess.run([*command, sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["storage_full False", "completed 200"], ran.stderr
