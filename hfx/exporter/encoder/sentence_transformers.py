@@ -141,14 +141,14 @@ def _active(file: Path, most: Any) -> Layer:
     return Layer("Active", outputs=_size(file, {"max_active_dims": most}, "max_active_dims"))
 
 
-def read_scoring(folder: Path, is_language_model: bool) -> Pooling | None:
+def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
     """`read_pooling` of a cross-encoder, whose last layer gives scores; None where its transformer does so.
 
     Without modules.json, scores of a language model are those of ANSWERS.
     """
     modules = _modules(folder) if (folder / MODULES).is_file() else [("Transformer", "")]
     kinds = [kind for kind, _ in modules]
-    if kinds == ["Transformer", LOGIT_SCORE]:
+    if is_language_model and kinds == ["Transformer", LOGIT_SCORE]:
         _refuse_prepared_texts(folder, SCORE_METHOD)
         return Pooling(("lasttoken",), answers=_answers(folder / modules[1][1] / "config.json"))
     if is_language_model and not (folder / MODULES).is_file():

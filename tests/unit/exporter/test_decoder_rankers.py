@@ -161,7 +161,7 @@ def test_decoders_classify_texts_as_the_checkpoint(tmp_path: Path) -> None:
     assert export_checkpoint(folder, tmp_path / "repository", name="model").task == Task.TEXT_CLASSIFICATION
     model = LocalModel.open(tmp_path / "repository", "model")
     texts = [text for text in TEXTS if text] + ["a<|endoftext|>", "<|endoftext|>"]
-    found = model.infer_all([{"text_input": text} for text in texts])
+    found = model.infer_all([{"text_input": text, "top_k": 3} for text in texts])
     expected = pipeline("text-classification", str(folder))(texts, top_k=None, truncation=True, batch_size=1)
     for answer, labels in zip(found, expected, strict=True):
         assert answer["label"] == [each["label"] for each in labels]
