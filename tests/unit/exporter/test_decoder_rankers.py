@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.encoder.pair_templates import LANGUAGE_MODELS
+from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
@@ -220,3 +222,14 @@ def test_logits_that_the_model_does_not_have_are_refused(tmp_path: Path, ranker:
     edit_json(tmp_path / "model/1_LogitScore/config.json", **ids)
     with pytest.raises(CheckpointUnsupported, match=match):
         export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+
+
+def test_the_documented_template_is_that_of_the_model_card(tmp_path: Path) -> None:
+    documents = (Path(__file__).parents[3] / "docs/checkpoints.md").read_text(encoding="utf-8")
+    [template] = [block for block in documents.split("```text\n") if "<|im_start|>" in block]
+    write_decoder(tmp_path, Ranker(template=""), "AutoModelForSequenceClassification", num_labels=1)
+    plan = plan_of(tmp_path, task=Task.TEXT_RANKING)
+    assert isinstance(plan, EncoderPlan) and plan.template is None
+    (tmp_path / "chat_template.jinja").write_text(template.split("```")[0], encoding="utf-8")
+    plan = plan_of(tmp_path, task=Task.TEXT_RANKING)
+    assert isinstance(plan, EncoderPlan) and plan.template == LANGUAGE_MODELS["qwen3"] and not plan.notes
