@@ -192,7 +192,8 @@ class Client(BlockingBase):
     ) -> list[Rank]:
         """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
 
-        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query.
+        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query, or the
+        instruction of a template.
         """
         calls.check_several(texts)
         return best_first(

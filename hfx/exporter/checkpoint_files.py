@@ -35,7 +35,7 @@ CONFIGS = (
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_*_config.json",
-    *(f"*_{module}/config.json" for module in ("Pooling", "Dense", "LayerNorm", "Normalize")),
+    *(f"*_{module}/config.json" for module in ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore")),
 )
 # Without any of these, there is no tokenizer.
 TOKENIZER_FILES = (

@@ -6,6 +6,7 @@ Weights come as float32, in evaluation mode; no remote code is run.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
@@ -70,6 +71,31 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     _check_finite(checkpoint, model)
     model.eval()
     return model  # type: ignore[no-any-return]
+
+
+def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.Tensor | None:
+    """The rows of a language model's head that give the logits of `tokens`, ids or words; None without tokens.
+
+    Raises CheckpointUnsupported for a word that is no token, an id beyond the head, and capped logits.
+    """
+    if not tokens:
+        return None
+    capped = getattr(model.config, "final_logit_softcapping", None)
+    if capped is not None:
+        raise CheckpointUnsupported(
+            f"The logits are capped (final_logit_softcapping {capped}), of which hfx makes no score.",
+            "Export another one.",
+        )
+    head, vocabulary = model.get_output_embeddings(), tokenizer.get_vocab()
+    ids = [token if isinstance(token, int) else vocabulary.get(token, -1) for token in tokens]
+    for token, index in zip(tokens, ids, strict=True):
+        if not 0 <= index < len(head.weight):
+            raise CheckpointUnsupported(
+                f"The score is made of the logit of the token {token!r}, which the model does not have.",
+                "Pass a re-ranker; its LogitScore module names the tokens (true_token_id, false_token_id).",
+            )
+    rows: torch.Tensor = head.weight.detach()[ids]
+    return rows
 
 
 def _check_finite(checkpoint: Checkpoint, model: Any) -> None:

@@ -98,7 +98,8 @@ def open_published(repository: Path, name: str) -> Published:
     find = find_generation_task if manifest.task in names.GENERATION_TASKS else find_task
     task = find(manifest.task)
     read = repository / (name + names.TOKENIZE_SUFFIX) / "1" / "settings.json"
-    if isinstance(task, EncoderTask) and not (read.is_file() and json.loads(read.read_bytes()).get("prompts")):
+    reads = json.loads(read.read_bytes()) if read.is_file() else {}
+    if isinstance(task, EncoderTask) and reads.get("prompts") is None:
         task = replace(task, omitted=frozenset(PROMPTS))
     if isinstance(task, EncoderTask) and task.task is names.Task.TEXT_RANKING:
         task = scoring(task, labels)

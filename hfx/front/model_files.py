@@ -89,8 +89,14 @@ class ModelFiles:
     def prompted(
         self, model: ServedModel, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
     ) -> list[str]:
-        """The texts as an encoder's tokenizer gets them, behind their prompt. Raises Refusal for an unknown name."""
+        """The texts as an encoder's tokenizer gets them, behind their prompt.
+
+        Raises Refusal for an unknown name, and for a prompt that stands in a template of pairs.
+        """
         settings = self.settings(model, TOKENIZE_SUFFIX)
+        if settings.get("template"):
+            message = f"{model.name} reads a prompt in its template of pairs. Leave prompt_name out."
+            raise Refusal(400, message, param=PROMPT_NAME)
         known = settings.get("prompts") or {}
         if prompt_name is not None and prompt_name not in known:
             names = ", ".join(map(repr, known)) or "none"

@@ -5,7 +5,6 @@ Token ids equal those of the checkpoint's own tokenizer with truncation to max_l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .checks import NAME_LENGTH
 from .errors import InvalidInput
 from .inputs import (
     BYTES_PER_TOKEN,
@@ -37,9 +35,10 @@ from .inputs import (
     settled,
     table,
 )
+from .prompts import prompts
 from .rows import SPECIAL, Row, Sequence, sequence, tensors
 from .settings import Settings
-from .tasks import PROMPTS
+from .templates import TemplateEncoder
 from .windows import WindowEncoder
 
 __all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
@@ -47,7 +46,6 @@ __all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensor
 TEXT = "text_input"
 QUERY = "query"
 LABELS = "candidate_labels"
-PROMPT_NAME = "prompt_name"
 
 # Each label costs a pass of the net; more than this is a mistake or an attack.
 MAX_LABELS = 1000
@@ -250,34 +248,6 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
 
 
-def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
-    """What is put before the texts of a request's rows: its `prompt`, that of its `prompt_name`, or the model's own.
-
-    Raises InvalidInput for both, for a name that is not known, and where the model has no prompts.
-    """
-    given = [name for name in PROMPTS if name in tensors]
-    if not given:
-        return [settings.default_prompt.encode()] * rows
-    if settings.prompts is None:
-        raise InvalidInput(f"{given[0]} can't be taken: the model has no prompts")
-    if len(given) > 1:
-        raise InvalidInput(f"{' and '.join(given)} are sent: send one of them")
-    values = column(given[0], tensors)
-    if len(values) != rows:
-        raise InvalidInput(f"{TEXT} has {rows} rows but {given[0]} has {len(values)}")
-    texts = [decoded(given[0], value) for value in values]
-    if given[0] == PROMPT_NAME:
-        texts = [_prompt(name, settings.prompts) for name in texts]
-    return [text.encode() for text in texts]
-
-
-def _prompt(name: str, known: Mapping[str, str]) -> str:
-    if name not in known:
-        names = ", ".join(f"'{each}'" for each in known)
-        raise InvalidInput(f"prompt_name is '{name[:NAME_LENGTH]}'; the model's prompts are {names}")
-    return known[name]
-
-
 class HypothesisEncoder:
     """Encodes (text, labels) for zero-shot classification: a premise/hypothesis pair for each label.
 
@@ -364,5 +334,5 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     if settings.task == "zero-shot-classification":
         return HypothesisEncoder(tokenizer, settings)
     if settings.task == "text-ranking":
-        return PairEncoder(tokenizer, settings)
+        return TemplateEncoder(tokenizer, settings) if settings.template else PairEncoder(tokenizer, settings)
     return TextEncoder(tokenizer, settings)

@@ -13,6 +13,8 @@ from .errors import InvalidRequest
 from .tasks import TASKS
 
 MOST_INPUTS, LONGEST_NAME = 16, 64
+QUERY, TEXT = "query", "text_input"
+FIELDS = {"prompt", QUERY, TEXT}  # of a template
 
 
 def _ascending(name: str, value: Any) -> tuple[int, ...]:
@@ -33,6 +35,18 @@ def _prompts(name: str, value: Any) -> dict[str, str]:
     return {string(name, key): string(f"{name}.{key}", text) for key, text in mapping(name, value).items()}
 
 
+def _parts(name: str, value: Any) -> tuple[str, ...]:
+    parts = tuple(string(name, each) for each in value) if isinstance(value, list | tuple) else ()
+    if (
+        len(parts) % 2 == 0
+        or parts[1::2].count(TEXT) != 1
+        or parts[-2] != TEXT
+        or not {QUERY, TEXT} <= {*parts[1::2]} <= FIELDS
+    ):
+        raise InvalidRequest(name, value, f"a list of texts and, between them, {', '.join(sorted(FIELDS))}")
+    return parts
+
+
 @dataclass(frozen=True)
 class Settings:
     """How texts become tensors. Raises InvalidRequest.
@@ -42,7 +56,8 @@ class Settings:
     `hypothesis_template` zero-shot-classification. `vocab_size` is the number of the net's embeddings where
     the tokenizer has ids beyond them, else None. `prompts` are texts by name that requests may have put before theirs
     (None: the model has none), `default_prompt` the one of those that name none; where it is not `pools_prompt`, the
-    mask of a prompt's tokens is 2.
+    mask of a prompt's tokens is 2. A `template` makes one text of a pair: texts, and between them the names of FIELDS,
+    of which the text's is the last; `prompted_template` is that of requests with a prompt.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -60,6 +75,8 @@ class Settings:
     prompts: Annotated[Mapping[str, str] | None, optional(_prompts)] = None
     default_prompt: Annotated[str, string] = ""
     pools_prompt: Annotated[bool, boolean] = True
+    template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
+    prompted_template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():

@@ -88,7 +88,7 @@ def _decoder(folder: Path, recipe: Recipe) -> Path:
 def _qwen_pieces(**settings: Any) -> Any:
     from transformers import Qwen2Tokenizer
 
-    vocabulary, merges = _learned(tokenization.train("gpt2", TEXTS, 400, 64))
+    vocabulary, merges = learned_pieces(tokenization.train("gpt2", TEXTS, 400, 64))
     return Qwen2Tokenizer(vocab=vocabulary | {"<|im_end|>": len(vocabulary)}, merges=merges, **settings)
 
 
@@ -101,11 +101,12 @@ def _gemma_pieces(**settings: Any) -> Any:
     pieces.normalizer = normalizers.Replace(" ", "▁")
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=specials, show_progress=False)
     pieces.train_from_iterator([word for text in TEXTS for word in text.replace(" ", " \n").split("\n")], trainer)
-    vocabulary, merges = _learned(pieces)
+    vocabulary, merges = learned_pieces(pieces)
     return GemmaTokenizer(vocab=vocabulary, merges=merges, **settings)
 
 
-def _learned(tokenizer: Any) -> tuple[dict[str, int], list[Any]]:
+def learned_pieces(tokenizer: Any) -> tuple[dict[str, int], list[Any]]:
+    """The vocabulary and the merges of a trained byte-pair tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     model = json.loads(backend.to_str())["model"]
     return model["vocab"], [tuple(pair) for pair in model["merges"]]

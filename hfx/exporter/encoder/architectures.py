@@ -17,7 +17,8 @@ POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "esm", "ibert", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl",
 }  # fmt: skip
-DECODERS = {"gemma3_text", "qwen3"}  # embedders alone: of classifiers, the padding id decides which token is the last
+DECODERS = {"gemma3_text", "qwen3"}
+DECODERS_TASKS = {Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING}
 MPNET_PADDING = 1  # the id that MPNet's positions begin behind, whatever its config says
 ENCODERS = POSITIONS_AFTER_PADDING | {
     "albert", "bart", "bert", "big_bird", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie",
@@ -31,7 +32,7 @@ REQUIRED = {"big_bird": ("attention_type", "original_full")}
 
 def check_encoder(checkpoint: Checkpoint, task: str) -> None:
     """Raise CheckpointUnsupported unless `checkpoint` is of an architecture, and configured, as the table has it."""
-    supported = ENCODERS | DECODERS if task == Task.FEATURE_EXTRACTION else ENCODERS
+    supported = ENCODERS | DECODERS if task in DECODERS_TASKS else ENCODERS
     if checkpoint.model_type not in supported:
         raise CheckpointUnsupported(
             f"{task} of {checkpoint.model_type!r} models can't be exported.",

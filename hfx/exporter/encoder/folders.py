@@ -105,6 +105,8 @@ def write_tokenizer(
             "default_prompt": plan.prompts.default,
             "pools_prompt": plan.pooling is None or plan.pooling.pools_prompt,
         }
+    if plan.template is not None:
+        settings |= {"template": plan.template.plain, "prompted_template": plan.template.prompted}
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     optional = tuple(spec for spec in plan.task.inputs if spec.optional)

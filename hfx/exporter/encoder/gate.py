@@ -210,10 +210,12 @@ def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference
 
 
 def prompted(request: Request, settings: Settings) -> dict[str, Any]:
-    """`request` with its prompt in the text that this stands before, the query of a pair."""
+    """`request` with its prompt in the text that this stands before, the query of a pair, or as a template's field."""
     text = names.QUERY if names.QUERY in request else names.TEXT_INPUT
     named = request.get(names.PROMPT_NAME)
     prompt = settings.default_prompt if named is None else (settings.prompts or {})[named]
+    if settings.template:
+        return {**request, names.PROMPT: prompt}
     return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
+    MODULES,
     Prompts,
     is_sparse_encoder,
     read_activation,
@@ -26,11 +29,11 @@ from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks import EncoderTask, find_task, infer_task
+from hfx.exporter.tasks import CAUSAL_MODELS, EncoderTask, find_task, infer_task
 from hfx.exporter.tasks.feature_extraction import embedding, of_tokens, width
 from hfx.exporter.tasks.fill_mask import vocabulary
 from hfx.exporter.tasks.task import default_labels, labels_of
-from hfx.exporter.tasks.text_ranking import logits, scoring
+from hfx.exporter.tasks.text_ranking import logits, scoring, templated_ids
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
 from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
@@ -56,7 +59,7 @@ WIDTHS = (
     *range(4608, 8193, 512),
 )
 FALLBACK_MAX_LENGTH = 512
-LANGUAGE_MODEL = "AutoModelForMaskedLM"
+LANGUAGE_MODEL, CAUSAL_MODEL = "AutoModelForMaskedLM", "AutoModelForCausalLM"
 LOGITS_BYTES = 512 << 20  # of what a batch has for all of its tokens: logits of which vectors are made, or vectors
 
 
@@ -73,6 +76,7 @@ class EncoderPlan(Plan):
     activation: str | None
     pooling: Pooling | None = None
     prompts: Prompts | None = None
+    template: PairTemplate | None = None
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
@@ -96,6 +100,7 @@ class EncoderPlan(Plan):
             "activation": self.activation,
             "pooling": self.pooling.names if self.pooling else None,
             "prompts": list(self.prompts.texts) if self.prompts else None,
+            "template": self.template.plain if self.template else None,
         }
 
 
@@ -113,7 +118,10 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     settings = task.postprocess_settings
     if settings is not None:
         settings(checkpoint.config)  # refuses a config that lacks what the task needs, before any work
-    prompts = _prompts(checkpoint, task, pooling)
+    template = _template(checkpoint, task, pooling)
+    if template is not None:
+        task = replace(task, expected_ids=partial(templated_ids, template.plain, template.prompted))
+    prompts = _prompts(checkpoint, task, pooling, template)
     task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
@@ -134,7 +142,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         activation=_activation(checkpoint, task),
         pooling=pooling,
         prompts=prompts,
-        notes=_notes(checkpoint, options, task),
+        template=template,
+        notes=_notes(checkpoint, options, task, template),
     )
 
 
@@ -144,7 +153,7 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
         what = "sparse vectors" if task.headless else str(task.task)
         raise UsageError(f"--token-vectors is for feature-extraction, not for {what}.", "Leave it out.")
     if task.task is Task.TEXT_RANKING:
-        return read_scoring(checkpoint.folder)
+        return read_scoring(checkpoint.folder, checkpoint.architecture.endswith(CAUSAL_MODELS))
     return read_pooling(checkpoint.folder, tokens) if task.headless else None
 
 
@@ -156,16 +165,30 @@ def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> E
             return of_tokens(task, numbers)
         task = replace(task, net_outputs=lambda config: embedding(numbers))
         return replace(task, auto_class=LANGUAGE_MODEL, headless=False) if pooling.splade else task
-    headless = find_task(Task.FEATURE_EXTRACTION)
-    task = replace(task, auto_class=headless.auto_class, headless=True, net_outputs=lambda config: logits(numbers))
+    task = replace(task, net_outputs=lambda config: logits(numbers))
+    if pooling.answers:
+        task = replace(task, auto_class=CAUSAL_MODEL)
+    else:
+        task = replace(task, auto_class=find_task(Task.FEATURE_EXTRACTION).auto_class, headless=True)
     return scoring(task, default_labels(numbers))
 
 
-def _prompts(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> Prompts | None:
-    if not task.by_library:
+def _template(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> PairTemplate | None:
+    if task.task is not Task.TEXT_RANKING:
+        return None
+    scores_answers = pooling is not None and bool(pooling.answers)
+    return read_template(checkpoint, (checkpoint.folder / MODULES).is_file(), scores_answers)
+
+
+def _prompts(
+    checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None, template: PairTemplate | None
+) -> Prompts | None:
+    """The prompts of a checkpoint; those of a template have a place of their own, and none changes one without."""
+    if not task.by_library or (template is not None and template.prompted is None):
         return None
     own = EMBEDDERS_PROMPTS if task.task is Task.FEATURE_EXTRACTION else ()
-    return read_prompts(checkpoint.folder, own, pooling is None or pooling.pools_prompt)
+    is_pooled = pooling is None or pooling.pools_prompt
+    return read_prompts(checkpoint.folder, own, may_be_empty=template is not None or not is_pooled)
 
 
 def _with_options(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask, has_prompts: bool) -> EncoderTask:
@@ -248,8 +271,14 @@ def _activation(checkpoint: Checkpoint, task: EncoderTask) -> str | None:
     return read_activation(checkpoint.folder, checkpoint.config, scores.dims[0])
 
 
-def _notes(checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask) -> tuple[str, ...]:
-    """Whether the task was chosen between two that the checkpoint may be for."""
+def _notes(
+    checkpoint: Checkpoint, options: ExportOptions, task: EncoderTask, template: PairTemplate | None
+) -> tuple[str, ...]:
+    """Whether the task was chosen between two that the checkpoint may be for, and that a decoder has no template."""
+    if task.task is Task.TEXT_RANKING and checkpoint.model_type in DECODERS and template is None:
+        return (
+            "No chat template has the roles query and document: the model reads the query and then the text alone.",
+        )
     is_classifier = task.task is Task.TEXT_CLASSIFICATION and options.task is None
     if is_classifier and len(labels_of(checkpoint.config)) == 1:
         return ("The one label will classify texts; to rank texts for a query, pass --task text-ranking.",)

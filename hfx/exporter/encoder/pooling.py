@@ -65,6 +65,8 @@ class Pooling:
     Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out. With `splade` the vector is made of the
     logits of a masked language model instead: the max or sum over the tokens of log(1 + relu(logit)), of which the
     logarithm is taken `logs` times. With `tokens` nothing is pooled: the layers are those of each token's vector.
+    With `answers` of a language model the vector is one number: the logit of the first of these tokens, ids or words,
+    less that of the second, if there is one.
     """
 
     modes: tuple[Mode, ...] = ("mean",)
@@ -73,16 +75,20 @@ class Pooling:
     splade: Splade | None = None
     logs: int = 1
     tokens: bool = False
+    answers: tuple[int | str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """What is done, in words."""
         if self.tokens:
             return [TOKENS]
-        return [f"splade-{self.splade}"] if self.splade else [*self.modes]
+        kinds: list[str] = [f"splade-{self.splade}"] if self.splade else [*self.modes]
+        return [*kinds, f"logits {'-'.join(map(str, self.answers))}"] if self.answers else kinds
 
     def width(self, hidden: int) -> int:
         """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
+        if self.answers:
+            return 1
         width = hidden * (1 if self.splade or self.tokens else len(self.modes))
         for layer in self.layers:
             if layer.kind == "Active":
@@ -95,20 +101,27 @@ class Pooling:
         return width
 
 
-def make_pooler(pooling: Pooling, checkpoint: Checkpoint | None = None) -> torch.nn.Module:
+def make_pooler(
+    pooling: Pooling, checkpoint: Checkpoint | None = None, answers: torch.Tensor | None = None
+) -> torch.nn.Module:
     """`pooling` as a torch module: of hidden states `[rows, tokens, hidden]` and a mask `[rows, tokens]`, padded right.
 
     Its `reads` is the name of the model's output that it takes.
     `checkpoint` has the weights of its layers, where these have any; raises CheckpointCorrupt where they don't fit.
+    `answers` are the rows of the head that belong to those of `pooling`.
     """
     import torch
+
+    layers = [_layer(each, checkpoint) for each in pooling.layers]
+    if answers is not None:
+        layers.append(_difference(answers))
 
     class Pooler(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.pools_prompt = pooling.pools_prompt
             self.reads = LOGITS if pooling.splade else HIDDEN_STATE
-            self.layers = torch.nn.Sequential(*(_layer(each, checkpoint) for each in pooling.layers))
+            self.layers = torch.nn.Sequential(*layers)
 
         def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             weights = mask.eq(1).to(hidden.dtype)
@@ -257,6 +270,15 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
         projection = torch.nn.Linear(layer.inputs, layer.outputs, bias=False)
         _fill(projection, read, "residual.")
     return Residual()
+
+
+def _difference(rows: torch.Tensor) -> torch.nn.Module:
+    """The first of the logits that `rows` of a head give, less the second: by one row, their difference."""
+    import torch
+
+    linear = torch.nn.Linear(rows.shape[1], 1, bias=False)
+    linear.weight = torch.nn.Parameter(rows[:1] - rows[1:2].sum(dim=0, keepdim=True))
+    return linear
 
 
 def _weights(module: Checkpoint) -> Any:

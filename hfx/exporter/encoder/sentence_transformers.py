@@ -34,7 +34,8 @@ POOLING_FIELDS: dict[str, Mode] = {
 }
 EMBEDDERS_PROMPTS = ("query", "document")  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
-SPLADE, TOKEN_MASK = "SpladePooling", "MultiVectorMask"
+SPLADE, TOKEN_MASK, LOGIT_SCORE = "SpladePooling", "MultiVectorMask", "LogitScore"
+ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
 ACTIVATIONS = (
@@ -48,6 +49,8 @@ EMBEDDING, SCORES, TOKEN_EMBEDDINGS = "sentence_embedding", "scores", "token_emb
 MOST_VALUES = 1_000_000  # of a vector
 TEXT_METHOD = ("forward", "last_hidden_state")
 SCORE_METHOD = ("forward", "logits")
+LOGITS_NAME = "causal_logits"  # what the library calls those of a language model
+TEMPLATE_VARIABLES = {"add_generation_prompt", "enable_thinking"}  # which processing_kwargs may set
 CROSS_ENCODER = "CrossEncoder"
 CROSS_ENCODER_FIELD = "sbert_ce_default_activation_function"  # of config.json, before version 4
 # The last part of an activation's path -> its name in settings.json.
@@ -80,6 +83,11 @@ def is_embedder(folder: Path) -> bool:
     kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else []
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
     return kinds[:2] == ["Transformer", "Pooling"] and not is_ranker
+
+
+def scores_answers(folder: Path) -> bool:
+    """Whether a score is made of the next token's logits of the language model in `folder`."""
+    return (folder / MODULES).is_file() and LOGIT_SCORE in [kind for kind, _ in _modules(folder)]
 
 
 def is_multi_vector_encoder(folder: Path) -> bool:
@@ -133,9 +141,18 @@ def _active(file: Path, most: Any) -> Layer:
     return Layer("Active", outputs=_size(file, {"max_active_dims": most}, "max_active_dims"))
 
 
-def read_scoring(folder: Path) -> Pooling | None:
-    """`read_pooling` of a cross-encoder, whose last layer gives scores; None where its transformer does so."""
-    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else ["Transformer"]
+def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
+    """`read_pooling` of a cross-encoder, whose last layer gives scores; None where its transformer does so.
+
+    Without modules.json, scores of a language model are those of ANSWERS.
+    """
+    modules = _modules(folder) if (folder / MODULES).is_file() else [("Transformer", "")]
+    kinds = [kind for kind, _ in modules]
+    if is_language_model and kinds == ["Transformer", LOGIT_SCORE]:
+        _refuse_prepared_texts(folder, SCORE_METHOD)
+        return Pooling(("lasttoken",), answers=_answers(folder / modules[1][1] / "config.json"))
+    if is_language_model and not (folder / MODULES).is_file():
+        return Pooling(("lasttoken",), answers=ANSWERS)
     if kinds == ["Transformer"]:
         _refuse_prepared_texts(folder, SCORE_METHOD)
         return None
@@ -146,6 +163,19 @@ def read_scoring(folder: Path) -> Pooling | None:
             "Of embedders, hfx exports it.",
         )
     return pooling
+
+
+def _answers(file: Path) -> tuple[int, ...]:
+    config = read_json(file)
+    if (name := config.get("module_input_name", LOGITS_NAME)) != LOGITS_NAME:
+        raise CheckpointUnsupported(
+            f"module_input_name in {file} is {str(name)[:80]!r}, which hfx can't export.", f"Supported: {LOGITS_NAME}."
+        )
+    chosen, other = config.get("true_token_id"), config.get("false_token_id")
+    ids = [each for each in (chosen, other) if type(each) is int and each >= 0]
+    if len(ids) != (1 if other is None else 2):
+        raise CheckpointCorrupt(f"true_token_id or false_token_id in {file} is no token id.", AGAIN)
+    return tuple(ids)
 
 
 def _pipeline(folder: Path, output: str) -> Pooling:
@@ -177,8 +207,8 @@ class Prompts:
     default: str
 
 
-def read_prompts(folder: Path, names: Iterable[str], pools_prompt: bool = True) -> Prompts | None:
-    """The prompts of a checkpoint, and empty ones of other `names`; None where all are empty and `pools_prompt`.
+def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False) -> Prompts | None:
+    """The prompts of a checkpoint, and empty ones of other `names`; None where all are, unless they `may_be_empty`.
 
     Raises CheckpointCorrupt.
     """
@@ -193,9 +223,35 @@ def read_prompts(folder: Path, names: Iterable[str], pools_prompt: bool = True) 
         raise CheckpointCorrupt(
             f"default_prompt_name in {file} is {str(default)[:50]!r}, and prompts has none of this name.", AGAIN
         )
-    if not any(texts.values()) and pools_prompt:
+    if not any(texts.values()) and not may_be_empty:
         return None
     return Prompts(texts, texts[str(default)] if default is not None else "")
+
+
+@dataclass(frozen=True)
+class Message:
+    """How the library makes messages of texts, for a chat template.
+
+    `is_stated` where the files say that it does so, not only that it would with a template; `has_parts` where the
+    content of a message is a list (None: the template tells). `variables` are the template's.
+    """
+
+    is_stated: bool
+    has_parts: bool | None
+    variables: Mapping[str, Any]
+
+
+def read_message(folder: Path) -> Message | None:
+    """How texts for the checkpoint in `folder` become messages; None where the files say that they do not."""
+    config = _transformer_config(folder)
+    modalities, settings = config.get("modality_config"), config.get("processing_kwargs") or {}
+    stated = modalities.get("message") if isinstance(modalities, dict) else {}
+    if stated is None:
+        return None
+    form = stated.get("format", "auto") if isinstance(stated, dict) else "auto"
+    variables = settings.get("chat_template") if isinstance(settings, dict) else {}
+    has_parts = None if form == "auto" else form == "structured"
+    return Message(modalities is not None, has_parts, variables if isinstance(variables, dict) else {})
 
 
 def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
@@ -266,11 +322,19 @@ def _refuse_prepared_texts(folder: Path, method: tuple[str, str]) -> None:
             f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
         )
     for field in OTHER_TEXTS:
-        if config.get(field):
+        if config.get(field) and not (field == "processing_kwargs" and _sets_template(config[field])):
             raise CheckpointUnsupported(
                 f"The texts for {folder} have tokenizer settings of their own ({field}): {str(config[field])[:80]}.",
                 f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export.",
             )
+
+
+def _sets_template(settings: Any) -> bool:
+    """Whether `processing_kwargs` have nothing but variables of a chat template."""
+    if not isinstance(settings, dict) or not all(isinstance(each, dict) for each in settings.values()):
+        return False
+    template = settings.get("chat_template", {})
+    return {name for name, each in settings.items() if each} <= {"chat_template"} and {*template} <= TEMPLATE_VARIABLES
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import make_pooler
 from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
 from hfx.exporter.labelled_data import read_data
-from hfx.exporter.load import load_model
+from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import Precision
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.quantize.encoder import half, row_wise, weight_only
@@ -60,9 +60,13 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     tokenizer = load_tokenizer(plan.checkpoint)
     if task.by_library:
         put_into_lower_case(tokenizer, plan.checkpoint.folder)
-    model = load_model(plan.checkpoint, task.auto_class, task.headless)
+    model: Any = load_model(plan.checkpoint, task.auto_class, task.headless)
     task.prepare(model, tokenizer)
-    pooler = make_pooler(plan.pooling, plan.checkpoint) if plan.pooling else None
+    pooler = None
+    if plan.pooling is not None:
+        answers = head_rows(model, tokenizer, plan.pooling.answers)
+        pooler = make_pooler(plan.pooling, plan.checkpoint, answers)
+        model = model if answers is None else model.base_model
     choices = {**artefacts.choices, **({"pooling": plan.pooling.names} if plan.pooling else {})}
     return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, choices=choices)
 

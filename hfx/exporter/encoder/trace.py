@@ -157,6 +157,7 @@ def traceable(model: PreTrainedModel) -> Iterator[None]:
     """While this is entered, a trace of `model` is what the model means."""
     with contextlib.ExitStack() as stack:
         _pool_at_the_last_end(model, stack)
+        _pool_at_the_last_token(model, stack)
         _keep_one_set_of_positions(model, stack)
         _tabulate_positions(model, stack)
         _part_gates(model, stack)
@@ -187,6 +188,31 @@ def _pool_at_the_last_end(model: PreTrainedModel, stack: contextlib.ExitStack) -
         last = (input_ids.eq(eos).long() * attention_mask * order).argmax(dim=1)  # padding may be spelled as the end
         index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
         return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
+
+    stack.callback(delattr, model, "forward")  # the method of the class shows again
+    setattr(model, "forward", forward)  # noqa: B010 (mypy refuses to assign a method)
+
+
+def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
+    """Decoders' classifiers read the last token whose id is not the padding's.
+
+    Transformers makes scores of all tokens before it picks one, and takes the number of rows for a constant.
+    """
+    from transformers.modeling_layers import GenericForSequenceClassification
+
+    if not isinstance(model, GenericForSequenceClassification):
+        return
+    padding = model.config.pad_token_id
+
+    def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
+        import torch
+        from transformers.modeling_outputs import SequenceClassifierOutput
+
+        hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+        is_text = attention_mask if padding is None else attention_mask * input_ids.ne(padding).long()
+        last = (is_text * torch.arange(1, input_ids.shape[1] + 1)).argmax(dim=1)
+        index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
+        return SequenceClassifierOutput(logits=model.score(hidden.gather(1, index)[:, 0]))
 
     stack.callback(delattr, model, "forward")  # the method of the class shows again
     setattr(model, "forward", forward)  # noqa: B010 (mypy refuses to assign a method)

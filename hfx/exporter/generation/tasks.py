@@ -10,7 +10,7 @@ from typing import Literal
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import read_json
-from hfx.exporter.encoder.sentence_transformers import is_embedder
+from hfx.exporter.encoder.sentence_transformers import is_embedder, scores_answers
 from hfx.exporter.generation.fields import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
@@ -101,11 +101,14 @@ TASKS = (
 def is_generator(checkpoint: Checkpoint, task: str | None) -> bool:
     """Whether `task`, or without it the checkpoint's architecture, asks for a generator.
 
-    Published decoders whose hidden states sentence-transformers pool (Qwen3-Embedding) still name the generator's.
+    Published decoders whose hidden states sentence-transformers pool (Qwen3-Embedding), or whose logits they make a
+    score of (Qwen3-Reranker), still name the generator's.
     """
     if task is not None:
         return task in GENERATION_TASKS
-    return checkpoint.architecture.endswith((*DECODERS, *ENCODER_DECODERS)) and not is_embedder(checkpoint.folder)
+    folder = checkpoint.folder
+    generates = checkpoint.architecture.endswith((*DECODERS, *ENCODER_DECODERS))
+    return generates and not (is_embedder(folder) or scores_answers(folder))
 
 
 def find_generation_task(name: str) -> GenerationTask:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.encoder.sentence_transformers import is_cross_encoder, is_embedder, is_sparse_encoder
+from hfx.exporter.encoder.sentence_transformers import (
+    is_cross_encoder,
+    is_embedder,
+    is_sparse_encoder,
+    scores_answers,
+)
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
     feature_extraction,
@@ -34,9 +39,10 @@ ALIASES = {
     "sentiment-analysis": Task.TEXT_CLASSIFICATION,
 }
 
+CAUSAL_MODELS = ("ForCausalLM", "LMHeadModel")
 LANGUAGE_MODELS = ("HeadModel", "HeadsModel")  # GPT2LMHeadModel, XLMWithLMHeadModel: no bodies, as BertModel is one
 
-__all__ = ["ALIASES", "TASKS", "EncoderTask", "find_task", "infer_task"]
+__all__ = ["ALIASES", "CAUSAL_MODELS", "TASKS", "EncoderTask", "find_task", "infer_task"]
 
 
 def find_task(task: str) -> EncoderTask:
@@ -52,7 +58,7 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
 
     A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification;
     others rank texts, or score pairs, where sentence-transformers' files say so, and otherwise classify texts. A masked
-    language model whose logits these pool (SPLADE) gives vectors.
+    language model whose logits these pool (SPLADE) gives vectors, and another one of which they score two tokens ranks.
     """
     architecture = checkpoint.architecture
     if architecture.endswith("ForSequenceClassification"):
@@ -60,10 +66,8 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
             return find_task(Task.ZERO_SHOT_CLASSIFICATION)
         ranks = is_cross_encoder(checkpoint.folder, checkpoint.config)
         return find_task(Task.TEXT_RANKING if ranks else Task.TEXT_CLASSIFICATION)
-    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(checkpoint.folder):  # others are fill-mask's
-        return find_task(Task.FEATURE_EXTRACTION)
-    if architecture.endswith(("ForCausalLM", "LMHeadModel")) and is_embedder(checkpoint.folder):
-        return find_task(Task.FEATURE_EXTRACTION)
+    if task := _of_language_model(checkpoint):
+        return find_task(task)
     if architecture.endswith("Model") and is_cross_encoder(checkpoint.folder, checkpoint.config):
         return find_task(Task.TEXT_RANKING)
     for candidate in TASKS:
@@ -73,3 +77,13 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
         f"The task of {checkpoint.id} can't be told from its architecture {architecture or '(none given)'}.",
         f"Pass --task: {', '.join(Task)}.",
     )
+
+
+def _of_language_model(checkpoint: Checkpoint) -> Task | None:
+    """What sentence-transformers make of a language model, where their files say so."""
+    architecture, folder = checkpoint.architecture, checkpoint.folder
+    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(folder):  # others are fill-mask's
+        return Task.FEATURE_EXTRACTION
+    if architecture.endswith(CAUSAL_MODELS) and is_embedder(folder):
+        return Task.FEATURE_EXTRACTION
+    return Task.TEXT_RANKING if architecture.endswith(CAUSAL_MODELS) and scores_answers(folder) else None

@@ -15,6 +15,7 @@ import numpy as np
 from hfx import names
 from hfx.exporter.ranking import spearman
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.python_backends.templates import FILLERS, cut, rendered, tail
 from hfx.repository.config_pbtxt import TensorSpec
 
 # Characters of a sample's query: at most 4 bytes each, and a query may have 16 bytes for each of 16 tokens or more.
@@ -70,6 +71,19 @@ def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list
     pairs = [(request[names.QUERY], request[names.TEXT_INPUT])]  # a list: alone, an empty text would be no pair
     ids: list[list[int]] = tokenizer(pairs, truncation="longest_first", max_length=max_length)["input_ids"]
     return ids
+
+
+def templated_ids(
+    plain: Sequence[str], prompted: Sequence[str] | None, tokenizer: Any, request: Request, max_length: int
+) -> list[list[int]]:
+    """Those of the pair in its template, or, with a prompt, in the other one; what stands behind the text is kept."""
+    fields = {names.PROMPT: "", **request}
+    parts = prompted if prompted and fields[names.PROMPT] else plain
+    ids, *ends = (
+        tokenizer(rendered(parts, {**fields, **other}), add_special_tokens=False, verbose=False)["input_ids"]
+        for other in ({}, *({names.QUERY: text, names.TEXT_INPUT: text} for text in FILLERS))
+    )
+    return [ids if len(ids) <= max_length else cut(ids, tail(*ends), max_length)]
 
 
 def compare(reference: Answer, answer: Answer) -> Comparison:

@@ -111,7 +111,7 @@ def test_long_texts_and_other_tasks_of_decoders_have_limits(tmp_path: Path) -> N
     assert make_plan(open_checkpoint(str(folder)), options).max_length == 8192
     with pytest.raises(UsageError, match="--max-length 9000 is out of range"):
         make_plan(open_checkpoint(str(folder)), replace(options, max_length=9000))
-    for task in (Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING, Task.TOKEN_CLASSIFICATION):
+    for task in (Task.ZERO_SHOT_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.TOKEN_CLASSIFICATION):
         with pytest.raises(CheckpointUnsupported, match=f"{task} of 'qwen3' models can't be exported"):
             make_plan(open_checkpoint(str(folder)), replace(options, task=task))
     edit_json(folder / "config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2")

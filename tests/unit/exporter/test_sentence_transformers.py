@@ -241,7 +241,7 @@ def test_prompts_are_read(
     folder = write(tmp_path, "Transformer", "Pooling")
     (folder / LIBRARY).write_text(json.dumps(config))
     names = () if pooling is None else EMBEDDERS_PROMPTS
-    assert read_prompts(folder, names, pooling is None or pooling.pools_prompt) == prompts
+    assert read_prompts(folder, names, pooling is not None and not pooling.pools_prompt) == prompts
     (folder / "modules.json").unlink()  # the library then reads no prompts
     assert read_prompts(folder, EMBEDDERS_PROMPTS) is None
 

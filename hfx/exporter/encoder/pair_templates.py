@@ -1,0 +1,180 @@
+"""Templates that make one text of a query and a text, by which language models rank.
+
+They are chat templates with the roles `query` and `document`, as sentence-transformers' CrossEncoder (6.2) renders
+them; a prompt is the message of the role `system`. What is published is the texts around the fields, without a program.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.config_file import MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_optional_json
+from hfx.exporter.encoder.sentence_transformers import Message, read_message
+from hfx.exporter.source import Checkpoint
+from hfx.names import PROMPT, QUERY, TEXT_INPUT
+from hfx.process import ends_with_parent
+from hfx.python_backends.templates import rendered
+
+CHAT_TEMPLATE = "chat_template.jinja"
+ROLES = {QUERY: "query", TEXT_INPUT: "document", PROMPT: "system"}
+MARKS = {name: f"<hfx {name}>" for name in ROLES}
+# What a template that changes a field's text would change.
+PROBES = (" a \n\n{{ b }}\t<c> ", "É'\"&", "a b " * (1 << 15), "")
+# As the library tells templates whose messages have parts from those whose messages have a text.
+STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
+SECONDS, WALL_SECONDS = 5.0, 60.0  # of processor time for one text, and of all on a busy machine
+ADVICE = (
+    "Save a chat_template.jinja beside the weights that writes one message of the role query and, last, one of the "
+    "role document."
+)
+
+
+@dataclass(frozen=True)
+class PairTemplate:
+    """Texts with the names of fields between them, the text's last; `prompted` is that with a prompt, if it has one."""
+
+    plain: tuple[str, ...]
+    prompted: tuple[str, ...] | None = None
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    """The parts of a text with `MARKS`."""
+    parts = [text]
+    for name, mark in MARKS.items():
+        parts = [
+            piece for at, part in enumerate(parts) for piece in (_split(part, mark, name) if at % 2 == 0 else [part])
+        ]
+    return tuple(parts)
+
+
+def _split(text: str, mark: str, name: str) -> list[str]:
+    first, *others = text.split(mark)
+    return [first, *(piece for other in others for piece in (name, other))]
+
+
+_QWEN3 = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    f"<Instruct>: {{}}\n<Query>: {MARKS[QUERY]}\n<Document>: {MARKS[TEXT_INPUT]}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+# Model type -> the template of its published re-rankers' model card, for language models without one of their own.
+LANGUAGE_MODELS = {
+    "qwen3": PairTemplate(
+        _parts(_QWEN3.format("Given a web search query, retrieve relevant passages that answer the query")),
+        _parts(_QWEN3.format(MARKS[PROMPT])),
+    )
+}
+
+
+def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: bool) -> PairTemplate | None:
+    """The template that the library puts pairs into; None where its tokenizer takes the two texts as they are.
+
+    Of language models without any file of the library (not `has_modules`), whose answers are scored, it is that of
+    their model card. Raises CheckpointUnsupported where there should be one and is none, or where it does not merely
+    put the texts of a pair into its own.
+    """
+    folder, message = checkpoint.folder, read_message(checkpoint.folder)
+    if message is None:
+        return None
+    template = _chat_template(folder, message)
+    if template is None and scores_answers and not has_modules:
+        template = LANGUAGE_MODELS.get(checkpoint.model_type)
+    if template is None and (scores_answers or message.is_stated):
+        raise CheckpointUnsupported(f"{folder} has no chat template that a query and a document are put into.", ADVICE)
+    return template
+
+
+def _chat_template(folder: Path, message: Message) -> PairTemplate | None:
+    """The chat template in `folder`; None without one, and for one that leaves a query or a document out."""
+    config = read_optional_json(folder / TOKENIZER_CONFIG)
+    source = _source(folder, config)
+    if not source:
+        return None
+    has_parts = any(each in source for each in STRUCTURED) if message.has_parts is None else message.has_parts
+    renderer = _Renderer(source, {**_special_tokens(config), **message.variables}, has_parts)
+    pair = {QUERY: MARKS[QUERY], TEXT_INPUT: MARKS[TEXT_INPUT]}
+    plain, prompted = renderer.texts([pair, MARKS])
+    if plain is None or any(mark not in plain for mark in pair.values()):
+        return None
+    has_prompt = prompted is not None and MARKS[PROMPT] in prompted
+    template = PairTemplate(_parts(plain), _parts(prompted) if has_prompt and prompted is not None else None)
+    if config.get("truncation_side") == "left":
+        raise _refused(folder, "is read with truncation_side left, which cuts its beginning")
+    for parts in filter(None, (template.plain, template.prompted)):
+        if parts[1::2].count(TEXT_INPUT) != 1 or parts[-2] != TEXT_INPUT:
+            raise _refused(folder, "does not end with the document")
+        _check(folder, renderer, parts)
+    return template
+
+
+def _check(folder: Path, renderer: _Renderer, parts: Sequence[str]) -> None:
+    """Raise CheckpointUnsupported unless fields stand in the template's text as they are."""
+    names = {QUERY, TEXT_INPUT, *parts[1::2]}
+    usual = dict.fromkeys(names, "a")
+    probes = [{**usual, name: text} for name in names for text in PROBES if text or name != PROMPT]  # "": no prompt
+    for fields, text in zip(probes, renderer.texts(probes), strict=True):
+        if text != rendered(parts, fields):
+            raise _refused(folder, f"changes the text of a {next(n for n in names if fields[n] != 'a')}")
+
+
+def _refused(folder: Path, what: str) -> CheckpointUnsupported:
+    return CheckpointUnsupported(f"The chat template of {folder} {what}, which hfx can't export.", ADVICE)
+
+
+def _source(folder: Path, config: Mapping[str, Any]) -> str:
+    """The chat template as transformers finds it; empty without one."""
+    file = folder / CHAT_TEMPLATE
+    if file.is_file():
+        return read_bytes(file, MAX_BYTES).decode(errors="replace")
+    stated = config.get("chat_template")
+    if isinstance(stated, list):
+        named = [each for each in stated if isinstance(each, dict) and each.get("name") == "default"]
+        stated = named[0].get("template") if named else None
+    return stated if isinstance(stated, str) else ""
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in config.items()}
+    return {name: text for name, text in texts.items() if name.endswith("_token") and isinstance(text, str)}
+
+
+@dataclass(frozen=True)
+class _Renderer:
+    """A chat template, which is a stranger's program: it runs in a process of its own, as those of served chats."""
+
+    source: str
+    variables: Mapping[str, Any]
+    has_parts: bool
+
+    def texts(self, rows: Sequence[Mapping[str, str]]) -> list[str | None]:
+        """What is made of the fields of each row; None where the template refuses them, or takes too much for it."""
+        lines = "".join(json.dumps(self._request(fields)) + "\n" for fields in rows)
+        spec = importlib.util.find_spec("hfx.front.chat_worker")
+        assert spec is not None
+        command = ends_with_parent((sys.executable, "-I", str(spec.origin)))
+        try:
+            done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=WALL_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return [None] * len(rows)
+        found = [json.loads(line).get("text") for line in done.stdout.splitlines()]
+        return [*found, *[None] * (len(rows) - len(found))]
+
+    def _request(self, fields: Mapping[str, str]) -> dict[str, Any]:
+        messages: list[dict[str, Any]] = [
+            {"role": role, "content": fields[name]} for name, role in ROLES.items() if name in fields
+        ]
+        messages.sort(key=lambda message: message["role"] != ROLES[PROMPT])
+        if self.has_parts:
+            messages = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in messages]
+        constant = {"add_generation_prompt": False, "tools": None, "documents": None}
+        variables = {**constant, **self.variables, "messages": messages}
+        return {"template": self.source, "variables": variables, "seconds": SECONDS}

@@ -1,0 +1,41 @@
+"""The prompts of a request: texts that stand before its own, or in a template beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .checks import NAME_LENGTH
+from .errors import InvalidInput
+from .inputs import Tensors, column, decoded
+from .settings import Settings
+from .tasks import PROMPTS
+
+PROMPT_NAME, TEXT = "prompt_name", "text_input"
+
+
+def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
+    """What is put before the texts of a request's rows: its `prompt`, that of its `prompt_name`, or the model's own.
+
+    Raises InvalidInput for both, for a name that is not known, and where the model has no prompts.
+    """
+    given = [name for name in PROMPTS if name in tensors]
+    if not given:
+        return [settings.default_prompt.encode()] * rows
+    if settings.prompts is None:
+        raise InvalidInput(f"{given[0]} can't be taken: the model has no prompts")
+    if len(given) > 1:
+        raise InvalidInput(f"{' and '.join(given)} are sent: send one of them")
+    values = column(given[0], tensors)
+    if len(values) != rows:
+        raise InvalidInput(f"{TEXT} has {rows} rows but {given[0]} has {len(values)}")
+    texts = [decoded(given[0], value) for value in values]
+    if given[0] == PROMPT_NAME:
+        texts = [_prompt(name, settings.prompts) for name in texts]
+    return [text.encode() for text in texts]
+
+
+def _prompt(name: str, known: Mapping[str, str]) -> str:
+    if name not in known:
+        names = ", ".join(f"'{each}'" for each in known)
+        raise InvalidInput(f"prompt_name is '{name[:NAME_LENGTH]}'; the model's prompts are {names}")
+    return known[name]

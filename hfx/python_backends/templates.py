@@ -1,0 +1,115 @@
+"""Pairs that a template makes one text of: re-rankers that are language models, and what was converted from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from typing import Any
+
+from .errors import InvalidInput
+from .inputs import (
+    BYTES_PER_TOKEN,
+    MARGIN,
+    Piece,
+    Tensors,
+    Text,
+    column_pairs,
+    decoded,
+    encode_together,
+    encoded,
+    piece,
+    refuse_longer,
+    refuse_tokens,
+)
+from .prompts import prompts
+from .rows import Row, Sequence
+from .settings import Settings
+
+PROMPT, QUERY, TEXT = "prompt", "query", "text_input"
+FILLERS = "0", "1 2 3 4"  # texts whose last tokens differ
+
+
+class TemplateEncoder:
+    """Encodes (query, text), put into a template, for text ranking; with a prompt, into another one.
+
+    Token ids are those of sentence-transformers' CrossEncoder (6.2): the tokens of the whole, or, of what is longer
+    than the model reads, its first ones and those of what the template puts behind the text. The template writes the
+    special tokens. `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself.
+    """
+
+    fields: tuple[str, ...] = (QUERY, TEXT)
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        template = settings.template or ()
+        self._templates = {False: template, True: settings.prompted_template or template}
+        self._tails = {prompted: self._tail(parts) for prompted, parts in self._templates.items()}
+
+    def _tail(self, parts: Many[str]) -> list[int]:
+        """The ids that two filled templates have in common at their ends."""
+        first, second = self._ids([rendered(parts, {QUERY: text, TEXT: text, PROMPT: ""}) for text in FILLERS])
+        return tail(first, second)
+
+    def items(self, tensors: Tensors) -> list[tuple[bytes, Text, Text]]:
+        """The prompts, queries and texts of a request."""
+        pairs = column_pairs(QUERY, TEXT, tensors)
+        before = prompts(tensors, len(pairs), self.settings)
+        return [(prompt, query, text) for prompt, (query, text) in zip(before, pairs, strict=True)]
+
+    def encode(self, items: Many[tuple[bytes, Text, Text]]) -> list[Row | InvalidInput]:
+        """One row (or the reason why there is none) for each item."""
+        rows = [(prompt, encoded(query), encoded(text)) for prompt, query, text in items]
+        return encode_together(rows, self._check, self._tokenize, self._row)
+
+    def _check(self, prompt: bytes, query: bytes, text: bytes) -> tuple[bytes, dict[str, str], Piece]:
+        """The text, the other fields, and the piece of the text that is tokenized first."""
+        fields = {}
+        for name, raw in ((PROMPT, prompt), (QUERY, query)):
+            refuse_longer(name, raw, self.settings.max_length)
+            fields[name] = decoded(name, raw)
+        return text, fields, self._piece(text, BYTES_PER_TOKEN[0])
+
+    def _piece(self, text: bytes, bytes_per_token: int) -> Piece:
+        return piece(TEXT, text, self.settings.max_length * bytes_per_token, "right")
+
+    def _tokenize(self, checked: Many[tuple[bytes, dict[str, str], Piece]]) -> list[list[int]]:
+        return self._ids([self._whole(fields, used) for _, fields, used in checked])
+
+    def _whole(self, fields: Mapping[str, str], used: Piece) -> str:
+        return rendered(self._templates[bool(fields[PROMPT])], {**fields, TEXT: used.text})
+
+    def _ids(self, texts: Many[str]) -> list[list[int]]:
+        return [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _row(self, raw: bytes, fields: Mapping[str, str], used: Piece, ids: list[int]) -> Row:
+        most, tail = self.settings.max_length, self._tails[bool(fields[PROMPT])]
+        # The tokens kept of a cut text are those of the whole text.
+        for bytes_per_token in BYTES_PER_TOKEN[1:]:
+            if not used.cut or len(ids) >= most + len(tail) + MARGIN:
+                break
+            used = self._piece(raw, bytes_per_token)
+            [ids] = self._ids([self._whole(fields, used)])
+        kept = cut(ids, tail, most) if len(ids) > most else ids
+        refuse_tokens(f"{PROMPT}, {QUERY} or {TEXT}", kept, self.settings.vocab_size, self._tokenizer)
+        return Row((Sequence(kept, [0] * len(kept)),), max(len(ids) - most, int(used.cut)))
+
+
+def rendered(parts: Many[str], fields: Mapping[str, str]) -> str:
+    """A template's `parts`: texts, and between them the names of the fields that stand there."""
+    return "".join(fields[part] if at % 2 else part for at, part in enumerate(parts))
+
+
+def tail(first: Many[int], second: Many[int]) -> list[int]:
+    """The longest list of ids that both end with."""
+    same = 0
+    while same < min(len(first), len(second)) and first[-1 - same] == second[-1 - same]:
+        same += 1
+    return list(first[len(first) - same :])
+
+
+def cut(ids: Many[int], tail: Many[int], most: int) -> list[int]:
+    """The first of `ids` and all of `tail`, `most` together."""
+    return [*ids[: most - len(tail)], *tail]
