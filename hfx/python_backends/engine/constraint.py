@@ -35,13 +35,21 @@ NewMatcher = Callable[[], Matcher]
 def forbid(scores: NDArray[np.float32], matchers: Sequence[Matcher]) -> None:
     """Make the `scores` [rows, vocabulary] of tokens that may not come minus infinity, in place; a matcher a row."""
     for row, matcher in zip(scores, matchers, strict=True):
-        np.copyto(row, BANNED, where=~matcher.mask())
+        mask = matcher.mask()
+        if 2 * np.count_nonzero(mask) > len(mask):
+            row[np.flatnonzero(~mask)] = BANNED
+        else:
+            allowed = np.flatnonzero(mask)
+            kept = row[allowed]
+            row.fill(BANNED)
+            row[allowed] = kept
 
 
 def best_allowed(logits: NDArray[np.float32], matcher: Matcher) -> int:
     """The best token of a row that may come, the lowest of equal ones. Raises StepFailed where none may."""
     mask = matcher.mask()
-    scores = np.where(mask, logits, BANNED)
+    allowed = None if 2 * np.count_nonzero(mask) > len(mask) else np.flatnonzero(mask)
+    scores = np.where(mask, logits, BANNED) if allowed is None else logits[allowed]
+    check_best(float(scores.max(initial=BANNED)))
     best = int(scores.argmax())
-    check_best(float(scores[best]))
-    return best
+    return best if allowed is None else int(allowed[best])
