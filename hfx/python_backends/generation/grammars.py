@@ -19,11 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..engine.constraint import NewMatcher
+from ..engine.constraint import NUMPY, Masking, NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
+from ..engine.search import Floats, check_best
 from ..errors import InvalidRequest, QueueFull, StepFailed
 from .vocabulary import Vocabulary, read_vocabulary
 
@@ -53,11 +51,14 @@ Compiled = Union[NewMatcher, InvalidRequest]
 class GrammarCompiler:
     """Compiles the forms of a model's answers; for any thread. `special` tokens have no text."""
 
-    def __init__(self, tokenizer: Any, special: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Any, special: Any, vocab_size: int, eos_ids: Sequence[int], masking: Masking = NUMPY
+    ) -> None:
         self._tokenizer = tokenizer
         self._special = special
         self._size = vocab_size
         self._eos = tuple(eos_ids)
+        self._masking = masking
         self._lock = threading.Lock()
         self._compiling = threading.BoundedSemaphore(AT_ONCE)
         self._opened: tuple[Any, Vocabulary] | None = None
@@ -105,7 +106,7 @@ class GrammarCompiler:
         first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
         if first.is_error():
             raise _refused(form, first.get_error())
-        begin = TokenMatcher(first, self._size, self._eos)
+        begin = TokenMatcher(first, self._size, self._eos, self._masking)
         try:
             begin.mask()
         except StepFailed as error:
@@ -130,10 +131,11 @@ class GrammarCompiler:
 class TokenMatcher:
     """A Matcher around llguidance's."""
 
-    def __init__(self, matcher: Any, size: int, eos: tuple[int, ...], over: bool = False) -> None:
+    def __init__(self, matcher: Any, size: int, eos: tuple[int, ...], masking: Masking, over: bool = False) -> None:
         self._matcher = matcher
         self._size = size
         self._eos = eos
+        self._masking = masking
         self._over = over
 
     def allows(self, token: int) -> bool:
@@ -142,20 +144,29 @@ class TokenMatcher:
             return self._over or bool(self._matcher.is_accepting())
         return not self._over and bool(self._matcher.validate_tokens([token]) == 1)
 
-    def mask(self) -> NDArray[np.bool_]:
-        """Which tokens may come next."""
+    def best(self, logits: Floats) -> int:
+        """The best token that may come next."""
+        best = self._masking.best(logits, self.mask())
+        check_best(float(logits[best]) if best >= 0 else float("-inf"))
+        return best
+
+    def forbid(self, scores: Floats) -> None:
+        """Make the scores of tokens that may not come minus infinity."""
+        self._masking.forbid(scores, self.mask())
+
+    def mask(self) -> bytes:
+        """Which tokens may come next: see constraint.py. Raises StepFailed where that can't be computed."""
         if self._over:
-            bits = np.zeros(self._size, np.bool_)
-            bits[list(self._eos)] = True
-            return bits
-        packed = bytearray(self._matcher.compute_bitmask())
-        if self._matcher.is_error():
-            raise StepFailed(_short(self._matcher.get_error()), "Send a simpler schema or regular expression")
-        accepts = self._matcher.is_accepting()
-        for token in self._eos:  # ten times as fast as an assignment to the array
+            bits = bytearray(-(-self._size // 32) * 4)
+        else:
+            bits = bytearray(self._matcher.compute_bitmask())
+            if self._matcher.is_error():
+                raise StepFailed(_short(self._matcher.get_error()), "Send a simpler schema or regular expression")
+        may_end = self._over or self._matcher.is_accepting()
+        for token in self._eos:
             bit = 1 << token % 8
-            packed[token // 8] = packed[token // 8] | bit if accepts else packed[token // 8] & ~bit
-        return np.unpackbits(np.frombuffer(packed, np.uint8), count=self._size, bitorder="little").view(np.bool_)
+            bits[token // 8] = bits[token // 8] | bit if may_end else bits[token // 8] & ~bit
+        return bytes(bits)
 
     def take(self, token: int) -> None:
         """Go on with `token`."""
@@ -163,7 +174,7 @@ class TokenMatcher:
 
     def copy(self) -> TokenMatcher:
         """One that goes on from here by itself."""
-        return TokenMatcher(self._matcher.deep_copy(), self._size, self._eos, self._over)
+        return TokenMatcher(self._matcher.deep_copy(), self._size, self._eos, self._masking, self._over)
 
 
 def form_of(texts: Texts) -> Form | None:
