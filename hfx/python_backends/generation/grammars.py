@@ -1,34 +1,27 @@
 """Answers with a form: a JSON schema, a regular expression or a list of choices becomes a mask of tokens.
 
 Grammars are compiled and matched by llguidance. A grammar that a caller sends is compiled in a process of its own first
-(grammar_check.py): what takes too long or too much memory there, or kills it, is refused.
+(grammar_process.py): what takes too long or too much memory there, or kills it, is refused.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Union
 
 from ..engine.constraint import NUMPY, Masking, NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
 from ..engine.search import Floats, check_best
-from ..errors import InvalidRequest, QueueFull, StepFailed
+from ..errors import InvalidRequest, StepFailed
+from .grammar_process import PROCESS
 from .vocabulary import Vocabulary, read_vocabulary
 
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
-CHECK = Path(__file__).with_name("grammar_check.py")
-LONGEST_CHECK = 15.0  # seconds, on a machine that is busy
 AT_ONCE = 2  # forms that are compiled
 KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
@@ -200,21 +193,13 @@ def written(form: Form, loses_space: bool) -> Any:
 
 def check(form: Form, grammar: str) -> None:
     """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it, and QueueFull."""
-    import llguidance
-
-    folder = str(Path(llguidance.__file__).parent.parent)
-    command = [_python(form), "-I", "-S", str(CHECK)]
-    content = json.dumps([folder, LIMITS, grammar])
     try:
-        done = subprocess.run(command, input=content, capture_output=True, text=True, timeout=LONGEST_CHECK)
-    except subprocess.TimeoutExpired:
-        raise QueueFull(f"{form[0]} was not compiled within {LONGEST_CHECK:g} s", "Try again later") from None
-    if done.returncode == -signal.SIGPROF:
-        raise _refused(form, "this one takes too long")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["killed"]
-        raise _refused(form, f"this one takes too much memory, or ends the process ({lines[-1]})")
-    if error := json.loads(done.stdout):
+        error = PROCESS.error(grammar, LIMITS)
+    except OSError as reason:
+        raise InvalidRequest(
+            *form, f"nothing, as the model's machine has no Python that checks it ({reason})"
+        ) from None
+    if error:
         raise _refused(form, error)
 
 
@@ -266,19 +251,6 @@ def _refuse_unenforced(name: str, text: str, part: Any) -> None:
 
 def _escaped(text: str) -> str:
     return re.sub(r"([\\.+*?()|\[\]{}^$#&\-~/])", r"\\\1", text)
-
-
-def _python(form: Form) -> str:
-    """A Python for the check; Triton's own has no executable."""
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    folders = (Path(sys.exec_prefix) / "bin", Path(sys.base_exec_prefix) / "bin")
-    named = [Path(sys.executable)] if "python" in Path(sys.executable or "").name else []
-    places = [*named, *(folder / name for folder in folders for name in (version, "python3"))]
-    found = next((str(path) for path in places if os.access(path, os.X_OK) and path.is_file()), None)
-    found = found or shutil.which(version) or shutil.which("python3")
-    if found is None:
-        raise InvalidRequest(*form, "nothing, as the model's machine has no python3 that checks it")
-    return found
 
 
 def _check_installed(name: str, value: Any) -> None:
