@@ -12,11 +12,13 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 MEMORY = 1 << 30
-# Of a processor, whose time a busy machine does not shorten. Usual schemas take a hundredth of it, long ones a quarter.
-SECONDS = 0.4
+# Of a processor, whose time a busy machine does not shorten. Usual schemas take a hundredth of it, the longest a third.
+SECONDS = 0.25
 NICE = 2  # requests that are being answered come first
 
 
@@ -28,19 +30,28 @@ def main() -> None:
 
     tokenizer, limits = LLTokenizer("byte"), LLParserLimits(**limits)
     for line in sys.stdin:
-        process = os.fork()
-        if not process:
-            try:
-                compile_one(json.loads(line), tokenizer, limits)
-            finally:
-                os._exit(1)  # by an error that Python has raised
-        _, status = os.waitpid(process, 0)
-        if status:
-            write(os.waitstatus_to_exitcode(status))
+        print(json.dumps(answer_of(partial(error_of, json.loads(line), tokenizer, limits))), flush=True)
 
 
-def compile_one(grammar: str, tokenizer: Any, limits: Any) -> None:
-    """Write the error of a grammar, and end the process."""
+def answer_of(find: Callable[[], str]) -> str | int:
+    """What `find` finds in a process of its own, or how that ended before it did."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            os.write(writer, find().encode())
+            os._exit(0)
+        finally:
+            os._exit(1)  # by an error that Python has raised
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        found = pipe.read()
+    _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status) if status else found.decode(errors="replace")
+
+
+def error_of(grammar: str, tokenizer: Any, limits: Any) -> str:
+    """The error of a grammar; what costs too much ends the process."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # SIGPROF ends the process
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -50,16 +61,7 @@ def compile_one(grammar: str, tokenizer: Any, limits: Any) -> None:
     matcher = LLMatcher(tokenizer, grammar, limits=limits, log_level=0)
     if not matcher.is_error():
         matcher.compute_bitmask()  # with a vocabulary of bytes, what the first mask costs at least
-    error = matcher.get_error()
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    write(error)
-    os._exit(0)
-
-
-def write(answer: str | int) -> None:
-    """A line to stdout."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    return str(matcher.get_error())
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""Grammars of callers are compiled in another process first (grammar_check.py), one for all models of this process."""
+"""Grammars of callers are compiled in other processes first (grammar_check.py), which all models of this one share."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import queue
 import select
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,32 +19,26 @@ from ..errors import QueueFull
 
 SCRIPT = Path(__file__).with_name("grammar_check.py")
 LONGEST = 15.0  # seconds, on a machine that is busy
+AT_ONCE = 2  # grammars that are compiled
 TOO_SLOW = "this one takes too long"
 TOO_LARGE = "this one takes too much memory, or ends the process (%s)"
 
 
 class GrammarProcess:
-    """For any thread. It starts with the first grammar, and ends when this process does, as its stdin then does."""
+    """For one thread at a time. It starts with its first grammar, and ends with this process, as stdin does."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._owner = 0
 
     def error(self, grammar: str, limits: Mapping[str, Any]) -> str:
         """Why a grammar can't be compiled; empty where it can. Raises QueueFull, and OSError without a Python."""
-        end = time.monotonic() + LONGEST
-        if not self._lock.acquire(timeout=LONGEST):
-            raise _busy()
-        try:
-            answer = self._ask(json.dumps(grammar), limits, end)
-        finally:
-            self._lock.release()
+        answer = self._ask(json.dumps(grammar), limits)
         if isinstance(answer, str):
             return answer
         return TOO_SLOW if answer == -signal.SIGPROF else TOO_LARGE % answer
 
-    def _ask(self, line: str, limits: Mapping[str, Any], end: float) -> str | int:
+    def _ask(self, line: str, limits: Mapping[str, Any]) -> str | int:
         process = self._process
         if process is None or self._owner != os.getpid() or process.poll() is not None:
             process = self._process = _started(limits)
@@ -54,7 +47,7 @@ class GrammarProcess:
         try:
             process.stdin.write(line + "\n")
             process.stdin.flush()
-            if select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            if select.select([process.stdout], [], [], LONGEST)[0]:
                 answer: str | int = json.loads(process.stdout.readline())
                 return answer
         except (OSError, ValueError):  # it was killed; another is started for the next grammar
@@ -95,4 +88,18 @@ def python() -> str:
     return found
 
 
-PROCESS = GrammarProcess()
+_FREE: queue.LifoQueue[GrammarProcess] = queue.LifoQueue()  # so that the second starts when it is needed
+for _ in range(AT_ONCE):
+    _FREE.put(GrammarProcess())
+
+
+def error_of(grammar: str, limits: Mapping[str, Any]) -> str:
+    """Why a grammar can't be compiled; empty where it can. From any thread. Raises QueueFull, and OSError."""
+    try:
+        process = _FREE.get(timeout=LONGEST)
+    except queue.Empty:
+        raise _busy() from None
+    try:
+        return process.error(grammar, limits)
+    finally:
+        _FREE.put(process)

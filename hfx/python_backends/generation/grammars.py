@@ -17,12 +17,11 @@ from ..engine.constraint import NUMPY, Masking, NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
 from ..engine.search import Floats, check_best
 from ..errors import InvalidRequest, StepFailed
-from .grammar_process import PROCESS
+from .grammar_process import AT_ONCE, error_of
 from .vocabulary import Vocabulary, read_vocabulary
 
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
-AT_ONCE = 2  # forms that are compiled
 KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
@@ -194,7 +193,7 @@ def written(form: Form, loses_space: bool) -> Any:
 def check(form: Form, grammar: str) -> None:
     """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it, and QueueFull."""
     try:
-        error = PROCESS.error(grammar, LIMITS)
+        error = error_of(grammar, LIMITS)
     except OSError as reason:
         raise InvalidRequest(
             *form, f"nothing, as the model's machine has no Python that checks it ({reason})"
