@@ -36,6 +36,10 @@ struct FloatKernels {
     // The sum of `count` rows [width], each times its weight.
     void (*weighted_sum)(const float *weights, const float *rows, long count, long width, float *y);
     void (*log_softmax)(const float *x, long width, float *y);
+    // The best of the scores whose bit is set, the first of equals, or one that is NaN; -1: all are minus infinity.
+    long (*best_allowed)(const float *scores, const uint8_t *allowed, long count);
+    // Makes the scores whose bit is not set minus infinity.
+    void (*forbid)(float *scores, const uint8_t *allowed, long count);
 };
 extern const FloatKernels FLOATS_AVX, FLOATS_AVX512;
 

@@ -4,6 +4,7 @@
 #pragma once
 #include "attend.h"
 #include "floats.h"
+#include "masked.h"
 #include <xmmintrin.h>
 
 namespace hfx {
@@ -137,7 +138,7 @@ void log_softmax(const float *x, long width, float *y) {
     each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
 }
 
-constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, weighted_sum, log_softmax};
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, weighted_sum, log_softmax, best_allowed, forbid};
 
 }  // namespace
 }  // namespace hfx

@@ -3,6 +3,7 @@
 //
 // Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
 #include "context.h"
+#include "floats.h"
 #include <sched.h>
 #include <stdlib.h>
 
@@ -483,4 +484,12 @@ extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps
     ort::Status *status = hfx::add_to(options, base);
     __atomic_clear(&busy, __ATOMIC_RELEASE);
     return status;
+}
+
+// Of masks; for a process that has registered the operators.
+extern "C" __attribute__((visibility("default"))) int64_t hfx_best_allowed(const float *scores, const uint8_t *allowed, int64_t count) {
+    return hfx::chosen->floats->best_allowed(scores, allowed, long(count));
+}
+extern "C" __attribute__((visibility("default"))) void hfx_forbid(float *scores, const uint8_t *allowed, int64_t count) {
+    hfx::chosen->floats->forbid(scores, allowed, long(count));
 }

@@ -11,11 +11,15 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import onnxruntime
 from llguidance import LLMatcher
 
+from hfx import native
+from hfx.python_backends.engine.constraint import NUMPY, Masking, native_masking
 from hfx.python_backends.engine.generation_settings import Texts
 from hfx.python_backends.generation import grammars
 from hfx.python_backends.generation.grammars import GrammarCompiler
+from tests.rigs.processors import HAS_NATIVE
 from tests.rigs.torch_decoding import END, OTHER_END, PAD, VOCABULARY
 
 CHARACTERS = 'abcdeflnrstu0123456789{}[]",:-. '
@@ -61,8 +65,17 @@ def is_special(token: int) -> bool:
 
 @cache
 def compiler(eos: tuple[int, ...], size: int = VOCABULARY) -> GrammarCompiler:
-    """Of a model with `size` tokens, of which those beyond VOCABULARY write nothing."""
-    return GrammarCompiler(tokenizer(), is_special, size, eos)
+    """Of a model with `size` tokens, of which those beyond VOCABULARY write nothing; native, where that can be."""
+    return GrammarCompiler(tokenizer(), is_special, size, eos, _masking())
+
+
+@cache
+def _masking() -> Masking:
+    if not HAS_NATIVE:
+        return NUMPY
+    masking = native_masking(native.library())
+    onnxruntime.SessionOptions().register_custom_ops_library(str(native.library()))
+    return masking
 
 
 def some_ids(size: int, eos: tuple[int, ...]) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .constraint import Matcher, forbid
+from .constraint import Matcher
 from .processors import Endings, Processors, renormalize
 from .request import Event, FinishReason, Request, Step, Top
 from .search import Floats, check_best
@@ -86,8 +86,8 @@ class BeamSearch:
     def edit(self, scores: Floats) -> None:
         """Apply the processors, which act on log-probs here."""
         self._processors.edits(self._ids[:, : self._length]).apply(scores)
-        if self._matchers:
-            forbid(scores, self._matchers)
+        for row, matcher in zip(scores, self._matchers):  # noqa: B905 - a matcher a row, or none at all
+            matcher.forbid(row)
         if self._settings.renormalize_logits:
             renormalize(scores)
 

@@ -184,7 +184,9 @@ def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int
             return Step(error=_failure(error))
         if token is None:
             return None
-    step = _choose(models, sequence, rows, None, ids if token is None else np.full_like(ids, token))
+    if token is not None and token != argmax:
+        ids = np.full_like(ids, token)
+    step = _choose(models, sequence, rows, None, ids)
     return replace(step, argmax=argmax)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .constraint import Matcher, best_allowed, forbid
+from .constraint import Matcher
 from .processors import Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
 from .search import WHOLE_ROW, Floats, check_best
@@ -77,7 +77,7 @@ class SingleSearch:
         """Of greedy decoding, where nothing but a matcher changes scores: the best token that it allows."""
         if self._matcher is None or self._drawn_from or self._edits:
             return None
-        return argmax if self._matcher.allows(argmax) else best_allowed(logits, self._matcher)
+        return argmax if self._matcher.allows(argmax) else self._matcher.best(logits)
 
     def feed(self) -> Sequence[int]:
         """The newest token."""
@@ -87,7 +87,7 @@ class SingleSearch:
         """Apply the processors to `scores` [1, vocabulary], in place."""
         self._edits.apply(scores)
         if self._matcher is not None:
-            forbid(scores, (self._matcher,))
+            self._matcher.forbid(scores[0])
 
     def choose(
         self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None, top: Top = ()

@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from tokenizers import Tokenizer
 
+from ..engine.constraint import NUMPY, native_masking
 from ..engine.engine import Engine
 from ..engine.request import Request
 from ..engine.spec import NATIVE, OPENVINO
@@ -56,9 +57,10 @@ class TextGenerator:
         self._detokenizer = Detokenizer(
             tokenizer, configuration.clean_up_tokenization_spaces, configuration.special_token_ids
         )
-        self._grammars = GrammarCompiler(
-            tokenizer, self._detokenizer.is_special, engine.spec.vocab_size, configuration.eos_token_ids
-        )
+        spec, eos = engine.spec, configuration.eos_token_ids
+        native = spec.operators.path if spec.operators and engine.runtime == NATIVE else None
+        masking = native_masking(native) if native else NUMPY
+        self._grammars = GrammarCompiler(tokenizer, self._detokenizer.is_special, spec.vocab_size, eos, masking)
         self._slots = engine.stats().slots
 
     @classmethod

@@ -1,37 +1,27 @@
 """Answers with a form: a JSON schema, a regular expression or a list of choices becomes a mask of tokens.
 
 Grammars are compiled and matched by llguidance. A grammar that a caller sends is compiled in a process of its own first
-(grammar_check.py): what takes too long or too much memory there, or kills it, is refused.
+(grammar_process.py): what takes too long or too much memory there, or kills it, is refused.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Union
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..engine.constraint import NewMatcher
+from ..engine.constraint import NUMPY, Masking, NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
-from ..errors import InvalidRequest, QueueFull, StepFailed
+from ..engine.search import Floats, check_best
+from ..errors import InvalidRequest, StepFailed
+from .grammar_process import AT_ONCE, error_of
 from .vocabulary import Vocabulary, read_vocabulary
 
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
-CHECK = Path(__file__).with_name("grammar_check.py")
-LONGEST_CHECK = 15.0  # seconds, on a machine that is busy
-AT_ONCE = 2  # forms that are compiled
 KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
@@ -53,11 +43,14 @@ Compiled = Union[NewMatcher, InvalidRequest]
 class GrammarCompiler:
     """Compiles the forms of a model's answers; for any thread. `special` tokens have no text."""
 
-    def __init__(self, tokenizer: Any, special: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Any, special: Any, vocab_size: int, eos_ids: Sequence[int], masking: Masking = NUMPY
+    ) -> None:
         self._tokenizer = tokenizer
         self._special = special
         self._size = vocab_size
         self._eos = tuple(eos_ids)
+        self._masking = masking
         self._lock = threading.Lock()
         self._compiling = threading.BoundedSemaphore(AT_ONCE)
         self._opened: tuple[Any, Vocabulary] | None = None
@@ -105,7 +98,7 @@ class GrammarCompiler:
         first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
         if first.is_error():
             raise _refused(form, first.get_error())
-        begin = TokenMatcher(first, self._size, self._eos)
+        begin = TokenMatcher(first, self._size, self._eos, self._masking)
         try:
             begin.mask()
         except StepFailed as error:
@@ -130,10 +123,11 @@ class GrammarCompiler:
 class TokenMatcher:
     """A Matcher around llguidance's."""
 
-    def __init__(self, matcher: Any, size: int, eos: tuple[int, ...], over: bool = False) -> None:
+    def __init__(self, matcher: Any, size: int, eos: tuple[int, ...], masking: Masking, over: bool = False) -> None:
         self._matcher = matcher
         self._size = size
         self._eos = eos
+        self._masking = masking
         self._over = over
 
     def allows(self, token: int) -> bool:
@@ -142,18 +136,29 @@ class TokenMatcher:
             return self._over or bool(self._matcher.is_accepting())
         return not self._over and bool(self._matcher.validate_tokens([token]) == 1)
 
-    def mask(self) -> NDArray[np.bool_]:
-        """Which tokens may come next."""
+    def best(self, logits: Floats) -> int:
+        """The best token that may come next."""
+        best = self._masking.best(logits, self.mask())
+        check_best(float(logits[best]) if best >= 0 else float("-inf"))
+        return best
+
+    def forbid(self, scores: Floats) -> None:
+        """Make the scores of tokens that may not come minus infinity."""
+        self._masking.forbid(scores, self.mask())
+
+    def mask(self) -> bytes:
+        """Which tokens may come next: see constraint.py. Raises StepFailed where that can't be computed."""
         if self._over:
-            bits = np.zeros(self._size, np.bool_)
-            bits[list(self._eos)] = True
-            return bits
-        packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            raise StepFailed(_short(self._matcher.get_error()), "Send a simpler schema or regular expression")
-        bits = np.unpackbits(packed, count=self._size, bitorder="little").view(np.bool_)
-        bits[list(self._eos)] = self._matcher.is_accepting()
-        return bits
+            bits = bytearray(-(-self._size // 32) * 4)
+        else:
+            bits = bytearray(self._matcher.compute_bitmask())
+            if self._matcher.is_error():
+                raise StepFailed(_short(self._matcher.get_error()), "Send a simpler schema or regular expression")
+        may_end = self._over or self._matcher.is_accepting()
+        for token in self._eos:
+            bit = 1 << token % 8
+            bits[token // 8] = bits[token // 8] | bit if may_end else bits[token // 8] & ~bit
+        return bytes(bits)
 
     def take(self, token: int) -> None:
         """Go on with `token`."""
@@ -161,7 +166,7 @@ class TokenMatcher:
 
     def copy(self) -> TokenMatcher:
         """One that goes on from here by itself."""
-        return TokenMatcher(self._matcher.deep_copy(), self._size, self._eos, self._over)
+        return TokenMatcher(self._matcher.deep_copy(), self._size, self._eos, self._masking, self._over)
 
 
 def form_of(texts: Texts) -> Form | None:
@@ -187,21 +192,13 @@ def written(form: Form, loses_space: bool) -> Any:
 
 def check(form: Form, grammar: str) -> None:
     """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it, and QueueFull."""
-    import llguidance
-
-    folder = str(Path(llguidance.__file__).parent.parent)
-    command = [_python(form), "-I", "-S", str(CHECK)]
-    content = json.dumps([folder, LIMITS, grammar])
     try:
-        done = subprocess.run(command, input=content, capture_output=True, text=True, timeout=LONGEST_CHECK)
-    except subprocess.TimeoutExpired:
-        raise QueueFull(f"{form[0]} was not compiled within {LONGEST_CHECK:g} s", "Try again later") from None
-    if done.returncode == -signal.SIGPROF:
-        raise _refused(form, "this one takes too long")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["killed"]
-        raise _refused(form, f"this one takes too much memory, or ends the process ({lines[-1]})")
-    if error := json.loads(done.stdout):
+        error = error_of(grammar, LIMITS)
+    except OSError as reason:
+        raise InvalidRequest(
+            *form, f"nothing, as the model's machine has no Python that checks it ({reason})"
+        ) from None
+    if error:
         raise _refused(form, error)
 
 
@@ -253,19 +250,6 @@ def _refuse_unenforced(name: str, text: str, part: Any) -> None:
 
 def _escaped(text: str) -> str:
     return re.sub(r"([\\.+*?()|\[\]{}^$#&\-~/])", r"\\\1", text)
-
-
-def _python(form: Form) -> str:
-    """A Python for the check; Triton's own has no executable."""
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    folders = (Path(sys.exec_prefix) / "bin", Path(sys.base_exec_prefix) / "bin")
-    named = [Path(sys.executable)] if "python" in Path(sys.executable or "").name else []
-    places = [*named, *(folder / name for folder in folders for name in (version, "python3"))]
-    found = next((str(path) for path in places if os.access(path, os.X_OK) and path.is_file()), None)
-    found = found or shutil.which(version) or shutil.which("python3")
-    if found is None:
-        raise InvalidRequest(*form, "nothing, as the model's machine has no python3 that checks it")
-    return found
 
 
 def _check_installed(name: str, value: Any) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +19,11 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.generation_settings import Texts
-from hfx.python_backends.errors import InvalidRequest
+from hfx.python_backends.errors import InvalidRequest, QueueFull
 from hfx.python_backends.generation.detokenizer import Detokenizer
 from hfx.python_backends.generation.generator import TextGenerator
-from hfx.python_backends.generation.grammars import KEPT, GrammarCompiler, TokenMatcher
+from hfx.python_backends.generation.grammar_process import TOO_SLOW, GrammarProcess, error_of
+from hfx.python_backends.generation.grammars import KEPT, LIMITS, GrammarCompiler, TokenMatcher, written
 from hfx.python_backends.generation.pieces import join_texts
 from hfx.python_backends.generation.vocabulary import read_vocabulary
 from tests.rigs import forms
@@ -223,6 +228,86 @@ def test_compiled_forms_are_kept_and_bounded(compiler: GrammarCompiler) -> None:
     for number in range(KEPT):
         compiler._keep(("regex", f"other {number}"), first)
     assert len(compiler._compiled) == KEPT and ("regex", "first") not in compiler._compiled
+
+
+# The process that compiles first
+
+
+@pytest.fixture
+def process() -> Iterator[GrammarProcess]:
+    started = GrammarProcess()
+    yield started
+    if started._process is not None:
+        started._process.communicate(timeout=30)
+
+
+def grammar(regex: str) -> str:
+    return str(written(("regex", regex), False))
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found += [int(stat.parent.name)] * (stat.read_text().rpartition(")")[2].split()[1] == str(parent))
+    return found
+
+
+def test_processes_compile_grammars_for_any_thread() -> None:
+    endless = written(("json_schema", json.dumps(HOSTILE["endless"]["json_schema"])), False)
+    grammars = [
+        grammar("a{2,9}"),
+        endless,
+        grammar("a(b"),
+        grammar("é" * 60_000 + "("),
+        grammar("[é\U0001f600]" + "b" * 60_000),
+    ] * 4
+    with ThreadPoolExecutor(4) as pool:
+        errors = list(pool.map(lambda each: error_of(each, LIMITS), grammars))
+    for place in range(0, len(errors), 5):
+        fine, slow, unclosed, long_unclosed, long = errors[place : place + 5]
+        assert (fine, slow, long) == ("", TOO_SLOW, "")
+        assert "unclosed group" in unclosed and "unclosed group" in long_unclosed
+
+
+def test_a_grammar_that_ends_its_process_costs_no_other(process: GrammarProcess) -> None:
+    assert process.error(grammar("a"), LIMITS) == ""
+    first = process._process
+    assert first is not None
+
+    def kill_child() -> None:
+        wait_until(lambda: children(first.pid), "the grammar's process")
+        os.kill(children(first.pid)[0], signal.SIGKILL)
+
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_child)
+        endless = written(("json_schema", json.dumps(HOSTILE["endless"]["json_schema"])), False)
+        assert "ends the process" in process.error(endless, LIMITS)
+        killed.result()
+    assert process.error(grammar("b"), LIMITS) == "" and process._process is first
+
+
+def test_a_process_that_was_killed_is_replaced(process: GrammarProcess) -> None:
+    assert process.error(grammar("a"), LIMITS) == ""
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGSTOP)
+    killer = threading.Timer(0.2, os.kill, (process._process.pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(QueueFull, match="Try again"):
+        process.error(grammar("b"), LIMITS)
+    killer.join()
+    assert process.error(grammar("b"), LIMITS) == ""
+
+
+def test_a_process_ends_with_the_one_that_uses_it() -> None:
+    code = (
+        "from hfx.python_backends.generation.grammar_process import GrammarProcess\n"
+        "process = GrammarProcess(); process.error('x', {}); print(process._process.pid, flush=True)\n"
+        "import os; os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    pid = int(done.stdout)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), "its end")
 
 
 # Tokenizers

@@ -1,0 +1,105 @@
+"""Grammars of callers are compiled in other processes first (grammar_check.py), which all models of this one share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import QueueFull
+
+SCRIPT = Path(__file__).with_name("grammar_check.py")
+LONGEST = 15.0  # seconds, on a machine that is busy
+AT_ONCE = 2  # grammars that are compiled
+TOO_SLOW = "this one takes too long"
+TOO_LARGE = "this one takes too much memory, or ends the process (%s)"
+
+
+class GrammarProcess:
+    """For one thread at a time. It starts with its first grammar, and ends with this process, as stdin does."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._owner = 0
+
+    def error(self, grammar: str, limits: Mapping[str, Any]) -> str:
+        """Why a grammar can't be compiled; empty where it can. Raises QueueFull, and OSError without a Python."""
+        answer = self._ask(json.dumps(grammar), limits)
+        if isinstance(answer, str):
+            return answer
+        return TOO_SLOW if answer == -signal.SIGPROF else TOO_LARGE % answer
+
+    def _ask(self, line: str, limits: Mapping[str, Any]) -> str | int:
+        process = self._process
+        if process is None or self._owner != os.getpid() or process.poll() is not None:
+            process = self._process = _started(limits)
+            self._owner = os.getpid()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            if select.select([process.stdout], [], [], LONGEST)[0]:
+                answer: str | int = json.loads(process.stdout.readline())
+                return answer
+        except (OSError, ValueError):  # it was killed; another is started for the next grammar
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise _busy()
+
+
+def _started(limits: Mapping[str, Any]) -> subprocess.Popen[str]:
+    import llguidance
+
+    folder = str(Path(llguidance.__file__).parent.parent)
+    process = subprocess.Popen(
+        [python(), "-I", "-S", str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps([folder, dict(limits)]) + "\n")
+    return process
+
+
+def _busy() -> QueueFull:
+    return QueueFull(f"a form was not compiled within {LONGEST:g} s", "Try again later")
+
+
+def python() -> str:
+    """A Python for the script; Triton's own has no executable. Raises FileNotFoundError."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    folders = (Path(sys.exec_prefix) / "bin", Path(sys.base_exec_prefix) / "bin")
+    named = [Path(sys.executable)] if "python" in Path(sys.executable or "").name else []
+    places = [*named, *(folder / name for folder in folders for name in (version, "python3"))]
+    found = next((str(path) for path in places if os.access(path, os.X_OK) and path.is_file()), None)
+    found = found or shutil.which(version) or shutil.which("python3")
+    if found is None:
+        raise FileNotFoundError("no python3")
+    return found
+
+
+_FREE: queue.LifoQueue[GrammarProcess] = queue.LifoQueue()  # so that the second starts when it is needed
+for _ in range(AT_ONCE):
+    _FREE.put(GrammarProcess())
+
+
+def error_of(grammar: str, limits: Mapping[str, Any]) -> str:
+    """Why a grammar can't be compiled; empty where it can. From any thread. Raises QueueFull, and OSError."""
+    try:
+        process = _FREE.get(timeout=LONGEST)
+    except queue.Empty:
+        raise _busy() from None
+    try:
+        return process.error(grammar, limits)
+    finally:
+        _FREE.put(process)
