@@ -217,8 +217,10 @@ FILE = b'--X\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\
         (PURPOSE + FILE.replace(b'"file"', b'"f' + b"i" * 100_000 + b'"') + b"--X--\r\n", 400),
         (FILE + PURPOSE + b"--X--\r\n", 200),
         (FILE.replace(b"filename=", b"filename*=utf-8''x; filename=") + PURPOSE + b"--X--\r\n", 200),
+        (b'--X\r\nContent-Disposition: form-data; name="' + b"a" * 100_000 + b'"\r\n\r\n\r\n--X--\r\n', 400),
+        (b"--X\r\n" + b"a" * 100_000 + b": b\r\n\r\n\r\n--X--\r\n", 400),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_forms_in_any_order_are_read_and_damaged_ones_refused(body: bytes, status: int, served: Served) -> None:
     head = "\r\n".join(["POST /v1/files HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"])
