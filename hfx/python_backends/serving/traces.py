@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -17,7 +18,7 @@ from typing import Any
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVICE = "hfx"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another
 MOST_JOBS = 32  # of a request that have spans: a long document may be hundreds
-FLUSH_MS = 2000
+FLUSH_SECONDS = 2.0
 EXPORT_SECONDS = 5  # that a collector may take for the spans of a moment
 
 
@@ -58,9 +59,11 @@ class SpanWriter:
                     span.end(last)
 
     def flush(self) -> None:
-        """Send what waits, within FLUSH_MS."""
+        """Send what waits, within FLUSH_SECONDS."""
         if self._tracer is not None:
-            self._provider.force_flush(FLUSH_MS)
+            sending = threading.Thread(target=self._provider.force_flush, daemon=True)  # its own time limit is not held
+            sending.start()
+            sending.join(FLUSH_SECONDS)
 
     def _open(self) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
