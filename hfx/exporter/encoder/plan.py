@@ -9,9 +9,18 @@ from functools import partial
 from typing import Any
 
 from hfx import names
-from hfx.errors import UsageError
+from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.late_interaction import (
+    DOCUMENT,
+    QUERY,
+    Readings,
+    is_late_interaction,
+    read_readings,
+    read_token_layers,
+    role_ids,
+)
 from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
@@ -77,6 +86,7 @@ class EncoderPlan(Plan):
     pooling: Pooling | None = None
     prompts: Prompts | None = None
     template: PairTemplate | None = None
+    readings: Readings | None = None
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
@@ -125,7 +135,12 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
-    max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
+    readings = _readings(checkpoint, task, pooling, options.max_length)
+    if readings is not None:
+        max_length = max(reading.length for reading in readings.values())
+        task = replace(task, expected_ids=partial(role_ids, readings, checkpoint))
+    else:
+        max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
     if pooling is not None and (pooling.splade or pooling.tokens):
         numbers = task.net_outputs(checkpoint.config)[0].dims[-1]
         task = replace(task, most_rows=lambda config: max(1, LOGITS_BYTES // (4 * max_length * numbers)))
@@ -143,6 +158,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         pooling=pooling,
         prompts=prompts,
         template=template,
+        readings=readings,
         notes=_notes(checkpoint, options, task, template),
     )
 
@@ -154,7 +170,27 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
         raise UsageError(f"--token-vectors is for feature-extraction, not for {what}.", "Leave it out.")
     if task.task is Task.TEXT_RANKING:
         return read_scoring(checkpoint.folder, checkpoint.architecture.endswith(CAUSAL_MODELS))
+    if task.headless and is_late_interaction(checkpoint.folder):
+        return read_token_layers(checkpoint.folder, width(checkpoint.config))
     return read_pooling(checkpoint.folder, tokens) if task.headless else None
+
+
+def _readings(
+    checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None, requested: int | None
+) -> Readings | None:
+    """How a ColBERT reads queries and documents, of which the latter may have the `requested` length."""
+    if pooling is None or not pooling.by_role:
+        return None
+    readings = read_readings(checkpoint.folder)
+    longest = longest_input(checkpoint, replace(task, by_library=False), by_tokenizer=False)
+    if readings[QUERY].length > longest:
+        raise CheckpointUnsupported(
+            f"Queries for {checkpoint.folder} have {readings[QUERY].length} tokens, and the model reads {longest}.",
+            "Correct the length of queries, or max_position_embeddings (config.json).",
+        )
+    chosen = min(readings[DOCUMENT].length, longest) if requested is None else requested
+    document = replace(readings[DOCUMENT], length=checked_max_length(chosen, longest, task.shortest))
+    return {**readings, DOCUMENT: document}
 
 
 def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> EncoderTask:
@@ -187,7 +223,7 @@ def _prompts(
     if not task.by_library or (template is not None and template.prompted is None):
         return None
     own = EMBEDDERS_PROMPTS if task.task is Task.FEATURE_EXTRACTION else ()
-    is_pooled = pooling is None or pooling.pools_prompt
+    is_pooled = pooling is None or (pooling.pools_prompt and not pooling.by_role)
     return read_prompts(checkpoint.folder, own, may_be_empty=template is not None or not is_pooled)
 
 
@@ -285,8 +321,11 @@ def _notes(
     return ()
 
 
-def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
-    """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
+def longest_input(checkpoint: Checkpoint, task: EncoderTask, by_tokenizer: bool = True) -> int:
+    """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say.
+
+    What the tokenizer's say counts only if it is `by_tokenizer`.
+    """
     config, limits = checkpoint.config, []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
@@ -295,7 +334,7 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
     trained = read_max_length(checkpoint.folder) if task.by_library else None  # it replaces the tokenizer's own
-    if (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
+    if by_tokenizer and (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)
     if task.longest:
         limits.append(task.longest)
