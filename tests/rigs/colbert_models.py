@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.sentence_models import CASED_WORDS, Recipe, base
+from tests.rigs import tiny_encoders
+from tests.rigs.sentence_models import CASED_WORDS, TEXTS, Recipe, base
 from tests.rigs.tiny_checkpoints import HIDDEN
+from tests.zoo import tokenization
 
 WIDTH = 24
 WORDS = (*CASED_WORDS, "[unused0]", "[unused1]", *(mark for mark in string.punctuation if mark not in ".?"))
@@ -23,7 +25,9 @@ METADATA = {
     "attend_to_mask_tokens": False,
     "dim": WIDTH,
 }
-PYLATE = {
+MARKERS = ("query_prefix", "document_prefix")
+PYLATE: dict[str, Any] = {
+    "model_type": "ColBERT",
     "prompts": {"query": "", "document": ""},
     "default_prompt_name": None,
     "similarity_fn_name": "MaxSim",
@@ -53,24 +57,33 @@ def write_stanford(folder: Path, recipe: Recipe | None = None, width: int = WIDT
 def write_pylate(
     folder: Path,
     recipe: Recipe | None = None,
+    model_type: str = "",
+    pieces: str = "bert",
     dense: Sequence[dict[str, Any]] = ({},),
     kind: str = "pylate.models.Dense.Dense",
     **config: Any,
 ) -> Path:
-    """A transformer, `dense` layers of tokens and markers in the tokenizer; `config` that is None is left out."""
+    """A transformer, `dense` layers of tokens and markers in the tokenizer; `config` that is None is left out.
+
+    The transformer is a BERT, or of a `model_type` with a trained tokenizer of a kind.
+    """
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModel, AutoTokenizer
 
     torch.manual_seed(1)
     recipe = recipe or Recipe((), words=WORDS)
-    base(folder, recipe)
+    if model_type:
+        tokenization.train(pieces, [*TEXTS, *string.punctuation], 400, 64).save_pretrained(folder)
+        tiny_encoders.build(model_type, "AutoModel", vocab_size=400, **recipe.config).save_pretrained(folder)
+    else:
+        base(folder, recipe)
     settings = {name: value for name, value in (PYLATE | config).items() if value is not None}
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens([settings[name] for name in ("query_prefix", "document_prefix") if settings.get(name)])
+    tokenizer.add_tokens([*filter(None, (settings.get(name, PYLATE[name]) for name in MARKERS))])
     tokenizer.save_pretrained(folder)
     model = AutoModel.from_pretrained(folder)
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(folder)
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
     inputs = HIDDEN

@@ -38,6 +38,7 @@ STANFORD = "HF_ColBERT"
 METADATA = "artifact.metadata"
 STANFORD_WIDTH = 128
 SHORTEST = 16  # tokens of a query or document
+FEWEST = 3  # tokens of an empty text: two special ones, and a marker between them
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Reading:
     expands: bool = False
     attends: bool = False
     skipped: tuple[str, ...] = ()
+
+    def sees_nothing(self, reach: int) -> bool:
+        """Whether the last token may see none of an empty text, where tokens see `reach` others on each side."""
+        return self.expands and not self.attends and self.length > reach + FEWEST
 
     def role(self, name: str, checkpoint: Checkpoint, tokenizer: Any) -> Role:
         """With the ids of `tokenizer`. Raises CheckpointCorrupt where the model has no embedding of a token."""
@@ -81,7 +86,7 @@ def is_late_interaction(folder: Path) -> bool:
 
 
 def _is_pylate(folder: Path) -> bool:
-    types = [kind for kind, _ in read_modules(folder)] if (folder / MODULES).is_file() else []
+    types = [kind for kind, _ in read_modules(folder)] if _has_modules(folder) else []
     config = read_optional_json(folder / LIBRARY_CONFIG)
     is_marked = bool(PYLATE_FIELDS & config.keys()) or any(kind.startswith(PYLATE) for kind in types)
     return bool(types) and is_marked and TOKEN_MASK not in types
@@ -89,13 +94,18 @@ def _is_pylate(folder: Path) -> bool:
 
 def _is_stanford(folder: Path) -> bool:
     architectures = read_optional_json(folder / "config.json").get("architectures") or []
-    return STANFORD in architectures and not (folder / MODULES).is_file()
+    return STANFORD in architectures and not _has_modules(folder)
+
+
+def _has_modules(folder: Path) -> bool:
+    """Whether modules.json is of the transformer in `folder` itself, not of a copy in one of its folders."""
+    return (folder / MODULES).is_file() and [path for _, path in read_modules(folder)][:1] == [""]
 
 
 def read_readings(folder: Path) -> dict[str, Reading]:
     """How the ColBERT in `folder` reads queries and documents. Raises CheckpointCorrupt, CheckpointUnsupported."""
     if _is_stanford(folder):
-        return _of_stanford(folder / METADATA)
+        return _of_stanford(folder)
     file = folder / LIBRARY_CONFIG
     fields = _Fields(file, read_optional_json(file))
     skipped = fields.get("skiplist_words", list, [*string.punctuation])
@@ -111,13 +121,18 @@ def read_readings(folder: Path) -> dict[str, Reading]:
     }
 
 
-def _of_stanford(file: Path) -> dict[str, Reading]:
+def _metadata(folder: Path) -> _Fields:
+    file = folder / METADATA
     if not file.is_file():
-        raise CheckpointUnsupported(
-            f"{file.parent} has no {METADATA}, which says how its queries and documents are read.",
+        raise CheckpointCorrupt(
+            f"{folder} has no {METADATA}, which says how its queries and documents are read.",
             "Download it from where the weights are from.",
         )
-    fields = _Fields(file, read_json(file))
+    return _Fields(file, read_json(file))
+
+
+def _of_stanford(folder: Path) -> dict[str, Reading]:
+    fields = _metadata(folder)
     skipped = tuple(string.punctuation) if fields.get("mask_punctuation", bool, True) else ()
     attends = fields.get("attend_to_mask_tokens", bool, False)
     query, document = fields.get("query_token_id", str, "[unused0]"), fields.get("doc_token_id", str, "[unused1]")
@@ -130,8 +145,8 @@ def _of_stanford(file: Path) -> dict[str, Reading]:
 def read_token_layers(folder: Path, hidden: int) -> Pooling:
     """What the ColBERT in `folder` does with each token's vector of `hidden` numbers; its length is 1 in the end."""
     if _is_stanford(folder):
-        fields = {"dim": STANFORD_WIDTH, **read_json(folder / METADATA)}
-        width = read_size(folder / METADATA, fields, "dim")
+        fields = _metadata(folder)
+        width = read_size(fields.file, {"dim": STANFORD_WIDTH, **fields.values}, "dim")
         layers = [Layer("Dense", "", hidden, width, bias=False, activation="Identity")]
     else:
         modules = [("Dense" if kind == PYLATE_DENSE else kind, path) for kind, path in read_modules(folder)]

@@ -152,7 +152,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         graph="optimum" if options.exporter == "optimum" else "traced",
         max_batch_size=_max_batch_size(options.max_batch_size, checkpoint, task),
         max_length=max_length,
-        widths=widths_up_to(max_length),
+        widths=widths_up_to(max_length, readings),
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
         pooling=pooling,
@@ -187,6 +187,13 @@ def _readings(
         raise CheckpointUnsupported(
             f"Queries for {checkpoint.folder} have {readings[QUERY].length} tokens, and the model reads {longest}.",
             "Correct the length of queries, or max_position_embeddings (config.json).",
+        )
+    window = checkpoint.config.get("local_attention")
+    if isinstance(window, int) and readings[QUERY].sees_nothing(window // 2):
+        raise CheckpointUnsupported(
+            f"Queries for {checkpoint.folder} are filled to {readings[QUERY].length} tokens, of which the last see no "
+            f"word of a short one (local_attention is {window}): what they give depends on torch's attention.",
+            "If the model was trained without query expansion, set do_query_expansion to false; else shorten queries.",
         )
     chosen = min(readings[DOCUMENT].length, longest) if requested is None else requested
     document = replace(readings[DOCUMENT], length=checked_max_length(chosen, longest, task.shortest))
@@ -275,9 +282,10 @@ def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None
         )
 
 
-def widths_up_to(max_length: int) -> tuple[int, ...]:
-    """The widths of a model that reads `max_length` tokens; the last one is `max_length` itself."""
-    return (*(width for width in WIDTHS if width < max_length), max_length)
+def widths_up_to(max_length: int, readings: Readings | None = None) -> tuple[int, ...]:
+    """The widths of a model that reads `max_length` tokens, which is the last one; expanded queries have their own."""
+    own = {reading.length for reading in (readings or {}).values() if reading.expands}
+    return (*sorted({width for width in WIDTHS if width < max_length} | own - {max_length}), max_length)
 
 
 def _max_batch_size(requested: int | None, checkpoint: Checkpoint, task: EncoderTask) -> int:

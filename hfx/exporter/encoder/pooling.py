@@ -304,7 +304,8 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
 
     Of vectors of tokens it is `[batch, tokens, width]`, 0 at padding.
 
-    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2, 0 where it is -1.
+    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2, and
+    0 where it is -1.
     """
     import onnx
     import torch
