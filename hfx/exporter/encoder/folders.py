@@ -106,8 +106,8 @@ def write_tokenizer(
             "default_prompt": plan.prompts.default,
             "pools_prompt": plan.pooling is None or plan.pooling.pools_prompt,
         }
-    if plan.readings is not None:
-        settings["roles"] = role_settings(plan.readings, plan.checkpoint, tokenizer)
+    if plan.late is not None:
+        settings["roles"] = role_settings(plan.late, plan.checkpoint, tokenizer)
     if plan.template is not None:
         settings |= {"template": plan.template.plain, "prompted_template": plan.template.prompted}
     write_json(version / "settings.json", settings)

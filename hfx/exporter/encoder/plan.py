@@ -13,11 +13,9 @@ from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.late_interaction import (
-    DOCUMENT,
-    QUERY,
-    Readings,
+    LateInteraction,
     is_late_interaction,
-    read_readings,
+    read_late_interaction,
     read_token_layers,
     role_ids,
 )
@@ -86,7 +84,7 @@ class EncoderPlan(Plan):
     pooling: Pooling | None = None
     prompts: Prompts | None = None
     template: PairTemplate | None = None
-    readings: Readings | None = None
+    late: LateInteraction | None = None
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
@@ -135,10 +133,10 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
-    readings = _readings(checkpoint, task, pooling, options.max_length)
-    if readings is not None:
-        max_length = max(reading.length for reading in readings.values())
-        task = replace(task, expected_ids=partial(role_ids, readings, checkpoint))
+    late = _late(checkpoint, task, options.max_length) if pooling is not None and pooling.by_role else None
+    if late is not None:
+        max_length = max(late.query_length, late.document_length)
+        task = replace(task, expected_ids=partial(role_ids, late, checkpoint))
     else:
         max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
     if pooling is not None and (pooling.splade or pooling.tokens):
@@ -152,13 +150,13 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         graph="optimum" if options.exporter == "optimum" else "traced",
         max_batch_size=_max_batch_size(options.max_batch_size, checkpoint, task),
         max_length=max_length,
-        widths=widths_up_to(max_length, readings),
+        widths=widths_up_to(max_length, late),
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
         pooling=pooling,
         prompts=prompts,
         template=template,
-        readings=readings,
+        late=late,
         notes=_notes(checkpoint, options, task, template),
     )
 
@@ -175,29 +173,24 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
     return read_pooling(checkpoint.folder, tokens) if task.headless else None
 
 
-def _readings(
-    checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None, requested: int | None
-) -> Readings | None:
+def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> LateInteraction:
     """How a ColBERT reads queries and documents, of which the latter may have the `requested` length."""
-    if pooling is None or not pooling.by_role:
-        return None
-    readings = read_readings(checkpoint.folder)
+    late = read_late_interaction(checkpoint.folder)
     longest = longest_input(checkpoint, replace(task, by_library=False), by_tokenizer=False)
-    if readings[QUERY].length > longest:
-        raise CheckpointUnsupported(
-            f"Queries for {checkpoint.folder} have {readings[QUERY].length} tokens, and the model reads {longest}.",
-            "Correct the length of queries, or max_position_embeddings (config.json).",
-        )
     window = checkpoint.config.get("local_attention")
-    if isinstance(window, int) and readings[QUERY].sees_nothing(window // 2):
+    what = f"Queries for {checkpoint.folder} have {late.query_length} tokens"
+    if late.query_length > longest:
         raise CheckpointUnsupported(
-            f"Queries for {checkpoint.folder} are filled to {readings[QUERY].length} tokens, of which the last see no "
-            f"word of a short one (local_attention is {window}): what they give depends on torch's attention.",
+            f"{what}, and the model reads {longest}.", "Correct their length, or max_position_embeddings (config.json)."
+        )
+    if isinstance(window, int) and late.sees_nothing(window // 2):
+        raise CheckpointUnsupported(
+            f"{what}, of which the last see no word of a short one (local_attention is {window}): what they give depends "
+            "on torch's attention.",
             "If the model was trained without query expansion, set do_query_expansion to false; else shorten queries.",
         )
-    chosen = min(readings[DOCUMENT].length, longest) if requested is None else requested
-    document = replace(readings[DOCUMENT], length=checked_max_length(chosen, longest, task.shortest))
-    return {**readings, DOCUMENT: document}
+    length = min(late.document_length, longest) if requested is None else requested
+    return replace(late, document_length=checked_max_length(length, longest, task.shortest))
 
 
 def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> EncoderTask:
@@ -282,9 +275,9 @@ def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None
         )
 
 
-def widths_up_to(max_length: int, readings: Readings | None = None) -> tuple[int, ...]:
+def widths_up_to(max_length: int, late: LateInteraction | None = None) -> tuple[int, ...]:
     """The widths of a model that reads `max_length` tokens, which is the last one; expanded queries have their own."""
-    own = {reading.length for reading in (readings or {}).values() if reading.expands}
+    own = {late.query_length} if late is not None and late.do_query_expansion else set()
     return (*sorted({width for width in WIDTHS if width < max_length} | own - {max_length}), max_length)
 
 

@@ -138,7 +138,7 @@ def _splade(folder: Path) -> Pooling:
 
 
 def _active(file: Path, most: Any) -> Layer:
-    return Layer("Active", outputs=read_size(file, {"max_active_dims": most}, "max_active_dims"))
+    return Layer("Active", outputs=_size(file, {"max_active_dims": most}, "max_active_dims"))
 
 
 def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
@@ -194,9 +194,7 @@ def _pipeline(folder: Path, output: str) -> Pooling:
         raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
     cut = read_optional_json(folder / LIBRARY_CONFIG).get("truncate_dim")
     if cut is not None:
-        layers.append(
-            Layer("Truncate", outputs=read_size(folder / LIBRARY_CONFIG, {"truncate_dim": cut}, "truncate_dim"))
-        )
+        layers.append(Layer("Truncate", outputs=_size(folder / LIBRARY_CONFIG, {"truncate_dim": cut}, "truncate_dim")))
     file = folder / modules[1][1] / "config.json"
     return Pooling(_modes(file), tuple(layers), read_json(file).get("include_prompt") is not False)
 
@@ -399,13 +397,13 @@ def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EM
     if kind == "Normalize":
         return Layer("Normalize")
     if kind == "LayerNorm":
-        width = read_size(file, config, "dimension")
+        width = _size(file, config, "dimension")
         return Layer("LayerNorm", path, width, width)
     return Layer(
         "Dense",
         path,
-        read_size(file, config, "in_features"),
-        read_size(file, config, "out_features"),
+        _size(file, config, "in_features"),
+        _size(file, config, "out_features"),
         config.get("bias") is not False,
         _activation(file, str(config.get("activation_function", "torch.nn.Tanh"))),
         config.get("use_residual") is True,
@@ -423,8 +421,7 @@ def _activation(file: Path, path: str) -> str:
     return name
 
 
-def read_size(file: Path, config: Mapping[str, Any], field: str) -> int:
-    """The whole number at `field` of a `config` in `file`. Raises CheckpointCorrupt."""
+def _size(file: Path, config: Mapping[str, Any], field: str) -> int:
     value = config.get(field)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_VALUES:
         raise CheckpointCorrupt(

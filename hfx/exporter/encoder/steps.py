@@ -61,8 +61,8 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     tokenizer = load_tokenizer(plan.checkpoint)
     if task.by_library:
         put_into_lower_case(tokenizer, plan.checkpoint.folder)
-    if plan.readings is not None:
-        role_settings(plan.readings, plan.checkpoint, tokenizer)  # refuses tokens that the model lacks, before any work
+    if plan.late is not None:
+        role_settings(plan.late, plan.checkpoint, tokenizer)  # refuses tokens that the model lacks, before any work
     model: Any = load_model(plan.checkpoint, task.auto_class, task.headless)
     task.prepare(model, tokenizer)
     pooler = None
