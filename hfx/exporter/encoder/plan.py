@@ -185,7 +185,7 @@ def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> L
         )
     if isinstance(window, int) and late.sees_nothing(window // 2):
         raise CheckpointUnsupported(
-            f"{what}, of which the last see no word of a short one (local_attention is {window}): what they give depends "
+            f"{what}, of which the last see no word of a short one (local_attention is {window}): their vectors depend "
             "on torch's attention.",
             "If the model was trained without query expansion, set do_query_expansion to false; else shorten queries.",
         )

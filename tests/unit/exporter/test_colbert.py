@@ -14,7 +14,7 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
 from hfx.local.encoder import LocalModel
-from tests.rigs.colbert_models import PYLATE, WORDS, write_pylate, write_stanford
+from tests.rigs.colbert_models import PYLATE, WORDS, change, write_pylate, write_stanford
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS, Recipe
 
@@ -197,6 +197,21 @@ def test_a_copy_of_the_transformer_is_left_alone(tmp_path: Path) -> None:
     check(answers(model, "query"), [vectors for *_, vectors in published(folder, "query", TEXTS)])
 
 
+def with_code_of_its_own(folder: Path) -> Path:
+    """As jina-colbert-v2: an XLM-R's name, code elsewhere, and that code's tensors."""
+    from safetensors.torch import load_file, save_file
+
+    write_stanford(folder)
+    weights = {
+        name.replace("bert.", "roberta."): each for name, each in load_file(folder / "model.safetensors").items()
+    }
+    renamed = {name.replace("encoder.layer.", "encoder.layers.mixer."): each for name, each in weights.items()}
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    code = {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_xlm_roberta.XLMRobertaModel"}
+    change(folder / "config.json", model_type="xlm-roberta", auto_map=code)
+    return folder
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Path], type[SourceError], str]] = {
     "module": (partial(write_pylate, kind="pylate.models.Other"), CheckpointUnsupported, "pylate.models.Other"),
     "no-dense": (partial(write_pylate, dense=()), CheckpointUnsupported, "modules Transformer,"),
@@ -210,6 +225,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], type[SourceError], str]] = {
     "long-queries": (partial(write_pylate, query_length=100), CheckpointUnsupported, "100 tokens.*64"),
     "expansion": (partial(write_pylate, do_query_expansion="yes"), CheckpointCorrupt, "do_query_expansion"),
     "words": (partial(write_pylate, skiplist_words=[1]), CheckpointCorrupt, "skiplist_words"),
+    "own-code": (with_code_of_its_own, CheckpointCorrupt, "lacks tensors"),
     "window": (MODERNBERT, CheckpointUnsupported, "local_attention is 16"),
 }
 
