@@ -137,7 +137,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
 
 
 def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> None:
-    """Raise UsageError for another checkpoint than the model NAME was made of, which may lie in a folder of its name."""
+    """Raise UsageError for another checkpoint than that of the model NAME, which may lie in a folder of its name."""
     from hfx.repository.catalog import model as published_model
 
     source = published_model(options.repository, name).source
