@@ -105,7 +105,8 @@ class DataOptions:
         str | None,
         Option(
             metavar="LENGTHS",
-            help=f"Made-up texts of so many words: fixed:16, uniform:4-40, lognormal:32,0.8; default {DEFAULT_WORDS}, cut to what the model takes.",
+            help="Made-up texts of so many words: fixed:16, uniform:4-40, lognormal:32,0.8; "
+            f"default {DEFAULT_WORDS}, or less where a generator takes less.",
         ),
     ] = None
     set: Annotated[
