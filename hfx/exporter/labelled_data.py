@@ -128,7 +128,7 @@ def _ranked(path: Path, task: EncoderTask | GenerationTask, rows: Sequence[Row],
 def _check_number(path: Path, row: Row, column: str, least: float = -math.inf) -> None:
     cell = str(row.cells[column])
     try:
-        if least <= float(cell) < math.inf:
+        if math.isfinite(value := float(cell)) and value >= least:
             return
     except ValueError:
         pass

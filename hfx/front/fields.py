@@ -27,6 +27,8 @@ LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 
 def json_object(content: Any) -> dict[str, Any]:
     """`content` when it is a JSON object. Raises Refusal (400)."""
+    if content is None:
+        raise Refusal(400, "The body is empty or null. Send a JSON object.")
     if not isinstance(content, dict):
         raise Refusal(400, f"The body is of type {json_type(content)}. Send a JSON object.")
     return content

@@ -51,6 +51,7 @@ def write(folder: Path, header: tuple[str, ...], *rows: tuple[str, ...]) -> Path
         (Task.TOKEN_CLASSIFICATION, [("a", '[{"entity": "PER"}]')], TAGS, ("line 2", "JSON list of entities")),
         (Task.ZERO_SHOT_CLASSIFICATION, [("a", "x|y", "z")], {}, ("line 2", "'z'", "'x', 'y'")),
         (Task.TEXT_RANKING, [("a", "b", "much")], {}, ("line 2", "'much'", "a number")),
+        (Task.TEXT_RANKING, [("a", "b", "-inf")], {}, ("line 2", "'-inf'", "a number")),
         (Task.FEATURE_EXTRACTION, [("a", "b", "1"), ("a", "b", "")], {}, ("line 3", "a number")),
     ],
 )

@@ -61,7 +61,9 @@ def test_types_in_messages_are_those_of_json(value: Any, name: str) -> None:
     with pytest.raises(Refusal, match=f"The query is of type {name}. Send a string."):
         text(value, "query")
     if name != "object":
-        with pytest.raises(Refusal, match=f"The body is of type {name}. Send a JSON object."):
+        with pytest.raises(
+            Refusal, match=f"The body is {'empty or' if value is None else 'of type'} {name}. Send a JSON"
+        ):
             json_object(value)
 
 
