@@ -14,9 +14,16 @@ from functools import cached_property
 from hfx.errors import UsageError
 
 SHOWN = 60  # characters of a value in a message
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 2 * SHOWN
-_SHORT.maxlist = _SHORT.maxdict = SHOWN // 3
+
+
+def short(form: reprlib.Repr) -> reprlib.Repr:
+    """`form` with bounds that fill a message's SHOWN characters."""
+    form.maxstring = form.maxother = 2 * SHOWN
+    form.maxlist = form.maxdict = SHOWN // 3
+    return form
+
+
+SHORT = short(reprlib.Repr())
 
 INTEGERS = {
     name: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if name.startswith("INT") else (0, 2**bits - 1)
@@ -114,7 +121,7 @@ def _described(datatype: str) -> str:
     return "a number" if datatype in FLOATS else "True or False" if datatype == "BOOL" else "a text"
 
 
-def shown(value: object) -> str:
+def shown(value: object, form: reprlib.Repr = SHORT) -> str:
     """`value` in at most 60 characters, as messages show it; of a huge one, no more is read."""
-    text = repr(value[:SHOWN]) if isinstance(value, str) else _SHORT.repr(value)
+    text = repr(value[:SHOWN]) if isinstance(value, str) else form.repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

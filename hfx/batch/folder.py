@@ -300,7 +300,7 @@ def storage(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageFull(
                 f"No room left to write {path}: {error.strerror}.",
-                "What was done is kept: free some space, then `hfx batch resume DIR`.",
+                "What was done is kept: free some space, then `hfx batch resume` of the job's folder.",
             ) from error
         raise JobError(
             f"{path} can't be read or written: {error.strerror}.", "Check the path and its permissions."

@@ -75,7 +75,7 @@ def score_missing(
         if event["event"] == "chunk":
             errors += sum(event["errors"].values())
             if threshold.is_exceeded(errors, total):
-                raise too_many(errors, total, threshold)
+                raise too_many(folder, errors, total, threshold)
 
     on_event({"event": "run", "missing": len(chunks), "workers": running.options.workers})
     running.score(folder, chunks, counted)

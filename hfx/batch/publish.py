@@ -84,7 +84,7 @@ def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], thresho
     except (*DAMAGE, OSError):
         return None
     if is_whole:
-        _figures(counts, threshold, counts.rows)
+        _figures(folder, counts, threshold, counts.rows)
     return dict(summary) if is_whole else None
 
 
@@ -105,25 +105,25 @@ def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: T
     """Write the output, or for summary_only count what would be in it."""
     total = count_rows(there)
     if job.output.action == "summary_only":
-        return _figures(count(folder, job, there), threshold, total)
+        return _figures(folder, count(folder, job, there), threshold, total)
     name = Path(job.output.file_name)
     target = folder.path / f"{name.stem}{mark}{name.suffix}"
     with new_file(target) as file:
-        figures = _figures(_joined(folder, job, there, file), threshold, total)
+        figures = _figures(folder, _joined(folder, job, there, file), threshold, total)
     return {"output": target.name, **figures, "sha256": file.sha256.hexdigest()}
 
 
-def _figures(counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
+def _figures(folder: Folder, counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
     if threshold.is_exceeded(counts.errors, total):
-        raise too_many(counts.errors, total, threshold)
+        raise too_many(folder, counts.errors, total, threshold)
     return {member: getattr(counts, name) for name, member in MEMBERS.items()}
 
 
-def too_many(errors: int, total: int, threshold: Threshold) -> TooManyErrors:
+def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> TooManyErrors:
     """The error of a job above its threshold."""
     return TooManyErrors(
         f"{errors} of {total} rows are errors, and --error-threshold allows {threshold}.",
-        "What was done is kept: `hfx batch resume DIR --error-threshold N` goes on with a higher one.",
+        f"What was done is kept: `hfx batch resume {folder.path} --error-threshold N` goes on with a higher one.",
     )
 
 

@@ -141,7 +141,7 @@ class Servers:
         if self._unsure > max(1, self._persistence.retries):
             raise ServerUnreachable(
                 "A server does not say which model it has, each time that it has answered.",
-                "Nothing is lost: `hfx batch resume DIR` goes on, with other addresses if need be.",
+                "Nothing is lost: `hfx batch resume` of the job's folder goes on, with other addresses if need be.",
             )
         return not away
 
@@ -218,7 +218,7 @@ class Servers:
 
 def gave_up(error: ServerError, waited: float) -> ServerError:
     """`error` as the end of a run."""
-    fix = "Nothing is lost: when it serves again, `hfx batch resume DIR`; --patience waits longer."
+    fix = "Nothing is lost: when it serves again, `hfx batch resume` of the job's folder; --patience waits longer."
     return of_server(error.with_message(f"No server has answered for {waited:.0f} s. {error.message}"), fix)
 
 

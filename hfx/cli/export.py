@@ -19,6 +19,7 @@ from hfx.errors import UsageError
 from hfx.exporter.options import ExportOptions
 
 if TYPE_CHECKING:
+    from hfx.exporter.source import Checkpoint
     from hfx.manifest import Manifest
 
 
@@ -40,7 +41,7 @@ def command(
     again: Annotated[
         str | None,
         typer.Option(
-            help="Export this model again with the same options. MODEL: its checkpoint, if that has moved.",
+            help="Export this model again: the same checkpoint and options. MODEL: its folder, if that has moved.",
             metavar="NAME",
             autocompletion=model_names,
         ),
@@ -65,7 +66,10 @@ def command(
         model, options = _again(context, again, model, options)
     else:
         model, options = _model_and_options(context, model, settings, options)
-    plan = make_plan((open_config if dry_run else open_checkpoint)(model, options.revision), options)
+    checkpoint = (open_config if dry_run else open_checkpoint)(model, options.revision)
+    if again is not None and not dry_run:  # a plan reads no weights
+        _check_same(again, checkpoint, options)
+    plan = make_plan(checkpoint, options)
     if isinstance(plan, GeneratorPlan):
         for warning in plan.settings.warnings:
             report.warn(warning)
@@ -130,6 +134,20 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
         "verify_data": tuple(before["verify_data"] or ()),
     }
     return model or source.id, replace(options, **chosen)
+
+
+def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> None:
+    """Raise UsageError for another checkpoint than that of the model NAME, which may lie in a folder of its name."""
+    from hfx.repository.catalog import model as published_model
+
+    source = published_model(options.repository, name).source
+    if (found := checkpoint.sha256()) != source.sha256:
+        raise UsageError(
+            f"The checkpoint {checkpoint.folder} (sha256 {found[:12]}) is not the one that {name} was made of: "
+            f"{source.id} (sha256 {source.sha256[:12]}).",
+            f"Give the folder of that one: hfx export FOLDER --again {name}. To replace {name} by this one, leave "
+            f"--again out: hfx export {checkpoint.id} --name {name} --force, with the options of `{options.command}`.",
+        )
 
 
 def _is_default(context: typer.Context, name: str) -> bool:

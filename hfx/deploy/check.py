@@ -77,8 +77,13 @@ class Checked:
 def check_folder(folder: Path) -> Checked:
     """Check `folder` against its record, where it has one, and by the rules.
 
-    Raises UsageError for a folder that has neither a record nor a file that runs Triton, and ModelCorrupt.
+    Raises UsageError for one that is not there or has neither a record nor a file that runs Triton, and ModelCorrupt.
     """
+    if not folder.is_dir():
+        raise UsageError(
+            f"There is no folder {folder}.",
+            "Correct its path, or give the address of a server such as http://HOST:8000.",
+        )
     files = read_files(folder)
     if (folder / RECORD_FILE).is_file():
         record = read_record(folder)

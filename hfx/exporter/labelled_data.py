@@ -1,6 +1,7 @@
 """Labelled data from the user's table: requests of a task, and what the right answers are.
 
-Columns are found by their usual names unless they are given.
+Columns are found by their usual names unless they are given. A target that no answer of the model can equal is refused
+with its line: its metric would say nothing of the model.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.ranking import NDCG, ndcg
-from hfx.exporter.tasks.task import Answer, Config, EncoderTask, Request, labels_of
-from hfx.rows import RowError, read_rows
+from hfx.exporter.tasks.task import Answer, Config, EncoderTask, Request
+from hfx.metadata import shown
+from hfx.python_backends.tasks.token_classification import IGNORED
+from hfx.rows import Row, RowError, read_rows
 
 MOST_ROWS = 100_000
 INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -32,6 +35,7 @@ TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", 
 RELEVANCE = "relevance"  # the column by which a file has texts ranked for queries
 PROMPTED: tuple[Request, Request] = ({names.PROMPT_NAME: "query"}, {names.PROMPT_NAME: "document"})
 TEXT_COLUMNS = ("target", "summary", "text_output", "output", "answer")
+MOST_SHOWN = 10  # labels in a message
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def read_data(
     `input_columns` are given in the order of the task's inputs (question, context) or of a pair's texts.
     """
     rows = _rows(path)
-    header = list(rows[0])
+    header = list(rows[0].cells)
     if (
         isinstance(task, EncoderTask)
         and task.pair_scores
@@ -81,61 +85,139 @@ def read_data(
     target = _column(path, header, (target_column,) if target_column else usual)
     columns = _input_columns(path, header, task, input_columns)
     requests: list[Request] = [
-        {tensor: _value(tensor, row[column]) for tensor, column in request.items()}
+        {tensor: _value(tensor, row.cells[column]) for tensor, column in request.items()}
         for row in rows
         for request in columns
     ]
-    targets = [row[target] for row in rows]
-    if task.task is names.Task.TEXT_CLASSIFICATION:
-        targets = [_label(text, labels_of(config)) for text in targets]
+    targets = [str(row.cells[target]) for row in rows]
+    if isinstance(task, EncoderTask):
+        targets = _targets(path, rows, target, task, config, requests)
     return LabelledData(tuple(requests), tuple(targets))
 
 
-def _ranked(
-    path: Path, task: EncoderTask | GenerationTask, rows: Sequence[dict[str, str]], given: Sequence[str]
-) -> LabelledData:
+def _ranked(path: Path, task: EncoderTask | GenerationTask, rows: Sequence[Row], given: Sequence[str]) -> LabelledData:
     """Texts and their relevances for queries; an embedder gets each with the prompt of its kind."""
-    header = list(rows[0])
+    header = list(rows[0].cells)
     if given and len(given) != 2:
         raise UsageError("Texts that are ranked have two input columns.", "Give those of the query and of the text.")
     query, text = (
         _column(path, header, (column,) if column else INPUT_COLUMNS[tensor])
         for tensor, column in zip((names.QUERY, names.TEXT_INPUT), given or (None, None), strict=True)
     )
-    targets = [_relevance(path, number, row[RELEVANCE]) for number, row in enumerate(rows, 1)]
+    for row in rows:
+        _check_number(path, row, RELEVANCE, least=0)
+    cells = [row.cells for row in rows]
+    targets = [str(row[RELEVANCE]) for row in cells]
     if not any(float(target) for target in targets):
         raise UsageError(f"No text in {path} is relevant.", "The column relevance needs numbers above 0.")
     numbers: dict[str, int] = {}
-    queries = tuple(numbers.setdefault(row[query], len(numbers)) for row in rows)
+    queries = tuple(numbers.setdefault(row[query], len(numbers)) for row in cells)
     if task.task is names.Task.TEXT_RANKING:
-        pairs: list[Request] = [{names.QUERY: row[query], names.TEXT_INPUT: row[text]} for row in rows]
+        pairs: list[Request] = [{names.QUERY: row[query], names.TEXT_INPUT: row[text]} for row in cells]
         return LabelledData(tuple(pairs), tuple(targets), queries)
     has_prompts = isinstance(task, EncoderTask) and names.PROMPT_NAME not in task.omitted
     prompts: tuple[Request, Request] = PROMPTED if has_prompts else ({}, {})
     requests = [
         {names.TEXT_INPUT: row[column], **prompt}
-        for row in rows
+        for row in cells
         for column, prompt in zip((query, text), prompts, strict=True)
     ]
     return LabelledData(tuple(requests), tuple(targets), queries)
 
 
-def _relevance(path: Path, row: int, cell: str) -> str:
+def _check_number(path: Path, row: Row, column: str, least: float = -math.inf) -> None:
+    cell = str(row.cells[column])
     try:
-        if 0 <= float(cell) < math.inf:
-            return cell
+        if math.isfinite(value := float(cell)) and value >= least:
+            return
     except ValueError:
         pass
-    raise UsageError(f"relevance in row {row} of {path} is {cell[:50]!r}.", "It should be a number from 0 on.")
+    kind = "a number from 0 on" if least == 0 else "a number"
+    raise RowError(path, f"{shown(cell)} is not {kind}.", f"Write {kind}, or give another column.", row.place, column)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    rows = [row.cells for row in itertools.islice(read_rows(path).rows, MOST_ROWS + 1)]
+# Targets of encoders
+
+
+def _targets(
+    path: Path, rows: Sequence[Row], column: str, task: EncoderTask, config: Config, requests: Sequence[Request]
+) -> list[str]:
+    """The targets of `rows` as the metric of `task` reads them. RowError for the first that no answer can equal."""
+    targets = [str(row.cells[column]) for row in rows]
+    if task.pair_scores is not None:
+        for row in rows:
+            _check_number(path, row, column)
+    elif task.task is names.Task.ZERO_SHOT_CLASSIFICATION:
+        for row, target, request in zip(rows, targets, requests, strict=True):
+            _check_labels(path, [row], column, [[target]], request[names.CANDIDATE_LABELS], "the row's candidates are")
+    elif task.task is names.Task.TOKEN_CLASSIFICATION:
+        entities = [_entities(path, row, column) for row in rows]
+        _check_labels(path, rows, column, entities, _kinds(_labels(task, config)))
+    elif task.task in (names.Task.TEXT_CLASSIFICATION, names.Task.TEXT_RANKING):
+        labels = _labels(task, config)
+        targets = [_label(target, labels) for target in targets]
+        _check_labels(path, rows, column, [[target] for target in targets], labels)
+    return targets
+
+
+def _labels(task: EncoderTask, config: Config) -> list[str]:
+    assert task.postprocess_settings is not None
+    return list(task.postprocess_settings(config)["labels"])
+
+
+def _kinds(labels: Sequence[str]) -> list[str]:
+    """What entities are called: the labels of tokens, and those without the prefixes of first and inner tokens."""
+    kinds = [label[2:] if label.startswith(("B-", "I-")) else label for label in labels]
+    return [kind for kind in dict.fromkeys([*kinds, *labels]) if kind != IGNORED]
+
+
+def _entities(path: Path, row: Row, column: str) -> list[str]:
+    """The labels of a row's entities."""
+    try:
+        listed = json.loads(row.cells[column])
+        for entity in listed:
+            if not all(type(entity[place]) is int for place in (names.START, names.END)):
+                raise TypeError
+        return [str(entity["entity"]) for entity in listed]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        reason = f"{shown(row.cells[column])} is not a JSON list of entities."
+        fix = 'Write the entities as [{"entity": "PER", "start": 0, "end": 4}], or [] where a text has none.'
+        raise RowError(path, reason, fix, row.place, column) from None
+
+
+def _check_labels(
+    path: Path,
+    rows: Sequence[Row],
+    column: str,
+    targets: Sequence[Sequence[str]],
+    known: Sequence[str],
+    answerer: str = "the model's are",
+) -> None:
+    """Raise RowError for the first row with a label that is not `known`; `targets` are the labels of each row."""
+    answered = frozenset(known)
+    for row, labels in zip(rows, targets, strict=True):
+        for foreign in (label for label in labels if label not in answered):
+            named = _listed(list(dict.fromkeys(itertools.chain(*targets))))
+            reason = f"no answer can be {shown(foreign)}: the file's labels are {named}; {answerer} {_listed(known)}."
+            fix = "Rename the file's labels to these, or leave such rows out."
+            raise RowError(path, reason, fix, row.place, column)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - MOST_SHOWN} more" if len(labels) > MOST_SHOWN else ""
+    return ", ".join(map(shown, labels[:MOST_SHOWN])) + more
+
+
+# Rows and columns
+
+
+def _rows(path: Path) -> list[Row]:
+    rows = list(itertools.islice(read_rows(path).rows, MOST_ROWS + 1))
     if len(rows) > MOST_ROWS:
         raise RowError(path, f"it has over {MOST_ROWS} rows.", "Take a sample of it.")
     if not rows:
         raise RowError(path, "it has no rows.", "It needs a header and at least one row.")
-    return [{name: _text(cell) for name, cell in row.items()} for row in rows]
+    return [row._replace(cells={name: _text(cell) for name, cell in row.cells.items()}) for row in rows]
 
 
 def _text(cell: object) -> str:

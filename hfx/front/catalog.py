@@ -70,9 +70,14 @@ class Catalog:
 
     async def only(self, *tasks: Task) -> ServedModel:
         """The model, where there is one alone (for one of `tasks`, if there are any). Raises RequestRefused."""
-        models = [model for model in await self.models() if not tasks or model.task in tasks]
-        if len(models) != 1:
-            names = ", ".join(model.name for model in models) or "none"
+        served = await self.models()
+        models = [model for model in served if not tasks or model.task in tasks]
+        if not models:
+            names = ", ".join(f"{model.name} ({model.task})" for model in served) or "none"
+            wanted = " or ".join(sorted(tasks))
+            raise RequestRefused(f"No {wanted} model is served.".replace("  ", " "), f"There are: {names}.")
+        if len(models) > 1:
+            names = ", ".join(model.name for model in models)
             raise RequestRefused(f"The request's path names no model; there are: {names}.", "Send it to /models/NAME.")
         return models[0]
 

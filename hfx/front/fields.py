@@ -9,9 +9,9 @@ from typing import Any
 from hfx.client.settings import GenerationSettings
 from hfx.errors import HfxError, UsageError
 from hfx.front.catalog import ServedModel
-from hfx.front.refusals import Refusal, refused, refused_setting
+from hfx.front.refusals import Refusal, json_type, refused, refused_setting
+from hfx.front.refusals import shown as shown
 from hfx.metadata import INT32_MAX, check_text
-from hfx.metadata import shown as shown
 from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
@@ -27,17 +27,21 @@ LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 
 def json_object(content: Any) -> dict[str, Any]:
     """`content` when it is a JSON object. Raises Refusal (400)."""
+    if content is None:
+        raise Refusal(400, "The body is empty or null. Send a JSON object.")
     if not isinstance(content, dict):
-        raise Refusal(400, f"The body is of type {type(content).__name__}. Send a JSON object.")
+        raise Refusal(400, f"The body is of type {json_type(content)}. Send a JSON object.")
     return content
 
 
 def text(value: Any, param: str) -> str:
     """`value` when it is a text. Raises Refusal (400)."""
+    if not isinstance(value, str):
+        raise Refusal(400, f"The {param} is of type {json_type(value)}. Send a string.", param=param)
     try:
         return check_text(value, param)
     except UsageError as error:
-        raise Refusal(400, f"{error.message} {error.fix}", param=param) from None
+        raise Refusal(400, f"{error.message} Send Unicode text.", param=param) from None
 
 
 def texts(value: Any, param: str) -> list[str]:

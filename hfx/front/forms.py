@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfx.front.refusals import Refusal, dumped
+from hfx.front.refusals import Refusal, dumped, shown
 from hfx.front.schemas import OBJECT, TEXT, Schema, array, body, either
-from hfx.metadata import shown
 
 ANY_OBJECT = {"type": "object"}  # what OpenAI calls JSON mode
 

@@ -7,6 +7,7 @@ import hmac
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +134,10 @@ def _read(path: str) -> str:
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         fix = f"Give a text file that this program's user ({os.getuid()}) can read."
-        raise UsageError(f"The file of API keys can't be read: {error}.", fix) from None
+        if isinstance(error, FileNotFoundError):
+            fix = f'Correct the path, or make the file: echo "web:$(openssl rand -hex 24)" > {shlex.quote(path)}'
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"The file of API keys {path} can't be read: {reason}.", fix) from None
 
 
 def _parsed(line: str, where: str) -> tuple[str, str, Rates]:

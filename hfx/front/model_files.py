@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from hfx.front.catalog import ServedModel
 from hfx.front.guard import Disconnected
-from hfx.front.refusals import Refusal
-from hfx.metadata import shown
+from hfx.front.refusals import Refusal, shown
 from hfx.names import (
     COMPILED_TOKENIZER,
     GENERATION_TASKS,

@@ -20,8 +20,10 @@ from hfx.errors import (
     ServerUnreachable,
     UsageError,
 )
+from hfx.metadata import short
+from hfx.metadata import shown as shown_in
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
-from hfx.python_backends.errors import REASONS, InvalidRequest, split_prefixes
+from hfx.python_backends.errors import REASONS, InvalidRequest, JsonRepr, split_prefixes
 from hfx.python_backends.tasks import TASKS
 
 Header = tuple[bytes, bytes]
@@ -39,6 +41,8 @@ STATUSES: tuple[tuple[type[HfxError], int], ...] = (
     (ServerUnreachable, 503),
 )
 AGAIN = (429, 503)
+JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_JSON_FORM = short(JsonRepr())
 FIELD = re.compile(r"(\w+) is ")
 OF_TASKS = {name for task in TASKS.values() for name in (*task.needed, *task.options)}
 NAMES = frozenset(OF_TASKS | SETTINGS.keys() | ALIASES.keys())
@@ -60,6 +64,16 @@ class Refusal(Exception):
         self.headers = headers
         self.param = param[:PARAM_LENGTH]
         self.reason = reason
+
+
+def shown(value: object) -> str:
+    """`value` of a JSON body in at most 60 characters, in JSON's words."""
+    return shown_in(value, _JSON_FORM)
+
+
+def json_type(value: object) -> str:
+    """What JSON calls the type of `value`."""
+    return JSON_TYPES.get(type(value), "null")
 
 
 def error_object(refusal: Refusal) -> tuple[int, object]:

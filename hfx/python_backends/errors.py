@@ -12,7 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-_SHORT = reprlib.Repr()
+
+class JsonRepr(reprlib.Repr):
+    """Values of requests in bounded length, with JSON's words for what Python calls True, False and None."""
+
+    def repr_bool(self, value: bool, level: int) -> str:  # noqa: D102
+        return "true" if value else "false"
+
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: D102, N802
+        return "null"
+
+
+_SHORT = JsonRepr()
 _SHORT.maxother = 160
 
 

@@ -137,7 +137,7 @@ class DockerServer(Server):
             raise ServerError(f"There is no image {self.image}.", f"{how}:\n{line}")
 
     def _launch(self, command: Sequence[str], progress: Callable[[str], None]) -> None:
-        log = ServerLog(self.log)
+        log = ServerLog(self.log, len(select_models(self.repository, self.models)))
         running = self._process = process.spawn(command, self.log, os.environ, Path.cwd())
 
         def has_ended() -> bool:

@@ -56,10 +56,11 @@ POLL_SECONDS = 0.03
 
 
 class ServerLog:
-    """The log of a server, read as it grows from now on."""
+    """The log of a server with so many `models`, members included (0: not known), read as it grows from now on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, models: int = 0) -> None:
         self.path = path
+        self.models = models
         self.offset = path.stat().st_size if path.exists() else 0  # a restart appends
         self.text = ""
         self.said = 0
@@ -76,16 +77,13 @@ class ServerLog:
         self.offset += len(complete)
         self.text += complete.decode(errors="replace")
 
-    def progress(self) -> str:
-        """`loaded NAME (N)`, N models so far, when that changed since the last call, else an empty string.
-
-        How many there will be is not known: an ensemble is loaded after its members.
-        """
-        loaded = LOADED.findall(self.text)
-        if len(loaded) == self.said:
-            return ""
+    def progress(self) -> list[str]:
+        """`loaded NAME (3 of 8)` for each model that was loaded since the last call."""
+        loaded = list(dict.fromkeys(LOADED.findall(self.text)))
+        total = max(self.models, len(loaded))
+        lines = [f"loaded {name} ({count} of {total})" for count, name in enumerate(loaded, 1)][self.said :]
         self.said = len(loaded)
-        return f"loaded {loaded[-1]} ({len(loaded)})"
+        return lines
 
     def failures(self) -> dict[str, str]:
         """The models that did not load, each with its first reason, in the order in which they failed."""
@@ -164,7 +162,7 @@ def wait_until_ready(
     while True:
         failed = has_failed()
         log.read()
-        if line := log.progress():
+        for line in log.progress():
             progress(line)
         if failed or log.has_given_up():
             return False

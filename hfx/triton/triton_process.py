@@ -273,7 +273,8 @@ class TritonProcess(Server):
             "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS),
             "ORT_DISABLE_TELEMETRY": "1",  # of the runtime in encoders of one hop
         }
-        folder, inherited, log = self.folder / "cwd", [self._workspace.lock], ServerLog(self.log)
+        folder, inherited = self.folder / "cwd", [self._workspace.lock]
+        log = ServerLog(self.log, len(self._served().folders()))
         running = process.spawn(self._command(), self.log, environment, folder, inherit=inherited, keep_modes=True)
         try:
             is_serving = self._wait(running, log, progress)

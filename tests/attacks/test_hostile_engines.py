@@ -89,8 +89,8 @@ def test_a_model_of_another_size_than_engine_json_says_is_refused(copy: Copy, fi
     [
         ("tensorrt", "runtime is 'tensorrt'"),
         ("native", "runtime is 'native'"),  # without its library
-        (None, "runtime is None"),
-        (DROPPED, "runtime is None"),
+        (None, "runtime is null"),
+        (DROPPED, "runtime is null"),
         (["openvino"], "runtime is ['openvino']"),
     ],
 )

@@ -119,7 +119,7 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"operators": DROPPED}, "runtime is 'native'"),
     ({"operators": []}, "operators is []"),
     ({"operators": LIBRARY}, f"operators is '{LIBRARY}'"),
-    ({"operators": {}}, "operators.file is None"),
+    ({"operators": {}}, "operators.file is null"),
 ]
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"file": f"../toy/{LIBRARY}"}, "operators.file is '../toy/"),
@@ -128,13 +128,13 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"file": ""}, "operators.file is ''"),
     ({"file": "a\0b"}, "operators.file"),
     ({"file": ["a"]}, "operators.file is ['a']"),
-    ({"file": DROPPED}, "operators.file is None"),
+    ({"file": DROPPED}, "operators.file is null"),
     ({"file": "gone.so"}, "gone.so is missing (operators.file of engine.json)"),
     ({"sha256": 5}, "operators.sha256 is 5"),
     ({"sha256": ""}, "operators.sha256 is ''"),
-    ({"sha256": None}, "operators.sha256 is None"),
+    ({"sha256": None}, "operators.sha256 is null"),
     ({"sha256": ["a"]}, "operators.sha256 is ['a']"),
-    ({"sha256": DROPPED}, "operators.sha256 is None"),
+    ({"sha256": DROPPED}, "operators.sha256 is null"),
 ]
 
 

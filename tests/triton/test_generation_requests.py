@@ -157,7 +157,7 @@ def test_a_request_without_text_is_refused(model: str, writing_server: EmbeddedS
 
 @pytest.mark.parametrize("door", ["HTTP infer", "gRPC infer", "/generate"])
 def test_a_plain_call_that_asks_for_pieces_is_refused(door: str, writing_server: EmbeddedServer) -> None:
-    with pytest.raises(AskFailed, match=r"stream is True.*NAME_stream gives pieces"):
+    with pytest.raises(AskFailed, match=r"stream is true.*NAME_stream gives pieces"):
         DOORS[door](writing_server, Ask(RECITAL, "a", {"max_tokens": 9, "stream": True}))
 
 

@@ -51,7 +51,7 @@ def test_devices_from_options_to_the_result_file(
     assert (result.kind, result.base) == ("compare", "cpu")
     assert [run.subject.device for run in result.runs] == ["cpu"] * 4
     assert all(run.goodput == 1.0 and run.cost and run.cost.price_per_hour == 0.36 for run in result.runs)
-    assert all(run.server and run.server.cores is not None for run in result.runs)
+    assert all(run.server and run.server.memory for run in result.runs)
     assert "break even" not in result.details, "there is no number for what was not run"
 
 

@@ -120,6 +120,27 @@ def test_the_time_of_an_encoder_is_divided_by_the_statistics_of_triton(tab: chro
     assert names[:4] == ["queue", "tokenize", "net", "answer"]
 
 
+def test_each_part_of_the_time_has_a_colour_of_its_own(tab: chromium.Page) -> None:
+    choose(tab, "sentiment-fp32")
+    run(tab)
+    colours = "[...document.querySelectorAll('#time .swatch')].map(part => getComputedStyle(part).backgroundColor)"
+    shown = tab.wait_for(f"{colours}.length && {colours}")
+    assert len(set(shown)) == len(shown) and "rgba(0, 0, 0, 0)" not in shown
+
+
+def test_a_model_of_two_precisions_keeps_its_name_in_one_line(tab: chromium.Page) -> None:
+    tab.resize(1400)
+    link = "document.querySelector('#models a[href$=sentiment-fp32]')"
+    height = tab.value(f"{link}.firstChild.getBoundingClientRect().height")
+    tab.value(f"{link}.lastChild.textContent = 'fp32 CPU, fp16 GPU'")
+    assert tab.value(f"{link}.firstChild.getBoundingClientRect().height") == height < 30
+    assert tab.value(f"{link}.scrollWidth <= {link}.clientWidth")
+    long = "a" * 128
+    tab.value(f"{link}.firstChild.textContent = {long!r}")
+    assert tab.value(f"{link}.scrollWidth <= {link}.clientWidth")
+    tab.value(f"({link}.firstChild.textContent = 'sentiment-fp32', {link}.lastChild.textContent = 'fp32')")
+
+
 def test_marks_stand_at_the_characters_of_the_entities_and_markup_stays_text(tab: chromium.Page, grpc: Client) -> None:
     choose(tab, "entities-fp32")
     fill(tab, "inputs", HOSTILE)

@@ -82,6 +82,8 @@ def command(
       hfx deploy check http://127.0.0.1:8000 sentiment --through huggingface
     """
     report = reporter(context)
+    if not target.strip():
+        raise UsageError("The folder or server has no name.", "Give a folder of `hfx deploy`, or a server's address.")
     if ADDRESS.fullmatch(target) and not Path(target).is_dir():
         _check_server(report, target, names or [], server)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from typer import Option
 
 from hfx.errors import UsageError
-from hfx.names import TARGETS, Task
+from hfx.names import LONG, TARGETS, Task
 
 if TYPE_CHECKING:
     from hfx.client import ModelMetadata
@@ -105,7 +105,8 @@ class DataOptions:
         str | None,
         Option(
             metavar="LENGTHS",
-            help=f"Made-up texts of so many words: fixed:16, uniform:4-40, lognormal:32,0.8; default {DEFAULT_WORDS}.",
+            help="Made-up texts of so many words: fixed:16, uniform:4-40, lognormal:32,0.8; "
+            f"default {DEFAULT_WORDS}, or less where a generator takes less.",
         ),
     ] = None
     set: Annotated[
@@ -188,6 +189,8 @@ def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
     if options.column:
         raise UsageError("--column is about --data.", "Add --data FILE, or leave --column out.")
     needed = tuple(name for name in text_tensors(inputs) if name not in settings)
+    if options.words is None and LONG in inputs:  # lengths that the user did not choose must not be refused
+        settings.setdefault(LONG, "truncate")
     lengths = parse_lengths(options.words or DEFAULT_WORDS)
     opening = f"{TASKS[Task.FILL_MASK].probe} " if TARGETS in inputs else ""
     return synthetic(DEFAULT_COUNT, lengths, options.seed, settings, needed, opening)

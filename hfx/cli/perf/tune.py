@@ -131,7 +131,8 @@ def _verdict(name: str, findings: Findings, apply: bool) -> list[str]:
     """What came out, and what to do with it."""
     from hfx.perf.tuning.space import words
 
-    lines = [f"Best: {findings.best.label}, {words(findings.best.settings)}."] if findings.best else []
+    count, top = len(findings.trials), findings.best
+    lines = [f"Top of {count} trials: {top.label}, {words(top.settings)}."] if top and count > 1 else []
     lines += [findings.verdict] if findings.verdict else []
     if findings.applied:
         instead = "" if findings.applied == name else f", and ask it instead of {name}"

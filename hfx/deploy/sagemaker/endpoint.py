@@ -123,7 +123,11 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
     """
     refuse_conflicts(_given(deployment, settings))
     if not ROLE_PATTERN.fullmatch(settings.role):
-        raise UsageError(f"{settings.role!r} is no role.", "Give --role arn:aws:iam::ACCOUNT:role/NAME.")
+        reason = f"{settings.role!r} is no role" if settings.role else "--role is missing"
+        raise UsageError(
+            f"{reason}: SageMaker reads the archive and runs the endpoint by one.",
+            "Give --role arn:aws:iam::ACCOUNT:role/NAME.",
+        )
     if not image and not settings.region:
         raise UsageError("The region is not known.", "Give --region, or --image with the URI of an image in ECR.")
     image = image or aws.image_of(settings.region, deployment.release.tag)

@@ -213,7 +213,10 @@ def _operators() -> SimpleNamespace:
 
         @staticmethod
         def symbolic(graph: Any, weights: Any, hidden: Any) -> Any:
-            return graph.op(f"{DOMAIN}::TokenSum", weights, hidden)
+            result = graph.op(f"{DOMAIN}::TokenSum", weights, hidden)
+            batch, _, width = hidden.type().varyingSizes()
+            result.setType(hidden.type().with_sizes([batch, width]))  # else torch warns that it does not know it
+            return result
 
     class UnitNorm(torch.autograd.Function):
         @staticmethod
@@ -222,7 +225,9 @@ def _operators() -> SimpleNamespace:
 
         @staticmethod
         def symbolic(graph: Any, x: Any) -> Any:
-            return graph.op(f"{DOMAIN}::UnitNorm", x, epsilon_f=NORM_FLOOR)
+            result = graph.op(f"{DOMAIN}::UnitNorm", x, epsilon_f=NORM_FLOOR)
+            result.setType(x.type())
+            return result
 
     return SimpleNamespace(token_sum=TokenSum.apply, unit_norm=UnitNorm.apply)
 

@@ -20,7 +20,7 @@ from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import make_pooler
 from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
-from hfx.exporter.labelled_data import read_data
+from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import Precision
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
@@ -43,6 +43,7 @@ class EncoderArtefacts(Artefacts):
 
     model: Any = None  # load
     pooler: Any = None  # load
+    labelled: dict[str, LabelledData] = field(default_factory=dict)  # load
     compiled: Compiled = field(default_factory=Compiled)  # compile_tokenizer
     graph: onnx.ModelProto | None = None  # build
     inputs: tuple[str, ...] = ()  # build
@@ -56,8 +57,9 @@ class EncoderArtefacts(Artefacts):
 
 
 def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The checkpoint's model and tokenizer in memory, checked."""
+    """The user's data, and the checkpoint's model and tokenizer in memory, checked."""
     task = plan.task
+    labelled = {path.name: read_data(path, task, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = load_tokenizer(plan.checkpoint)
     if task.by_library:
         put_into_lower_case(tokenizer, plan.checkpoint.folder)
@@ -71,7 +73,7 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
         pooler = make_pooler(plan.pooling, plan.checkpoint, answers)
         model = model if answers is None else model.base_model
     choices = {**artefacts.choices, **({"pooling": plan.pooling.names} if plan.pooling else {})}
-    return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, choices=choices)
+    return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, labelled=labelled, choices=choices)
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -224,8 +226,7 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The task's metric on the user's data, torch against every file."""
     results: dict[str, Any] = {}
-    for path in plan.verify_data:
-        data = read_data(path, plan.task, plan.checkpoint.config)
+    for file, data in artefacts.labelled.items():
         _, reference = _reference(plan, artefacts, data.requests)
         expected, metric = data.measured(plan.task, reference.answers), data.metric(plan.task)
         figures: dict[str, Any] = {"metric": metric, "rows": len(data.targets), "torch": expected}
@@ -234,8 +235,8 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
             outputs = model.run(reference.encoded)
             answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
             figures[device] = data.measured(plan.task, answers)
-            check_drop(plan, metric, path.name, device, expected, figures[device])
-        results[path.name] = figures
+            check_drop(plan, metric, file, device, expected, figures[device])
+        results[file] = figures
     return replace(artefacts, parity={**artefacts.parity, "data": results} if results else artefacts.parity)
 
 

@@ -7,7 +7,7 @@ engine is open in others: what a step needs of memory is gone when the next begi
 from __future__ import annotations
 
 import resource
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from hfx.exporter.generation.reference import (
     texts_of,
 )
 from hfx.exporter.generation.torch_generator import TorchGenerator
-from hfx.exporter.labelled_data import read_data
+from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.model_files import copy_files
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
@@ -52,6 +52,7 @@ LANGUAGES_TEXT = "A text."  # its special tokens are what is compared
 class GeneratorArtefacts(Artefacts):
     """What the steps have made; a field is set by the step that its comment names."""
 
+    labelled: dict[str, LabelledData] = field(default_factory=dict)  # read_tokenizer
     version: Path = Path()  # write_engines: NAME_stream/1
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
@@ -63,8 +64,9 @@ class GeneratorArtefacts(Artefacts):
 
 
 def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The checkpoint's tokenizer in memory, checked."""
-    return replace(artefacts, tokenizer=load_tokenizer(plan.checkpoint))
+    """The user's data and the checkpoint's tokenizer in memory, checked."""
+    labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
+    return replace(artefacts, tokenizer=load_tokenizer(plan.checkpoint), labelled=labelled)
 
 
 def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
@@ -100,7 +102,7 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     generator = TorchGenerator.open(plan, tokenizer)
     work = make_work(plan, version, effort_for(generator.parameters))
     reader = Reader(tokenizer, plan.settings.prefix, plan.max_source or plan.max_length - work.greedy.max_tokens)
-    labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
+    labelled = artefacts.labelled
     require_embeddings(plan.checkpoint, tokenizer, texts_of(labelled))
     prompts = choose_prompts(reader, texts_of(labelled), texts, work.effort)
     if not prompts:

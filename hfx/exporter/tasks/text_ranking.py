@@ -46,7 +46,7 @@ def scoring(task: EncoderTask, labels: Sequence[str]) -> EncoderTask:
 
     def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
         best = [int(np.argmax(answer[names.SCORE])) for answer in answers]
-        same = [target in (labels[index], str(index)) for index, target in zip(best, targets, strict=True)]
+        same = [target == labels[index] for index, target in zip(best, targets, strict=True)]
         return sum(same) / len(targets)
 
     outputs = (TensorSpec(names.SCORE, "TYPE_FP32", (len(labels),)),)

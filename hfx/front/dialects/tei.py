@@ -291,10 +291,9 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
 async def _pooled_model(request: DialectRequest, pooling: str) -> ServedModel:
     """The model of the path, or the only one, whose vectors are of this `pooling`. Raises Refusal for another."""
     catalog = request.inference.catalog
-    if request.model:
+    models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
+    if request.model or not models:
         models = [await _model(request, Task.FEATURE_EXTRACTION)]
-    else:
-        models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
     found = [model for model in models if _pooling(request, model).startswith(pooling)]
     if len(found) != 1:
         names = ", ".join(model.name for model in found or models) or "none"

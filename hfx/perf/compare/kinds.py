@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfx.client import ModelMetadata
 from hfx.client.address import parse_address
-from hfx.errors import HfxError, UsageError
+from hfx.errors import HfxError, ModelMissing, UsageError
 from hfx.local.models import published_metadata
 from hfx.manifest import Manifest
 from hfx.names import TOKENIZE_SUFFIX
@@ -150,9 +150,12 @@ def precision_candidates(
 ) -> list[Candidate]:
     """A candidate for each of `precisions`: the model as it is published where that is its precision, else an export.
 
-    Raises ModelMissing, and SourceError and UsageError where the checkpoint of an export can't be had.
+    Raises ModelMissing, UsageError for what is neither a precision nor a published model, and SourceError and
+    UsageError where the checkpoint of an export can't be had.
     """
     manifest = model(spec.repository, spec.name)
+    for each in precisions:
+        _check_precision(spec, each)
     exported = [each for each in precisions if each in PRECISIONS and each != precision_on(manifest, spec.device)]
     checkpoint = _checkpoint(manifest, spec.checkpoint) if exported else None
     candidates, runtimes = [], dict[str, str]()
@@ -172,6 +175,18 @@ def precision_candidates(
     if len(set(runtimes.values())) > 1:
         notes.append("The runtimes differ: " + ", ".join(f"{each} on {name}" for each, name in runtimes.items()) + ".")
     return candidates
+
+
+def _check_precision(spec: CompareSpec, precision: str) -> None:
+    try:
+        if precision not in PRECISIONS:
+            model(spec.repository, precision)
+    except ModelMissing as error:
+        known = ", ".join(PRECISIONS)
+        message = (
+            f"--precisions names {precision!r}, which is no precision ({known}) and no model in {spec.repository}."
+        )
+        raise UsageError(message, error.fix) from None
 
 
 def _checkpoint(manifest: Manifest, given: str) -> Checkpoint:

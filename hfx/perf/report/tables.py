@@ -199,7 +199,8 @@ def base_of(group: Group, found: Sequence[Group], base: str) -> Group | None:
 def ratio_of(group: Group, found: Sequence[Group], base: str, figure: Figure) -> Spread | None:
     """`figure` over the base's, round by round; None for the base itself and where there is none."""
     partner = base_of(group, found, base)
-    return None if partner is None or partner is group else ratios(group, partner, figure.of)
+    is_own = partner is None or (partner.subject, partner.load) == (group.subject, group.load)
+    return None if partner is None or is_own else ratios(group, partner, figure.of)
 
 
 # Cells
@@ -317,7 +318,7 @@ class Trial:
     """The runs of some `settings`, their throughput (`rate`) and `p99` in milliseconds.
 
     `verdict` is "before" (the published settings), "chosen", "stopped early", "misses" (too few requests were answered
-    as promised), "best" (`best`: on the Pareto front) or "beaten".
+    as promised), "unbeaten" (`best`: on the Pareto front) or "beaten".
     """
 
     label: str
@@ -335,11 +336,14 @@ def trial_figures(result: Result) -> tuple[Figure, Figure]:
 
 
 def proof(result: Result) -> Result:
-    """A tuning's final rounds alone, the published settings against the best ones; other results as they are."""
+    """A tuning's final rounds alone, of the published settings and the chosen ones; other results as they are.
+
+    They have no base: the verdict says the ratio that was proven, and others beside it would contradict it.
+    """
     if result.kind != "tune":
         return result
     final = (run for run in result.runs if run.load.case == FINAL)
-    return replace(result, runs=tuple(replace(run, load=replace(run.load, case="")) for run in final))
+    return replace(result, base="", runs=tuple(replace(run, load=replace(run.load, case="")) for run in final))
 
 
 def trials(result: Result) -> list[Trial]:
@@ -358,7 +362,7 @@ def trials(result: Result) -> list[Trial]:
     found = []
     for group, point, fault in measured:
         label, best = group.subject.label, not fault and not beaten(point, full)
-        verdict = names.get(label) or fault or ("best" if best else "beaten")
+        verdict = names.get(label) or fault or ("unbeaten" if best else "beaten")
         found.append(Trial(label, words(group.subject.settings), group, *point, best, verdict))
     return found
 

@@ -76,6 +76,7 @@ def _has_metrics(url: str) -> bool:
 
 PROCESS_SECONDS = 0.25
 GPU_SECONDS = 1.0
+LEAST_TAKEN = 0.05  # processor seconds that can be told from none: Linux counts them in hundredths
 Seen = TypeVar("Seen")
 
 
@@ -215,13 +216,13 @@ def usage(pid: int) -> Usage | None:
 
 
 def busy_cores(looks: Sequence[Usage]) -> float | None:
-    """Processor seconds a second from the first look to the last; None of fewer than two."""
+    """Processor seconds a second from the first look to the last; None of fewer than two, or of too little to count."""
     if not looks or looks[0].at == looks[-1].at:
         return None
     first = looks[0].seconds
     last = {pid: seconds for look in looks for pid, seconds in look.seconds.items()}  # what has ended keeps its own
     taken = sum(seconds - first.get(pid, 0.0) for pid, seconds in last.items())
-    return taken / (looks[-1].at - looks[0].at)
+    return taken / (looks[-1].at - looks[0].at) if taken >= LEAST_TAKEN else None
 
 
 @contextmanager

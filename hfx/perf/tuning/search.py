@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -151,29 +152,51 @@ MIN_ROUNDS, ROUNDS = 3, 5
 
 @dataclass(frozen=True)
 class Proof:
-    """All runs, the gain round by round (1.1: 10 % more), and by how much a candidate differs between rounds."""
+    """All runs, the gain round by round (1.1: 10 % more), and by how much a candidate differs between rounds.
+
+    The gain is of one load, which the new settings hold best. `kept` says whether they keep the SLO there, `missed`
+    whether the published ones don't, `better` whether they do more than those do under their own best load. `measure`
+    says what the gain is of, and under which load.
+    """
 
     runs: tuple[Run, ...]
     gain: Spread | None
     noise: float
     kept: bool
+    missed: bool
+    better: bool
+    measure: str
     notes: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
         """Better in every round, by more than the noise, and within the SLO."""
-        return self.kept and self.gain is not None and self.gain.least > 1 and self.gain.median > 1 + self.noise
+        is_more = self.gain is not None and self.gain.least > 1 and self.gain.median > 1 + self.noise
+        return self.kept and self.better and is_more
 
     @property
     def verdict(self) -> str:
         """The same in a sentence."""
+        stay = "Not proven, the published settings stay"
         if self.gain is None:
-            return "Not proven, the published settings stay: the gain was not measured. " + "; ".join(self.notes)
-        figures = f"x{self.gain.median:.3f} ({self.gain.least:.3f} to {self.gain.most:.3f}, {self.gain.rounds} rounds)"
+            return f"{stay}: the gain was not measured. " + "; ".join(self.notes)
         if not self.kept:
-            return f"Not proven, the published settings stay: the new ones missed the SLO ({figures})."
-        proven = "Proven" if self.proven else "Not proven, the published settings stay"
-        return f"{proven}: {figures}; from round to round a candidate differs by {100 * self.noise:.1f} %."
+            return f"{stay}: the new ones miss the SLO in most rounds."
+        if not self.better:
+            return f"{stay}: under another load they do more."
+        proven = "Proven" if self.proven else stay
+        if self.missed:
+            return f"{proven}: the new ones keep the SLO, which the published ones miss."
+        figures = f"{self.gain.median:.3g}× ({self.gain.least:.3g} to {self.gain.most:.3g}, {self.gain.rounds} rounds)"
+        noise = f"from round to round a candidate differs by {100 * self.noise:.1f} %"
+        return f"{proven}: {figures} {self.measure}; {noise}."
+
+
+def _measure(run: Run) -> str:
+    load = replace(run.load, case="").label
+    if run.load.kind == "open":
+        return f"as fast (p99) at {load}"
+    return f"the {'tokens' if run.tokens_per_second else 'requests'}/s with {load}"
 
 
 def prove(
@@ -197,19 +220,37 @@ def prove(
     return judge([replace(run, round=run.round + 1) for run in runs], candidates[1].label, notes)
 
 
-def judge(runs: Sequence[Run], best: str, notes: Sequence[str] = ()) -> Proof:
-    """What runs of the published settings and of those labelled `best` prove."""
-    old, new = _rounds(runs, PUBLISHED), _rounds(runs, best)
-    gains = [new[number].figure / old[number].figure for number in old if number in new and old[number].figure]
-    steps = [
+def judge(runs: Sequence[Run], label: str, notes: Sequence[str] = ()) -> Proof:
+    """What runs of the published settings and of those with this `label` prove."""
+    loads = Counter(each.run.load.label for each in _rounds(runs, label).values())
+    load = loads.most_common(1)[0][0] if loads else ""
+    same = [run for run in runs if run.load.label == load]
+    old, new = _rounds(same, PUBLISHED), _rounds(same, label)
+    noise = [
         abs(after.figure / before.figure - 1)
         for candidate in (old, new)
         for before, after in pairwise(candidate.values())
         if before.figure
     ]
-    kept = sum(each.kept for each in new.values()) * 2 > len(new)
-    noise = statistics.median(steps) if steps else 0.0
-    return Proof(tuple(runs), spread(gains) if len(gains) >= MIN_ROUNDS else None, noise, kept, tuple(notes))
+    gains = _gains(old, new)
+    return Proof(
+        tuple(runs),
+        spread(gains) if len(gains) >= MIN_ROUNDS else None,
+        statistics.median(noise) if noise else 0.0,
+        kept=_is_kept(new),
+        missed=not _is_kept(old),
+        better=all(gain > 1 for gain in _gains(_rounds(runs, PUBLISHED), _rounds(runs, label))),
+        measure=_measure(same[-1]) if same else "",
+        notes=tuple(notes),
+    )
+
+
+def _gains(old: Mapping[int, Score], new: Mapping[int, Score]) -> list[float]:
+    return [new[number].figure / old[number].figure for number in old if number in new and old[number].figure]
+
+
+def _is_kept(rounds: Mapping[int, Score]) -> bool:
+    return sum(each.kept for each in rounds.values()) * 2 > len(rounds)
 
 
 def _rounds(runs: Sequence[Run], label: str) -> dict[int, Score]:

@@ -251,7 +251,7 @@ def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget, 
     """The best trial, its proof, and what follows from it."""
     old, findings.best = findings.trials[0], best(findings.trials)
     if findings.best == old:
-        findings.verdict = "No settings were better than those that are published: they stay."
+        findings.verdict = f"No settings of {len(findings.trials)} trials did more than the published ones, which stay."
         return
     copies.session.say(f"Proof: {findings.best.label} against what is published, {spec.rounds} rounds")
     pair = (old, findings.best)

@@ -26,8 +26,8 @@ KEPT = 64  # compiled grammars, and refusals, of a model
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
-# Between the parts of JSON at most so much, as small models else write nothing but spaces.
-SPACES = r"[\x20\x0A\x0D\x09]{1,20}"
+# Between the parts of JSON at most one space, as json.dumps writes it: small models else write nothing but line ends.
+SPACE = r"\x20"
 # Any token may come whose bytes may come: llguidance would else force those of the tokenizer where bytes are certain.
 HEAD = '%llguidance {"no_forcing": true}'
 LONGEST_REASON = 300  # characters
@@ -228,7 +228,7 @@ def _schema(name: str, text: str) -> Any:
         schema = {}
     if not isinstance(schema, dict):
         raise InvalidRequest(name, text, "a JSON schema that is an object, or true")
-    return {**schema, OPTIONS: {"whitespace_pattern": SPACES}}
+    return {**schema, OPTIONS: {"whitespace_pattern": SPACE}}
 
 
 def _refuse_unenforced(name: str, text: str, part: Any) -> None:

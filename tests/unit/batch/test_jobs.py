@@ -146,6 +146,7 @@ def test_error_rows_above_the_threshold_end_the_run(batch: CommandLine, classifi
     words = batch.new(CLASSIFIER, tmp_path / "job", source, *SMALL, "--max-concurrency", "2")
     code, text = batch(*words, "--error-threshold", "1")
     assert code == 6 and "2 of 16 rows are errors, and --error-threshold allows 1" in text
+    assert f"`hfx batch resume {tmp_path / 'job'} --error-threshold N`" in text
     done = len([*tmp_path.glob("job/parts/0*")])
     assert done >= 3
     assert batch.value("show", tmp_path / "job")["state"] == "Failed"

@@ -44,3 +44,26 @@ def test_a_model_is_replaced_by_the_same_export(
     config.write_text(text.replace("hfx export", "hfx perf compare"))
     assert main(["export", "other/tiny", "--again", "m"]) == 2
     assert "not made by `hfx export MODEL`" in capsys.readouterr().err
+
+
+def test_another_checkpoint_of_the_same_folder_name_does_not_replace_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert())
+    options = ["--device", "cpu", "--cpu-runtime", "onnxruntime", "--max-batch-size", "4", "--max-length", "16"]
+    words = ["export", "tiny", "--name", "m", *options]
+    monkeypatch.setattr("sys.argv", ["hfx", *words])
+    assert main(words) == 0
+    published = (tmp_path / "model_repository/m/hfx.json").read_bytes()
+    first = json.loads(published)["source"]["sha256"]
+    tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert(seed=1))
+    tiny_checkpoints.save(tmp_path / "other/tiny", tiny_checkpoints.bert(seed=1))
+    capsys.readouterr()
+    for again in (["export", "--again", "m"], ["export", "other/tiny", "--again", "m"]):
+        assert main(again) == 2
+        printed = capsys.readouterr().err
+        assert first[:12] in printed and "not the one that m was made of" in printed and "--force" in printed
+        assert (tmp_path / "model_repository/m/hfx.json").read_bytes() == published
+    assert main([*words, "--force"]) == 0
+    assert json.loads((tmp_path / "model_repository/m/hfx.json").read_text())["source"]["sha256"] != first

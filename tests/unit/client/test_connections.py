@@ -20,6 +20,7 @@ import grpc
 import pytest
 
 from hfx import errors
+from hfx.cli.connection import TOKEN_VARIABLE
 from hfx.client import AsyncClient, Client, RetryPolicy, Tls
 from tests.rigs.client_servers import Script, asked, grpc_server, http_server
 
@@ -84,6 +85,12 @@ def test_a_failure_is_of_its_kind(order: str, kind: type[errors.ServerError], cl
     assert type(caught.value) is kind
     assert caught.value.status and "[hfx:" not in caught.value.message
     assert caught.value.fix or kind is errors.RequestRefused
+
+
+def test_a_refused_key_is_asked_for_in_a_shell_s_words_and_in_python_s(client: Client) -> None:
+    with pytest.raises(errors.RequestRefused) as caught:
+        client.generate("writer", "fail UNAUTHENTICATED who are you")
+    assert all(word in caught.value.fix for word in ("--token-file", TOKEN_VARIABLE, "Client(..., token=...)"))
 
 
 def test_the_timeout_is_the_callers_and_told_to_the_server(client: Client, script: Script) -> None:

@@ -76,6 +76,9 @@ def test_what_is_no_folder_of_hfx_deploy_and_options_of_servers_are_refused(
 ) -> None:
     code, _, err = check(capsys, written / "models")
     assert code == 2 and RECORD_FILE in err
+    code, _, err = check(capsys, written / "none")
+    assert code == 2 and f"There is no folder {written / 'none'}." in err
+    assert main(["deploy", "check", ""]) == 2 and "has no name" in capsys.readouterr().err
     code, _, err = check(capsys, written, "--wait", "1")
     assert code == 2 and "--wait" in err
     code, _, err = check(capsys, written, "m")

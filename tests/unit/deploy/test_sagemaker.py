@@ -145,6 +145,7 @@ def test_options_that_exclude_each_other_are_refused_with_the_source(conflict: A
 @pytest.mark.parametrize(
     ("values", "image", "reason"),
     [
+        ({"role": ""}, "", "--role is missing"),
         ({"role": "hfx"}, "", "no role"),
         ({"role": "arn:aws:iam::123456789012:role/a b"}, "", "no role"),
         ({"region": ""}, "", "region is not known"),

@@ -88,3 +88,8 @@ def test_a_sum_of_the_mask_alone_stays_as_it_is(factor: str) -> None:
     before = model.SerializeToString()
     sum_by_operators(model, "mask")
     assert model.SerializeToString() == before
+
+
+def test_torch_warns_of_nothing_while_it_traces(capfd: pytest.CaptureFixture[str]) -> None:
+    graph(Pooling(("mean",), NORMALIZE))
+    assert capfd.readouterr().err == "", "C++ code writes its warnings past Python"

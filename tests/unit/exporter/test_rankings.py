@@ -79,8 +79,8 @@ def test_a_file_of_rankings_becomes_pairs_with_the_prompts_of_their_kinds(tmp_pa
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
-        ([("a", "b", "-1")], ("query", "text", "relevance"), "row 1"),
-        ([("a", "b", "1"), ("a", "c", "much")], ("query", "text", "relevance"), "row 2"),
+        ([("a", "b", "-1")], ("query", "text", "relevance"), "line 2"),
+        ([("a", "b", "1"), ("a", "c", "much")], ("query", "text", "relevance"), "line 3"),
         ([("a", "b", "inf")], ("query", "text", "relevance"), "inf"),
         ([("a", "b", "0")], ("query", "text", "relevance"), "relevant"),
         ([("a", "b", "1")], ("query", "page", "relevance"), "text"),

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
-from hfx.errors import ModelUnknown
+from hfx.errors import ModelUnknown, RequestRefused
 from hfx.front.catalog import INDEX, Catalog
+from hfx.front.fields import generation_settings, json_object, text
+from hfx.front.refusals import Refusal
+from hfx.names import Task
+
+CONFIG = {
+    "name": "toy",
+    "parameters": {"task": {"string_value": "text-classification"}},
+    "input": [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}],
+    "output": [{"name": "label", "data_type": "TYPE_STRING", "dims": [-1]}],
+}
 
 
 @pytest.mark.parametrize("name", ["", "a" * 1_000_000, "toy_net"])
@@ -22,3 +34,44 @@ def test_what_is_no_name_is_no_model_without_a_request_for_it(name: str) -> None
         asyncio.run(Catalog(fetch).model(name))
     assert paths == [INDEX]
     assert len(str(raised.value)) < 1000
+
+
+async def serve_toy(method: str, path: str) -> tuple[int, bytes]:
+    return 200, json.dumps([{"name": "toy", "state": "READY"}] if path == INDEX else CONFIG).encode()
+
+
+async def serve_nothing(method: str, path: str) -> tuple[int, bytes]:
+    return 200, b"[]"
+
+
+def test_a_task_that_no_model_is_for_is_named_beside_the_served_models() -> None:
+    with pytest.raises(RequestRefused) as raised:
+        asyncio.run(Catalog(serve_toy).only(Task.TEXT_RANKING))
+    assert raised.value.message == "No text-ranking model is served."
+    assert raised.value.fix == "There are: toy (text-classification)."
+    with pytest.raises(RequestRefused, match=r"No model is served\.\nThere are: none"):
+        asyncio.run(Catalog(serve_nothing).only())
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(None, "null"), (True, "boolean"), (3, "integer"), (0.5, "number"), ([], "array"), ({}, "object")],
+)
+def test_types_in_messages_are_those_of_json(value: Any, name: str) -> None:
+    with pytest.raises(Refusal, match=f"The query is of type {name}. Send a string."):
+        text(value, "query")
+    if name != "object":
+        with pytest.raises(
+            Refusal, match=f"The body is {'empty or' if value is None else 'of type'} {name}. Send a JSON"
+        ):
+            json_object(value)
+
+
+def test_values_in_messages_are_those_of_json() -> None:
+    with pytest.raises(Refusal, match="temperature is true; allowed: 0"):
+        generation_settings({"temperature": True})
+    with pytest.raises(Refusal, match="stop_words is null; allowed: texts"):
+        generation_settings({"stop": [None, False]})
+    with pytest.raises(Refusal) as raised:
+        text("\ud800", "query")
+    assert "encode(" not in raised.value.message

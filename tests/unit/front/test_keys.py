@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import math
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,3 +208,17 @@ def test_a_new_certificate_is_shown_to_new_connections(triton: tuple[int, Seen],
         kept.request("GET", "/v2")  # a connection that there was stays
         assert kept.getresponse().status == 200
         kept.close()
+
+
+def test_a_file_that_is_not_there_is_named_with_the_line_that_makes_it(tmp_path: Path) -> None:
+    missing = tmp_path / "my keys"
+    with pytest.raises(UsageError) as refused:
+        read_keys(str(missing))
+    assert refused.value.message == f"The file of API keys {missing} can't be read: No such file or directory."
+    subprocess.run(refused.value.fix.split(": ")[1], shell=True, check=True)
+    assert [caller.label for caller in read_keys(str(missing)).values()] == ["web"]
+    missing.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="can't be read: it is not UTF-8"):
+        read_keys(str(missing))
+    with pytest.raises(UsageError, match=f"{tmp_path} can't be read: Is a directory"):
+        read_keys(str(tmp_path))

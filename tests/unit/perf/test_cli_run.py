@@ -17,8 +17,9 @@ from hfx.cli import main, perf
 from hfx.cli.commands import load
 from hfx.cli.output import Reporter
 from hfx.cli.perf import loads
-from hfx.cli.perf.loads import LimitOptions, LoadOptions, ServerOptions
+from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, ServerOptions
 from hfx.cli.perf.printing import Row, live
+from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.perf.load import Closed, LoadLimits, Open, Plan
 from hfx.perf.loadgen.log import Progress
 from hfx.perf.results import read_result
@@ -75,6 +76,17 @@ def test_options_are_plans_in_turn_with_their_limits(
     Path("times.txt").write_text("0\n0.5\n2\n")
     assert loads.plans(load, seed=3) == tuple(plans)
     assert [loads.limits(limit, plan) for plan in plans] == [limits] * len(plans)
+
+
+def test_lengths_that_were_not_chosen_are_cut_to_what_a_generator_takes() -> None:
+    inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in ("text_input", "long"))
+    model = ModelMetadata("m", inputs, (), "text-generation")
+    sent = [loads.requests(options, model).at(0).inputs for options in (
+        DataOptions(), DataOptions(words="fixed:9"), DataOptions(set=["long=error"])
+    )]  # fmt: skip
+    assert [each.get("long") for each in sent] == [("truncate",), None, ("error",)]
+    encoder = ModelMetadata("m", inputs[:1], (), "text-classification")
+    assert set(loads.requests(DataOptions(), encoder).at(0).inputs) == {"text_input"}
 
 
 def test_addresses_are_completed() -> None:

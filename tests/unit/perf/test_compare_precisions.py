@@ -79,6 +79,12 @@ def test_a_checkpoint_that_is_not_here_is_said_before_any_work(repository: Path,
 
 
 def test_published_models_need_no_checkpoint(repository: Path, tmp_path: Path) -> None:
-    labels, notes, _ = candidates(repository, tmp_path, "fp32", NAME, "other")
-    assert labels == ["fp32", NAME]
-    assert notes[0].startswith("other was not run: There is no model 'other'")
+    assert candidates(repository, tmp_path, "fp32", NAME)[0] == ["fp32", NAME]
+
+
+def test_a_name_that_is_neither_a_precision_nor_a_model_is_refused_before_any_work(
+    repository: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"names 'foo', which is no precision \(fp32, .*\) and no model") as refused:
+        candidates(repository, tmp_path, "int8", "foo", checkpoint=str(checkpoint))
+    assert NAME in refused.value.fix and not [*tmp_path.iterdir()]

@@ -143,7 +143,7 @@ def test_the_front_of_a_tuning_is_what_nothing_beats() -> None:
     fastest = max(found, key=lambda trial: trial.rate).label
     stopped = trials(replace(tuning(), details={"stopped early": [fastest]}))
     verdicts = {trial.label: trial.verdict for trial in stopped}
-    assert verdicts[fastest] == "stopped early" and "best" in verdicts.values()
+    assert verdicts[fastest] == "stopped early" and "unbeaten" in verdicts.values()
 
 
 def test_a_table_in_a_terminal_is_aligned_and_an_empty_one_prints_nothing() -> None:
@@ -190,6 +190,13 @@ def test_where_no_load_keeps_the_slo_the_nearest_is_said() -> None:
 def test_a_comparison_says_how_much_more_the_best_holds_and_what_it_costs() -> None:
     assert "9.40× that of cpu under the same load" in answer(devices()).sentence
     assert cards(devices())["Cost per million requests"] == "$3.86"
+
+
+def test_a_base_that_holds_most_is_compared_with_the_next_best_not_with_itself() -> None:
+    made = replace(devices(), base="gpu")
+    found = answer(made).sentence
+    assert "gpu holds" in found and "of gpu" not in found and "the best of cpu" in found
+    assert "×" not in answer(replace(made, runs=tuple(r for r in made.runs if r.subject.label == "gpu"))).sentence
 
 
 def test_a_tuning_says_its_verdict_and_what_to_write() -> None:

@@ -146,6 +146,12 @@ def test_a_process_that_ends_keeps_what_it_had_taken() -> None:
     assert busy_cores(looks) == pytest.approx((1.0 + 0.5 + 0.5) / 2)
 
 
+def test_less_than_the_clock_of_processes_tells_is_not_shown_as_nothing() -> None:
+    assert busy_cores([Usage(1.0, {1: 5.0}, 0), Usage(1.01, {1: 5.0}, 0)]) is None
+    assert busy_cores([Usage(1.0, {1: 5.0}, 0), Usage(1.1, {1: 5.01}, 0)]) is None
+    assert busy_cores([Usage(1.0, {1: 5.0}, 0), Usage(11.0, {1: 5.5}, 0)]) == pytest.approx(0.05)
+
+
 def test_what_listens_but_is_no_triton_has_no_metrics_and_a_free_port_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"127.0.0.1:{listener.getsockname()[1]}"

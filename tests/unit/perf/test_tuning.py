@@ -186,6 +186,27 @@ def test_the_slo_comes_before_the_throughput() -> None:
     assert judge(rounds((100, 95), (101, 96), (99, 94), goodput=(0.7, 1.0)), "new").proven
 
 
+def test_the_gain_is_of_one_load_which_the_verdict_names() -> None:
+    runs = [
+        run(label, value, callers=callers, round=number, case="final")
+        for number in (1, 2, 3)
+        for label, callers, value in ((PUBLISHED, 8, 110), (PUBLISHED, 16, 100), ("new", 8, 90), ("new", 16, 120))
+    ]
+    proof = judge(runs, "new")
+    assert proof.proven and proof.gain is not None and proof.gain.median == pytest.approx(1.2)
+    assert proof.verdict.startswith("Proven: 1.2× (1.2 to 1.2, 3 rounds) the requests/s with 16 callers; ")
+    fallen = [replace(each, throughput=115) if each.throughput == 120 else each for each in runs]
+    assert judge(fallen, "new").proven
+    other = [replace(each, throughput=105) if each.throughput == 120 else each for each in runs]
+    assert not judge(other, "new").proven, "with 8 callers the published settings do more"
+    assert "another load" in judge(other, "new").verdict
+
+
+def test_published_settings_that_miss_the_slo_have_no_ratio() -> None:
+    proof = judge(rounds((100, 95), (101, 96), (99, 94), goodput=(0.7, 1.0)), "new")
+    assert "which the published ones miss" in proof.verdict and "×" not in proof.verdict
+
+
 def proved(new: Callable[[Session, int], float], session: Session, until: float = FOREVER) -> Proof:
     """Three rounds of candidates with 100 and `new` requests a second; the latter gets the round's number."""
 

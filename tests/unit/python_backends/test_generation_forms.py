@@ -222,6 +222,33 @@ def test_a_keyword_that_is_not_enforced_is_refused_by_its_name(keyword: str, com
     assert keyword in str(refusal.value)
 
 
+def test_json_is_in_one_line_with_at_most_one_space_between_its_parts(compiler: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array"}, "b": {"type": "string"}}, "required": ["a", "b"]}
+    new_matcher = compiler.compile(Texts(json_schema=json.dumps(schema)))
+    assert new_matcher is not None
+
+    def is_taken(text: str) -> bool:
+        matcher = new_matcher()
+        for token in byte_level().backend_tokenizer.encode(text, add_special_tokens=False).ids:
+            if not matcher.allows(token):
+                return False
+            matcher.take(token)
+        return matcher.allows(0)
+
+    value = {"a": [1, {"c": None}, [[]]], "b": "two  spaces\nand a line"}
+    for separators in ((",", ":"), (", ", ": "), (" , ", " : ")):
+        assert is_taken(json.dumps(value, separators=separators))
+    text = json.dumps(value)
+    for wrong in (
+        json.dumps(value, indent=1),
+        text.replace("{", "{\n"),
+        text.replace(", ", ",  "),
+        text + "\n",
+        f" {text}",
+    ):
+        assert not is_taken(wrong), wrong
+
+
 def test_compiled_forms_are_kept_and_bounded(compiler: GrammarCompiler) -> None:
     first = compile_form(compiler, {"regex": "first"})
     assert compile_form(compiler, {"regex": "first"}) == first

@@ -38,6 +38,18 @@ def test_a_model_that_does_not_load_comes_with_what_helps(tmp_path: Path, reason
     assert advice in error.fix and ("Export" in error.fix) == advice.startswith("Export")
 
 
+def test_each_loaded_model_is_counted_among_all(tmp_path: Path) -> None:
+    path = tmp_path / "triton.log"
+    path.touch()
+    log, lines = ServerLog(path, 3), list[str]()
+    for names in (["net", "tokenize"], [], ["whole"]):
+        with path.open("a") as written:
+            written.writelines(f"I1124 1 model_lifecycle.cc:1] \"successfully loaded '{name}'\"\n" for name in names)
+        log.read()
+        lines += log.progress()
+    assert lines == ["loaded net (1 of 3)", "loaded tokenize (2 of 3)", "loaded whole (3 of 3)"]
+
+
 # Of a server of 26.07 with an open gRPC stream: at SIGTERM it says so once a second, until its exit timeout.
 HELD = """
 import signal, time
