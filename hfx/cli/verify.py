@@ -24,28 +24,40 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     name: PublishedName,
-    data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV with a header.", metavar="FILE")] = None,
+    data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV file with a header.", metavar="FILE")] = None,
     input_column: Annotated[
-        list[str] | None, typer.Option(help="Column of an input, in the task's order.", metavar="COLUMN")
+        list[str] | None,
+        typer.Option(help="Input column. Repeatable, in the order of the task's inputs.", metavar="COLUMN"),
     ] = None,
-    target_column: Annotated[str | None, typer.Option(help="Column of the right answers.", metavar="COLUMN")] = None,
+    target_column: Annotated[
+        str | None, typer.Option(help="Column with the correct answers.", metavar="COLUMN")
+    ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Metric; each task has one, generators rouge and exact_match.", metavar="METRIC")
+        str | None,
+        typer.Option(
+            help="Metric. Default: the task's own. Generators have two: rouge and exact_match.", metavar="METRIC"
+        ),
     ] = None,
-    minimum: Annotated[float | None, typer.Option("--min", help="Least value of the metric.", metavar="VALUE")] = None,
+    minimum: Annotated[
+        float | None, typer.Option("--min", help="Lowest value of the metric that passes.", metavar="VALUE")
+    ] = None,
     max_drop: Annotated[
         float | None,
         typer.Option(
-            help="Share of answers, and of the metric, that may be lost against the checkpoint.", metavar="SHARE"
+            help="Largest loss against the checkpoint that passes, as a share of the answers and of the metric.",
+            metavar="SHARE",
         ),
     ] = None,
     url: Annotated[
-        str, typer.Option(help="Address of a server, as of `hfx infer`. Default: this process.", metavar="URL")
+        str,
+        typer.Option(
+            help="Server to verify, as for `hfx infer`. Default: run the model in this process.", metavar="URL"
+        ),
     ] = "",
-    device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
-    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = DEFAULT_REPOSITORY,
+    device: Annotated[Device, typer.Option(help="Device to verify on. With --url: device of the server.")] = "cpu",
+    repository: Annotated[Path, typer.Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
 ) -> None:
-    """Verify a published model again: against its checkpoint's answers, and on labelled data.
+    """Compare a published model with its checkpoint's recorded answers, and measure it on labelled data.
 
     Examples:
       hfx verify sentiment
