@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     name: PublishedName,
-    data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV file with a header.", metavar="FILE")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Labelled rows: CSV, TSV, JSON lines or Parquet.", metavar="FILE")
+    ] = None,
     input_column: Annotated[
         list[str] | None,
         typer.Option(help="Input column. Repeatable, in the order of the task's inputs.", metavar="COLUMN"),
@@ -66,7 +68,7 @@ def command(
     if data is None and (input_column or target_column or metric or minimum is not None):
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
     if data is not None and not data.is_file():
-        raise UsageError(f"There is no file {data} (--data).", "Give a CSV or TSV file with a header.")
+        raise UsageError(f"There is no file {data} (--data).", "Give a CSV, TSV, JSON-lines or Parquet file.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
     from hfx.exporter.verify import DataOptions, against_checkpoint, on_data, open_published

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from typer import Option
 
@@ -28,6 +28,8 @@ def check_range(option: str, value: float | None, low: float, high: float) -> No
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How many pods there are, and how long requests may wait; a `rate` of None is not known."""
+
+    PANEL: ClassVar[str] = "Pods"
 
     replicas: Annotated[int, Option(help="Fewest pods.")] = 2
     max_replicas: Annotated[int | None, Option(help="Most pods. Default: four times --replicas.")] = None
@@ -117,7 +119,7 @@ class Service:
     canary: Annotated[
         int | None,
         Option(
-            help="Percentage of requests for a new revision. Needs Knative; without it, plain Deployments are used."
+            help="Percentage of requests for a new revision. Makes the service run on Knative. Default: Deployments."
         ),
     ] = None
     prometheus: Annotated[str, Option(help="Address of Prometheus, for KEDA.")] = (

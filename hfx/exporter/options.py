@@ -124,7 +124,11 @@ class ExportOptions:
     ] = False
     verify_data: Annotated[
         tuple[Path, ...],
-        Option(help="Labelled CSV or TSV file. Repeatable.", rich_help_panel=VERIFICATION, metavar="FILE"),
+        Option(
+            help="Labelled rows: CSV, TSV, JSON lines or Parquet. Repeatable.",
+            rich_help_panel=VERIFICATION,
+            metavar="FILE",
+        ),
     ] = ()
     max_drop: Annotated[
         float | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from typer import Argument, Option
 
@@ -34,6 +34,8 @@ Python = Annotated[str, Option(help="Python version of Triton's stubs, such as 3
 @dataclass(frozen=True)
 class DeployOptions:
     """Which models, for which machine, and where to."""
+
+    PANEL: ClassVar[str] = "Deployment"
 
     names: Annotated[
         list[str], Argument(metavar="NAME...", help="Published models to deploy.", autocompletion=model_names)

@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 from typer import Argument, Option
@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "HFX_WORKSPACE"
+NAMED = "Name and workspace"
 
 
 @dataclass(frozen=True)
 class InWorkspace:
     """Where endpoints and jobs are."""
+
+    PANEL: ClassVar[str] = NAMED
 
     workspace: Annotated[
         Path | None,
@@ -53,6 +56,8 @@ class InWorkspace:
 @dataclass(frozen=True)
 class Named:
     """An endpoint, a deployment or a job, named in one of two ways."""
+
+    PANEL: ClassVar[str] = NAMED
 
     name: Annotated[str | None, Argument(metavar="NAME", help="Name.")] = None
     name_option: Annotated[str | None, Option("--name", "-n", help="Same as NAME, as in az ml.")] = None
