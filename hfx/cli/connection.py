@@ -95,7 +95,7 @@ def headers_of(connection: Connection) -> dict[str, str]:
     for header in connection.header or []:
         key, colon, value = header.partition(":")
         if not colon or not key.strip():
-            raise UsageError(f"{header!r} is no header.", "Write KEY:VALUE, e.g. --header 'x-tenant: blue'.")
+            raise UsageError(f"{header!r} is not a header.", "Write KEY:VALUE, e.g. --header 'x-tenant: blue'.")
         headers[key.strip()] = value.strip()
     return headers
 

@@ -262,7 +262,7 @@ class FrontOptions:
             )
         if self.otlp_endpoint and not _has_exporter():
             raise UsageError(
-                "Traces need opentelemetry-exporter-otlp-proto-http, which this environment has not.",
+                "Traces need opentelemetry-exporter-otlp-proto-http, which is not installed.",
                 f"Run: {install_command('traces')}",
             )
 

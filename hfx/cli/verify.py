@@ -125,9 +125,9 @@ def served_ask(client: Client, repository: Path, name: str) -> Ask:
 def agreement(parity: dict[str, Any]) -> str:
     """The figures of a comparison, for people."""
     if "same" in parity:
-        return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts are the checkpoint's"
+        return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts equal the checkpoint's"
     return (
-        f"{100 * parity['agreement']:.2f} % of {parity['requests']} answers are the checkpoint's; "
+        f"{100 * parity['agreement']:.2f} % of {parity['requests']} answers equal the checkpoint's; "
         f"scores differ by {parity['mean_drift']:.1e} on average"
     )
 
@@ -141,7 +141,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     ]
     if "alone" in parity:
         lines.append(
-            f"  {parity['alone']} of them were also run alone: {parity['other_alone']} have other log-probabilities"
+            f"  {parity['alone']} of them were also run alone: {parity['other_alone']} have different log-probabilities"
         )
     if data := figures.get("data"):
         lines.append(f"  {data['metric']} on {data['file']} ({data['rows']} rows): {data['value']:.4f}")

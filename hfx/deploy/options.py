@@ -90,7 +90,7 @@ class Cluster:
         if self.api_keys:
             return ("API keys travel in plain text inside the cluster: give --tls-secret.",)
         return (
-            "The server asks for no key: whatever the network policy lets in can use it, and all pods can where no "
+            "The server requires no API key: everything that the network policy lets in can use it, and all pods if no "
             "network plugin enforces policies. Give --api-key-secret and --tls-secret.",
         )
 
@@ -134,7 +134,7 @@ class Service:
                 "Give SCHEME://PATH of a folder of model folders: s3, gs, hf, pvc, https, abfs, wasbs or oci.",
             )
         if len(self.prometheus) > URI_LENGTH or not PROMETHEUS_PATTERN.fullmatch(self.prometheus):
-            raise UsageError(f"{self.prometheus!r} is no address of Prometheus.", "Give http://HOST:PORT.")
+            raise UsageError(f"{self.prometheus!r} is not an address of Prometheus.", "Give http://HOST:PORT.")
         if self.canary is not None and not 0 <= self.canary <= 100:
             raise UsageError(f"--canary {self.canary} is out of range.", "Choose 0 to 100, percent.")
 

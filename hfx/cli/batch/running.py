@@ -180,7 +180,7 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
         except KeyboardInterrupt:
             if shard is None and folder.discard_unplanned():
                 raise
-            raise Interrupted("Interrupted.", f"`hfx batch resume {folder.path}` goes on with it.") from None
+            raise Interrupted("Interrupted.", f"`hfx batch resume {folder.path}` continues it.") from None
 
 
 class Watcher:
@@ -207,7 +207,7 @@ class Watcher:
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take an event of a runner."""
         if event["event"] == "death":
-            self._show(f"A worker has ended ({event['how']}); another goes on.")
+            self._show(f"A worker ended ({event['how']}); another one replaces it.")
         if event["event"] == "chunk":
             self._done += event["rows"]
             self._errors += sum(event["errors"].values())

@@ -126,7 +126,7 @@ def _check_server(report: Reporter, url: str, names: Sequence[str], options: Ser
     published = [open_published(repository, name) for name in chosen]
     with _asking(url, repository, published, options) as ask_of:
         for each in published:
-            with report.progress(f"Asking {each.manifest.name}"):
+            with report.progress(f"Checking {each.manifest.name}"):
                 checked.append(compared(each, ask_of(each), device, options.max_drop, options.dialect))
     failed = [each["name"] for each in checked if "error" in each]
     report.result(

@@ -123,7 +123,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
     """
     refuse_conflicts(_given(deployment, settings))
     if not ROLE_PATTERN.fullmatch(settings.role):
-        raise UsageError(f"{settings.role!r} is no role.", "Give --role arn:aws:iam::ACCOUNT:role/NAME.")
+        raise UsageError(f"{settings.role!r} is not a role.", "Give --role arn:aws:iam::ACCOUNT:role/NAME.")
     if not image and not settings.region:
         raise UsageError("The region is not known.", "Give --region, or --image with the URI of an image in ECR.")
     image = image or aws.image_of(settings.region, deployment.release.tag)
@@ -266,12 +266,12 @@ def _check_ami(endpoint: Endpoint) -> None:
 def _check_ids(option: str, values: Sequence[str]) -> None:
     for value in values:
         if not ID_PATTERNS[option].fullmatch(value):
-            raise UsageError(f"{option} {value!r} is no identifier of AWS.", "Copy it from the VPC console.")
+            raise UsageError(f"{option} {value!r} is not an identifier of AWS.", "Copy it from the VPC console.")
 
 
 def _s3(uri: str) -> str:
     if len(uri) > 400 or not S3_PATTERN.fullmatch(uri):
-        raise UsageError(f"{uri!r} is no place in S3.", "Give --bucket s3://BUCKET/PREFIX.")
+        raise UsageError(f"{uri!r} is not an S3 location.", "Give --bucket s3://BUCKET/PREFIX.")
     return uri
 
 
