@@ -90,7 +90,7 @@ class WorkOptions:
         bool | None,
         Option(
             "--mixed-processors",
-            help="Continue on a different processor, although the last digits of scores may differ.",
+            help="Continue on another processor, or with other versions, although last digits of scores may differ.",
         ),
     ] = None
 
@@ -168,7 +168,7 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
     """Hold the job's lock, show progress by the function that is yielded, and log why a run has failed."""
     with folder.locked(shared=shard is not None) as has_locks:
         if not has_locks:
-            report.warn(f"The storage of {folder.path} has no file locks: let no other run work on this job meanwhile.")
+            report.warn(f"The storage of {folder.path} has no file locks: start no other run of this job meanwhile.")
         try:
             with report.progress(title) as show:
                 yield show
@@ -235,8 +235,8 @@ def warn_of_unknown(job: Job, report: Reporter) -> None:
     """Say where servers don't tell which model they have."""
     if not job.model.files:
         report.warn(
-            f"The server does not say which files {job.model.name} has: rows may be of different models if it was "
-            "changed meanwhile. Models that are exported anew say it."
+            f"The server does not report the files of {job.model.name}: if it was changed meanwhile, rows may be of "
+            "different models. Export the model again to detect this."
         )
 
 

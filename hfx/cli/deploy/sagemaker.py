@@ -124,7 +124,7 @@ def _serve(report: Reporter, folder: Path, port: int) -> None:
     from hfx.deploy.sagemaker.local import serving
 
     with serving(folder, port) as running:
-        report.note(f"http://127.0.0.1:{port}/invocations answers; Ctrl-C ends it.")
+        report.note(f"http://127.0.0.1:{port}/invocations is ready; Ctrl-C stops it.")
         try:
             running.wait()
         except KeyboardInterrupt:
