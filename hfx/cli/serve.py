@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hfx.cli.commands import grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import BatchOptions, FrontOptions, ServeOptions
+from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
 from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def command(
     release = _check_release(repository, options, grpc_host, report)
     arguments = body_arguments(settings.limits.body, release >= BODY_BOUNDED)
     arguments += trace_arguments(settings.otlp_endpoint)
+    if settings.otlp_endpoint:
+        os.environ[ENDPOINT_VARIABLE] = settings.otlp_endpoint  # for generators, which write spans themselves
     if options.dry_run:
         container = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)

@@ -15,6 +15,7 @@ from typer import Option
 
 from hfx.errors import UsageError
 from hfx.extras import install_command
+from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
 
 if TYPE_CHECKING:
     from hfx.batch.api.process import BatchProcess
@@ -189,7 +190,7 @@ class FrontOptions:
     otlp_endpoint: Annotated[
         str,
         Option(
-            envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+            envvar=ENDPOINT_VARIABLE,
             help="OpenTelemetry collector that receives traces, such as http://127.0.0.1:4318.",
             metavar="URL",
         ),

@@ -6,6 +6,7 @@ the SDK's own thread, which drops them where the collector is gone or slow: no r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,9 @@ class Tracer:
 
     def flush(self) -> None:
         """Send what waits, within FLUSH_SECONDS; called once no request is in progress."""
-        self._provider.force_flush(int(1000 * FLUSH_SECONDS))
+        sending = threading.Thread(target=self._provider.force_flush, daemon=True)  # its own time limit is not held
+        sending.start()
+        sending.join(FLUSH_SECONDS)
 
     def _sent(self, span: Span) -> Sequence[Header]:
         from opentelemetry.trace import set_span_in_context

@@ -18,7 +18,7 @@ _GENERATOR = ("engine", "generation", "serving")
 _GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__")
 
 # What a relay needs of the package `serving`; the rest is the engine's.
-_RELAY = ("__init__", "cancellation_poller", "ipc", "triton_channel")
+_RELAY = ("__init__", "cancellation_poller", "ipc", "traces", "triton_channel")
 
 BACKEND_PACKAGE = "hfx_backend"
 

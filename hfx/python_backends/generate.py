@@ -27,6 +27,7 @@ from .serving.ipc import publication
 from .serving.metrics import MetricsPublisher
 from .serving.relay_server import RelayServer
 from .serving.request import CancelRegistry, Channel, GenerateRequest, Tensors
+from .serving.traces import SpanWriter, trace_of
 from .serving.triton_channel import TritonChannel
 
 CANCELLED = Piece("", finish_reason="cancelled")
@@ -53,6 +54,7 @@ class TritonPythonModel:
         self.drain_seconds = float(parameters["drain_seconds"])
         self.generator.warm_up()
         self.registry = CancelRegistry()
+        self.spans = SpanWriter(pb.Logger.log_warn)
         self.refused: Counter[str] = Counter()
         self.under_way = 0
         self.direct = 0  # of these, requests that came from Triton, not from a relay
@@ -78,7 +80,8 @@ class TritonPythonModel:
         for request in requests:
             tensors = ((tensor.name(), tensor.as_numpy().reshape(-1).tolist()) for tensor in request.inputs())
             channel = TritonChannel(request.get_response_sender())
-            self._take(GenerateRequest(channel, request.request_id()), tensors, request.parameters())
+            taken = GenerateRequest(channel, request.request_id(), trace_of(request))
+            self._take(taken, tensors, request.parameters())
 
     def is_ready(self) -> bool:
         """Whether requests should come here: Triton 26.03 and later ask. A model that is loaded has been warmed up."""
@@ -102,14 +105,15 @@ class TritonPythonModel:
         self.dispatcher.close()
         self.relays.close()
         self.metrics.close()
+        self.spans.flush()
 
     def _most_relayed(self) -> int | None:
         """How many requests of relays may be under way; None for any number."""
         most = self.generator.engine.most_open()
         return None if most is None else most - self.direct
 
-    def _take_relayed(self, tensors: Tensors, parameters: str, channel: Channel, request_id: str) -> None:
-        self._take(GenerateRequest(channel, request_id), tensors, parameters, has_one_response=True)
+    def _take_relayed(self, tensors: Tensors, parameters: str, channel: Channel, request_id: str, trace: str) -> None:
+        self._take(GenerateRequest(channel, request_id, trace), tensors, parameters, has_one_response=True)
 
     def _take(
         self, request: GenerateRequest, tensors: Tensors, parameters: str, has_one_response: bool = False
@@ -142,6 +146,9 @@ class TritonPythonModel:
 
     def _ended(self, request: GenerateRequest, error: Exception | None) -> None:
         self.registry.remove(request)
+        if request.trace:
+            self.spans.write(request.trace, request.traced)
+            request.traced.clear()  # they hold the request
         if error is not None:
             self._count(error)
         with self.changed:

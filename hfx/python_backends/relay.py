@@ -20,6 +20,7 @@ from .errors import ENGINE_UNREACHABLE, QUEUE_FULL, TOO_LONG, InvalidInput, Reas
 from .inputs import refuse_huge
 from .serving.cancellation_poller import CancellationPoller
 from .serving.ipc import FramedSocket, connect, publication, text_of
+from .serving.traces import trace_of
 from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
@@ -104,7 +105,8 @@ class TritonPythonModel:
             self._open[call.number] = call
         self._poller.add(call)
         try:
-            connection.send({"id": call.number, "inputs": inputs, "parameters": request.parameters()})
+            message = {"id": call.number, "inputs": inputs, "parameters": request.parameters()}
+            connection.send({**message, "trace": trace_of(request)})
         except OSError:
             connection.close()
             self._abandon(connection)  # its reader may have done so before this call was there

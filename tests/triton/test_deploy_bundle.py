@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.core import HistogramMetricFamily
 
 from hfx.cli import main
 from hfx.client import Client
@@ -25,7 +26,7 @@ from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.options import Scale, Service
 from hfx.deploy.sizing import size
 from hfx.deploy.wheels import requirements
-from hfx.front.metrics import Metrics
+from hfx.front.metrics import FAMILIES
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from hfx.process import end
@@ -169,8 +170,7 @@ def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_or_the_fron
     named = set(re.findall(r"\b(?:nv|hfx)_\w+", " ".join(expressions)))
     lines = call(f"http://127.0.0.1:{served.ports.metrics}/metrics").decode().splitlines()
     there = {line.split("{")[0] for line in lines if not line.startswith("#")}
-    described = [line.split() for line in Metrics(0.0).text().decode().splitlines() if line.startswith("# TYPE")]
-    of_the_front = {name + "_bucket" * (kind == "histogram") for _, _, name, kind in described}
+    of_the_front = {family.name + "_bucket" * (family.kind is HistogramMetricFamily) for family in FAMILIES}
     assert named and named <= there | of_the_front, named - there
 
 

@@ -6,15 +6,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.rigs.dialect_calls import call
-from tests.rigs.otlp_collector import Collector, collector
+from tests.rigs.generation_rig import RUNTIMES, SLOTS, WRITERS
+from tests.rigs.otlp_collector import Collector, Span, collector
+from tests.rigs.published import export_zoo
 from tests.rigs.serve_process import ServeProcess, serving
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 MODEL = "sentiment-fp32"
+GENERATOR = "stories"
 STEPS = {f"{MODEL}_tokenize", f"{MODEL}_net", f"{MODEL}_postprocess"}
 TRACE, PARENT = "1234567890abcdef1234567890abcdef", "fedcba0987654321"
 INFER = {"inputs": [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["a lovely garden"]}]}
@@ -31,6 +35,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory, collected
     folder = tmp_path_factory.mktemp("repository")
     for member in (MODEL, *STEPS):
         shutil.copytree(repository / member, folder / member)
+    export_zoo(WRITERS[GENERATOR], folder, GENERATOR, "int8", RUNTIMES[GENERATOR], slots=SLOTS[GENERATOR])
     with serving(folder, "--steps", "python", "--otlp-endpoint", collected.url) as running:
         yield running
 
@@ -66,3 +71,26 @@ def test_triton_traces_no_request_that_the_front_does_not(server: ServeProcess, 
         assert call(server, f"/v2/models/{MODEL}/infer", INFER, headers=trace)[0] == 200
     wait_until(lambda: [span for span in collected.spans if span.name == MODEL])
     assert {span.trace for span in collected.spans} == {f"{TRACE[:-2]}01"}
+
+
+@pytest.mark.parametrize(("number", "wanted"), [(0, {"stream": True}), (1, {}), (2, {"n": 2, "temperature": 1})])
+def test_a_text_has_spans_of_its_queue_prefill_and_decode(
+    number: int, wanted: dict[str, object], server: ServeProcess, collected: Collector
+) -> None:
+    trace, texts = f"{TRACE[:-1]}{number}", 2 if "n" in wanted else 1
+    body = {"model": GENERATOR, "prompt": "Anna was", "max_tokens": 5, **wanted}
+    headers = {"traceparent": f"00-{trace}-{PARENT}-01"}
+    assert httpx.post(f"{server.http_url}/v1/completions", json=body, headers=headers, timeout=60).status_code == 200
+
+    def spans(name: str) -> list[Span]:
+        return [span for span in collected.spans if span.trace == trace and span.name == name]
+
+    wait_until(lambda: len(spans("decode")) == texts and spans("InferRequest"))
+    of_triton = {span.id for span in collected.spans if span.trace == trace and span.service == "triton"}
+    for name in ("queue", "prefill", "decode"):
+        assert len(spans(name)) == texts
+        assert {span.service for span in spans(name)} == {"hfx"}
+        assert {span.parent for span in spans(name)} <= of_triton
+    assert all(int(span.attributes["gen_ai.usage.input_tokens"]) > 0 for span in spans("prefill"))
+    assert sum(int(span.attributes["gen_ai.usage.output_tokens"]) for span in spans("decode")) == 5 * texts
+    assert {span.events for span in spans("decode")} == {("first token",)}

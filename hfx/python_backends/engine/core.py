@@ -174,6 +174,8 @@ class Core:
         for sequence, step in zip(picks, steps, strict=True):
             job, tokens = sequence.job, _new_tokens(sequence, step)
             self.counters.tokens += tokens
+            job.tokens += tokens
+            job.first_choice = job.first_choice or now
             if step.emitted or step.completions or step.error is not None:
                 events.setdefault(job, []).extend((*step.emitted, *step.completions))
             if step.error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,8 +157,9 @@ class Job:
 
     The rest is the engine's. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests; `batch` is the
     number of the batch that runs it (fair_scheduler.py); `admitted` jobs have their rows reserved; `prefilled`
-    positions of the prompt have been run; what is `over` gets no more tokens. `submitted`, `began`, when the prompt was
-    first run, and `last_token` (both 0 before) are in seconds of `time.monotonic`.
+    positions of the prompt have been run; what is `over` gets no more tokens; `tokens` have been written so far.
+    `submitted`, `began`, when the prompt was first run, `first_choice`, when its run gave a choice, `last_token` and
+    `ended` (all 0 before) are in seconds of `time.monotonic`.
     """
 
     def __init__(self, request: Request, rows: int, prompt: Ids) -> None:
@@ -165,9 +167,9 @@ class Job:
         self.rows = rows
         self.prompt = prompt
         self.sequences: tuple[Sequence, ...] = ()
-        self.arrival = self.batch = self.prefilled = 0
+        self.arrival = self.batch = self.prefilled = self.tokens = 0
         self.admitted = self.over = False
-        self.submitted = self.began = self.last_token = 0.0
+        self.submitted = self.began = self.first_choice = self.last_token = self.ended = 0.0
         self.on_cancel: Callable[[Job], None] | None = None
         self.on_events: Listener | None = None
         self.on_end: Listener | None = None
@@ -222,7 +224,7 @@ class Job:
             self._arrived.put(events)
         if not self.over:
             return (self.on_events,)
-        self._failure = failure
+        self._failure, self.ended = failure, time.monotonic()
         self.on_cancel = None
         self.sequences = ()
         self._done.set()

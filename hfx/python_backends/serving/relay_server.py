@@ -16,8 +16,8 @@ from .request import Channel, Tensors
 
 RETRY_SECONDS = 0.1
 
-# Takes a request's tensors and parameters, the channel to its caller, and an id that nobody can guess.
-Take = Callable[[Tensors, str, Channel, str], None]
+# Takes a request's tensors and parameters, the channel to its caller, an id that nobody can guess, and its trace.
+Take = Callable[[Tensors, str, Channel, str, str], None]
 MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be under way; None: any number
 
 
@@ -135,7 +135,8 @@ class RelayServer:
     def _request(self, message: dict[str, Any], channel: RelayChannel, relay: str) -> None:
         try:
             tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
-            self._take(tensors, message.get("parameters", ""), channel, f"{relay}-{message['id']}")
+            request_id, trace = f"{relay}-{message['id']}", message.get("trace", "")
+            self._take(tensors, message.get("parameters", ""), channel, request_id, trace)
         except Exception as error:  # a bug, which is this request's alone
             reason = reason_of(error)
             channel.fail(with_reason(reason, error), reason.code)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..checks import boolean, filled, parse_parameters
 from ..engine.generation_settings import LISTS, STRUCTURE, from_text, of_scope
-from ..engine.jobs import Listener
+from ..engine.jobs import Job, Listener
 from ..errors import DeadlineExceeded, EngineError, InvalidRequest
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
@@ -52,15 +52,18 @@ class GenerateRequest(TextStream):
     """A request for a text, which is the stream of its pieces, or to cancel another one.
 
     `settings` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`. `cancels` is the id of the
-    requests to be cancelled, empty where this is a request for a text. `unsent`, `error`, `begun` and `queued` are the
+    requests to be cancelled, empty where this is a request for a text. `trace` is its trace context (traces.py), empty
+    where it is not traced; else `traced` are its jobs. `unsent`, `error`, `begun` and `queued` are the
     response writer's: what is still to be sent; once it has `ended`, nothing is added. It is `done` when no pieces will
     follow.
     """
 
-    def __init__(self, channel: Channel, id: str = "") -> None:
+    def __init__(self, channel: Channel, id: str = "", trace: str = "") -> None:
         super().__init__()
         self.channel = channel
         self.id = id
+        self.trace = trace
+        self.traced: list[Job] = []
         self.text: str | bytes = ""
         self.settings: dict[str, Any] = {}
         self.streams = False
@@ -88,6 +91,12 @@ class GenerateRequest(TextStream):
         self.deadline = _deadline(fields.pop("timeout_ms", None))
         self._counts = tuple(output for output, name in COUNTS.items() if boolean(name, fields.pop(name, False)))
         self.settings = {name: from_text(name, value) for name, value in fields.items()}
+
+    def add(self, job: Job) -> None:
+        """As that of a stream; a job whose times are wanted is kept."""
+        super().add(job)
+        if self.trace:
+            self.traced.append(job)
 
     @property
     def has_form(self) -> bool:

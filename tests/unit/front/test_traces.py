@@ -8,11 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.cli import main
+from hfx.front.response import Response
+from hfx.front.traces import EXPORT_SECONDS, Tracer
 from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
 from tests.rigs.otlp_collector import Collector, collector
 
 GENERATE = "/v2/models/toy/generate"
 TRACE, PARENT = "1234567890abcdef1234567890abcdef", "fedcba0987654321"
+
+
+async def nothing_sent(message: object) -> None:
+    """Where an answer goes that nobody reads."""
 
 
 @pytest.fixture
@@ -90,6 +96,16 @@ def test_a_collector_that_hangs_or_is_gone_holds_no_request_up(triton: tuple[int
                 assert all(ask(front, post(b"{}", GENERATE))[0] == 200 for _ in range(100))
                 assert time.monotonic() - began < 30
                 assert front.stop(30)
+
+
+def test_the_end_waits_for_no_collector_that_hangs() -> None:
+    with collector(hangs=True) as hanging:
+        tracer, response = Tracer(hanging.url), Response(nothing_sent, b"id")
+        for _ in range(2000):  # four batches, each of which may take EXPORT_SECONDS
+            tracer.begin({}).end({"method": "GET"}, response)
+        began = time.monotonic()
+        tracer.flush()
+        assert time.monotonic() - began < 2 * EXPORT_SECONDS
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "ftp://collector", "http://", "http://a b"])

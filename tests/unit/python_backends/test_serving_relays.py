@@ -29,7 +29,7 @@ class Engine:
         self.refused = 0
         self.relays = RelayServer(name, self._take, self._cancel, lambda: 7, self._count)
 
-    def _take(self, tensors: Any, parameters: str, channel: Channel, request_id: str) -> None:
+    def _take(self, tensors: Any, parameters: str, channel: Channel, request_id: str, trace: str) -> None:
         self.parameters = parameters
         self.asked.append((dict(tensors), channel, request_id))
         self.news.release()
