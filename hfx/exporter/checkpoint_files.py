@@ -33,6 +33,7 @@ CONFIGS = (
     "added_tokens.json",
     "chat_template.jinja",
     "modules.json",
+    "artifact.metadata",
     "config_sentence_transformers.json",
     "sentence_*_config.json",
     *(f"*_{module}/config.json" for module in ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore")),

@@ -11,7 +11,7 @@ Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
 
-_ENCODERS = ("checks", "encoding", "errors", "inputs", "prompts", "rows", "settings", "templates", "windows")
+_ENCODERS = ("checks", "encoding", "errors", "inputs", "prompts", "roles", "rows", "settings", "templates", "windows")
 
 # A generator's engine: packages, and what they need beside them.
 _GENERATOR = ("engine", "generation", "serving")

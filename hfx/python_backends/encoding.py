@@ -6,6 +6,7 @@ Token ids equal those of the checkpoint's own tokenizer with truncation to max_l
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +37,7 @@ from .inputs import (
     table,
 )
 from .prompts import prompts
+from .roles import RoleEncoder
 from .rows import SPECIAL, Row, Sequence, sequence, tensors
 from .settings import Settings
 from .templates import TemplateEncoder
@@ -329,6 +331,11 @@ def open_encoder(folder: Path | str) -> Encoder:
 def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     """The encoder of a tokenizer file and settings that need not be a file yet."""
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
+    if settings.roles:
+        lengths = {name: role.length - (role.marker is not None) for name, role in settings.roles.items()}
+        of = {name: replace(settings, max_length=length, roles=None) for name, length in lengths.items()}
+        texts = {name: TextEncoder(Tokenizer.from_file(str(tokenizer_json)), each) for name, each in of.items()}
+        return RoleEncoder(texts, settings)
     if settings.task == "question-answering":
         return WindowEncoder(tokenizer, settings)
     if settings.task == "zero-shot-classification":

@@ -18,7 +18,7 @@ SPECIAL = -1  # in a sequence's places: a token that stands for no characters of
 
 @dataclass(frozen=True)
 class Sequence:
-    """One token sequence, of which the first `unpooled` tokens have the mask 2.
+    """One token sequence, whose tokens have the mask 1, or what `mask` says.
 
     `places` are the characters (start, end) that each token stands for: [tokens, 2]; of question answering [tokens, 4]:
     behind a token's own are those of its word.
@@ -27,12 +27,18 @@ class Sequence:
     ids: list[int]
     type_ids: list[int]
     places: NDArray[np.int32] | None = None
-    unpooled: int = 0
+    mask: int | Many[int] = 1
 
 
 def sequence(encoding: Any, settings: Settings, places: NDArray[np.int32] | None = None, unpooled: int = 0) -> Sequence:
-    """The sequence of a tokenizers.Encoding; type ids only where the net takes them."""
-    return Sequence(encoding.ids, encoding.type_ids if "token_type_ids" in settings.inputs else [], places, unpooled)
+    """The sequence of a tokenizers.Encoding, of which the first `unpooled` tokens have the mask 2.
+
+    It has type ids only where the net takes them.
+    """
+    types = encoding.type_ids if "token_type_ids" in settings.inputs else []
+    count = len(encoding.ids)
+    unpooled = min(unpooled, count)  # a prompt alone may have more tokens
+    return Sequence(encoding.ids, types, places, [2] * unpooled + [1] * (count - unpooled) if unpooled else 1)
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,7 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
         for j, sequence in enumerate(row.sequences):
             length = len(sequence.ids)
             ids[i, j, :length] = sequence.ids
-            mask[i, j, :length] = 1
-            mask[i, j, : min(sequence.unpooled, length)] = 2  # a prompt alone may have more tokens
+            mask[i, j, :length] = sequence.mask
             if types is not None:
                 types[i, j, :length] = sequence.type_ids
             if places is not None:

@@ -13,7 +13,7 @@ from .errors import InvalidRequest
 from .tasks import TASKS
 
 MOST_INPUTS, LONGEST_NAME = 16, 64
-QUERY, TEXT = "query", "text_input"
+QUERY, DOCUMENT, TEXT = "query", "document", "text_input"
 FIELDS = {"prompt", QUERY, TEXT}  # of a template
 
 
@@ -48,6 +48,34 @@ def _parts(name: str, value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Role:
+    """How a late-interaction model (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
+
+    Behind the first token comes the `marker`, if there is one; with it, a text has `length` tokens at most. Up to
+    `least`, it is filled with `filler`, which others attend to only if it `attends`. Tokens that are `skipped` are
+    read, and have no vector.
+    """
+
+    length: Annotated[int, integer(1)]
+    marker: Annotated[int | None, optional(token_id)] = None
+    least: Annotated[int, integer(0)] = 0
+    filler: Annotated[int, token_id] = 0
+    attends: Annotated[bool, boolean] = False
+    skipped: Annotated[tuple[int, ...], token_ids] = ()
+
+    def __post_init__(self) -> None:
+        for name, check in annotated(type(self)).items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+
+def _roles(name: str, value: Any) -> dict[str, Role]:
+    roles = {key: Role(**mapping(f"{name}.{key}", fields)) for key, fields in mapping(name, value).items()}
+    if roles.keys() != {QUERY, DOCUMENT}:
+        raise InvalidRequest(name, value, f"the roles {QUERY} and {DOCUMENT}")
+    return roles
+
+
+@dataclass(frozen=True)
 class Settings:
     """How texts become tensors. Raises InvalidRequest.
 
@@ -57,7 +85,8 @@ class Settings:
     the tokenizer has ids beyond them, else None. `prompts` are texts by name that requests may have put before theirs
     (None: the model has none), `default_prompt` the one of those that name none; where it is not `pools_prompt`, the
     mask of a prompt's tokens is 2. A `template` makes one text of a pair: texts, and between them the names of FIELDS,
-    of which the text's is the last; `prompted_template` is that of requests with a prompt.
+    of which the text's is the last; `prompted_template` is that of requests with a prompt. `roles` are those of a model
+    that reads queries and documents differently.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -77,6 +106,7 @@ class Settings:
     pools_prompt: Annotated[bool, boolean] = True
     template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
     prompted_template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
+    roles: Annotated[Mapping[str, Role] | None, optional(_roles)] = None
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():

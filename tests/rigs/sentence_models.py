@@ -32,7 +32,8 @@ class Recipe:
     """`modules` behind the transformer; `settings` of the library's model, `transformer` of its first module.
 
     `cased` tokenizers have no lower case of their own; without `special` tokens a text has none around it. The
-    transformer is a BERT, or a `decoder` of this model type, whose tokenizer pads on a `side`.
+    transformer is a BERT, or a `decoder` of this model type, whose tokenizer pads on a `side`. A BERT
+    has these `words`.
     """
 
     modules: tuple[Any, ...]
@@ -42,6 +43,7 @@ class Recipe:
     config: dict[str, Any] = field(default_factory=dict)
     decoder: str = ""
     side: str = "left"
+    words: tuple[str, ...] = CASED_WORDS
 
 
 def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Path:
@@ -52,10 +54,10 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
     if recipe.decoder:
         return _decoder(folder, recipe)
     model = tiny_checkpoints.bert(
-        head, vocab_size=len(SPECIALS) + len(CASED_WORDS), initializer_range=0.3, **recipe.config, **config
+        head, vocab_size=len(SPECIALS) + len(recipe.words), initializer_range=0.3, **recipe.config, **config
     )
     model.save_pretrained(folder)
-    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *CASED_WORDS))}
+    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *recipe.words))}
     words = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     words.normalizer = normalizers.BertNormalizer(lowercase=not recipe.cased)
     words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names, native
+from hfx.exporter.encoder.late_interaction import role_settings
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
@@ -105,6 +106,8 @@ def write_tokenizer(
             "default_prompt": plan.prompts.default,
             "pools_prompt": plan.pooling is None or plan.pooling.pools_prompt,
         }
+    if plan.late is not None:
+        settings["roles"] = role_settings(plan.late, plan.checkpoint, tokenizer)
     if plan.template is not None:
         settings |= {"template": plan.template.plain, "prompted_template": plan.template.prompted}
     write_json(version / "settings.json", settings)

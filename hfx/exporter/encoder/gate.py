@@ -171,7 +171,7 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
     mask = feed[names.ATTENTION_MASK]
-    feed[names.ATTENTION_MASK] = mask.clamp(max=1)  # 2: read, not pooled
+    feed[names.ATTENTION_MASK] = mask.clamp(0, 1)  # 2: read, not pooled; -1: not read
     rows, length = feed[names.INPUT_IDS].shape
     with torch.inference_mode():
         try:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 from hfx.exporter.encoder.ragged import PADDED, NodeList, assign
 from hfx.exporter.encoder.shapes import batch_of, run_without_weights
@@ -37,7 +36,7 @@ def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
     if not values:
         return
     new = NodeList("hfx.mask.")
-    seen = new.add("Cast", [shown], "seen", to=TensorProto.BOOL)
+    seen = new.add("Greater", [shown, new.const("none", np.int64(0))], "seen")
     row = new.add("Unsqueeze", [seen, new.const("axes", [1, 2])], "row")
     masks = {
         name: new.add("Where", [row, new.const("zero", np.float32(0)), new.const(f"{value}", value)], f"of {value}")

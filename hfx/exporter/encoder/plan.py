@@ -9,9 +9,16 @@ from functools import partial
 from typing import Any
 
 from hfx import names
-from hfx.errors import UsageError
+from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.late_interaction import (
+    LateInteraction,
+    is_late_interaction,
+    read_late_interaction,
+    read_token_layers,
+    role_ids,
+)
 from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
@@ -77,6 +84,7 @@ class EncoderPlan(Plan):
     pooling: Pooling | None = None
     prompts: Prompts | None = None
     template: PairTemplate | None = None
+    late: LateInteraction | None = None
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
@@ -125,7 +133,12 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
     _check_cpu_math(options, common["cpu_precision"])
-    max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
+    late = _late(checkpoint, task, options.max_length) if pooling is not None and pooling.by_role else None
+    if late is not None:
+        max_length = max(late.query_length, late.document_length)
+        task = replace(task, expected_ids=partial(role_ids, late, checkpoint))
+    else:
+        max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
     if pooling is not None and (pooling.splade or pooling.tokens):
         numbers = task.net_outputs(checkpoint.config)[0].dims[-1]
         task = replace(task, most_rows=lambda config: max(1, LOGITS_BYTES // (4 * max_length * numbers)))
@@ -137,12 +150,13 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         graph="optimum" if options.exporter == "optimum" else "traced",
         max_batch_size=_max_batch_size(options.max_batch_size, checkpoint, task),
         max_length=max_length,
-        widths=widths_up_to(max_length),
+        widths=widths_up_to(max_length, late),
         aggregation=_aggregation(options.aggregation, task),
         activation=_activation(checkpoint, task),
         pooling=pooling,
         prompts=prompts,
         template=template,
+        late=late,
         notes=_notes(checkpoint, options, task, template),
     )
 
@@ -154,7 +168,29 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
         raise UsageError(f"--token-vectors is for feature-extraction, not for {what}.", "Leave it out.")
     if task.task is Task.TEXT_RANKING:
         return read_scoring(checkpoint.folder, checkpoint.architecture.endswith(CAUSAL_MODELS))
+    if task.headless and is_late_interaction(checkpoint.folder):
+        return read_token_layers(checkpoint.folder, width(checkpoint.config))
     return read_pooling(checkpoint.folder, tokens) if task.headless else None
+
+
+def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> LateInteraction:
+    """How a ColBERT reads queries and documents, of which the latter may have the `requested` length."""
+    late = read_late_interaction(checkpoint.folder)
+    longest = longest_input(checkpoint, replace(task, by_library=False), by_tokenizer=False)
+    window = checkpoint.config.get("local_attention")
+    what = f"Queries for {checkpoint.folder} have {late.query_length} tokens"
+    if late.query_length > longest:
+        raise CheckpointUnsupported(
+            f"{what}, and the model reads {longest}.", "Correct their length, or max_position_embeddings (config.json)."
+        )
+    if isinstance(window, int) and late.sees_nothing(window // 2):
+        raise CheckpointUnsupported(
+            f"{what}, of which the last see no word of a short one (local_attention is {window}): their vectors depend "
+            "on torch's attention.",
+            "If the model was trained without query expansion, set do_query_expansion to false; else shorten queries.",
+        )
+    length = min(late.document_length, longest) if requested is None else requested
+    return replace(late, document_length=checked_max_length(length, longest, task.shortest))
 
 
 def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> EncoderTask:
@@ -187,7 +223,7 @@ def _prompts(
     if not task.by_library or (template is not None and template.prompted is None):
         return None
     own = EMBEDDERS_PROMPTS if task.task is Task.FEATURE_EXTRACTION else ()
-    is_pooled = pooling is None or pooling.pools_prompt
+    is_pooled = pooling is None or (pooling.pools_prompt and not pooling.by_role)
     return read_prompts(checkpoint.folder, own, may_be_empty=template is not None or not is_pooled)
 
 
@@ -239,9 +275,10 @@ def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None
         )
 
 
-def widths_up_to(max_length: int) -> tuple[int, ...]:
-    """The widths of a model that reads `max_length` tokens; the last one is `max_length` itself."""
-    return (*(width for width in WIDTHS if width < max_length), max_length)
+def widths_up_to(max_length: int, late: LateInteraction | None = None) -> tuple[int, ...]:
+    """The widths of a model that reads `max_length` tokens, which is the last one; expanded queries have their own."""
+    own = {late.query_length} if late is not None and late.do_query_expansion else set()
+    return (*sorted({width for width in WIDTHS if width < max_length} | own - {max_length}), max_length)
 
 
 def _max_batch_size(requested: int | None, checkpoint: Checkpoint, task: EncoderTask) -> int:
@@ -285,8 +322,11 @@ def _notes(
     return ()
 
 
-def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
-    """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
+def longest_input(checkpoint: Checkpoint, task: EncoderTask, by_tokenizer: bool = True) -> int:
+    """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say.
+
+    What the tokenizer's say counts only if it is `by_tokenizer`.
+    """
     config, limits = checkpoint.config, []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
@@ -295,7 +335,7 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask) -> int:
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
     trained = read_max_length(checkpoint.folder) if task.by_library else None  # it replaces the tokenizer's own
-    if (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
+    if by_tokenizer and (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
         limits.append(stated)
     if task.longest:
         limits.append(task.longest)

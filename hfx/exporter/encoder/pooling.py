@@ -65,6 +65,7 @@ class Pooling:
     Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out. With `splade` the vector is made of the
     logits of a masked language model instead: the max or sum over the tokens of log(1 + relu(logit)), of which the
     logarithm is taken `logs` times. With `tokens` nothing is pooled: the layers are those of each token's vector.
+    `by_role`, the mask says which tokens have one (python_backends/roles.py).
     With `answers` of a language model the vector is one number: the logit of the first of these tokens, ids or words,
     less that of the second, if there is one.
     """
@@ -75,6 +76,7 @@ class Pooling:
     splade: Splade | None = None
     logs: int = 1
     tokens: bool = False
+    by_role: bool = False
     answers: tuple[int | str, ...] = ()
 
     @property
@@ -119,12 +121,12 @@ def make_pooler(
     class Pooler(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.pools_prompt = pooling.pools_prompt
+            self.has_masks = pooling.by_role or not pooling.pools_prompt  # other ones than 0 and 1
             self.reads = LOGITS if pooling.splade else HIDDEN_STATE
             self.layers = torch.nn.Sequential(*layers)
 
         def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            weights = mask.eq(1).to(hidden.dtype)
+            weights = (mask.abs() if pooling.by_role else mask).eq(1).to(hidden.dtype)
             if pooling.splade:
                 sparse: torch.Tensor = self.layers(_splade(pooling.splade, pooling.logs, hidden, weights))
                 return sparse
@@ -302,7 +304,8 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
 
     Of vectors of tokens it is `[batch, tokens, width]`, 0 at padding.
 
-    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2.
+    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2, and
+    0 where it is -1.
     """
     import onnx
     import torch
@@ -331,11 +334,12 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
             dynamo=False,
         )
         traced = onnx.compose.add_prefix(onnx.load(file), PREFIX)
-    if not pooler.pools_prompt:
-        shown, most = PREFIX + "shown", PREFIX + "most"
+    if pooler.has_masks:
+        shown, bounds = PREFIX + "shown", {PREFIX + "least": 0, PREFIX + "most": 1}
         rename(model.graph.node, mask, shown)
-        model.graph.node.insert(0, helper.make_node("Min", [mask, most], [shown], name=shown))
-        model.graph.initializer.append(helper.make_tensor(most, TensorProto.INT64, [], [1]))
+        model.graph.node.insert(0, helper.make_node("Clip", [mask, *bounds], [shown], name=shown))
+        constants = [helper.make_tensor(name, TensorProto.INT64, [], [bound]) for name, bound in bounds.items()]
+        model.graph.initializer.extend(constants)
     for name, outer in names.items():
         rename(traced.graph.node, PREFIX + name, outer)
     model.graph.node.extend(traced.graph.node)

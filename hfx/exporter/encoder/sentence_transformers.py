@@ -75,28 +75,28 @@ def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
 
 def is_sparse_encoder(folder: Path) -> bool:
     """Whether the vectors of the checkpoint in `folder` are made of a masked language model's logits (SPLADE)."""
-    return (folder / MODULES).is_file() and SPLADE in [kind for kind, _ in _modules(folder)]
+    return (folder / MODULES).is_file() and SPLADE in [kind for kind, _ in read_modules(folder)]
 
 
 def is_embedder(folder: Path) -> bool:
     """Whether a vector is pooled from the token embeddings of the checkpoint in `folder`, and it gives no scores."""
-    kinds = [kind for kind, _ in _modules(folder)] if (folder / MODULES).is_file() else []
+    kinds = [kind for kind, _ in read_modules(folder)] if (folder / MODULES).is_file() else []
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
     return kinds[:2] == ["Transformer", "Pooling"] and not is_ranker
 
 
 def scores_answers(folder: Path) -> bool:
     """Whether a score is made of the next token's logits of the language model in `folder`."""
-    return (folder / MODULES).is_file() and LOGIT_SCORE in [kind for kind, _ in _modules(folder)]
+    return (folder / MODULES).is_file() and LOGIT_SCORE in [kind for kind, _ in read_modules(folder)]
 
 
 def is_multi_vector_encoder(folder: Path) -> bool:
     """Whether the checkpoint in `folder` has a vector for each token (late interaction, ColBERT)."""
-    return (folder / MODULES).is_file() and TOKEN_MASK in [kind for kind, _ in _modules(folder)]
+    return (folder / MODULES).is_file() and TOKEN_MASK in [kind for kind, _ in read_modules(folder)]
 
 
 def _of_tokens(folder: Path) -> Pooling:
-    modules = _modules(folder)
+    modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     if (kinds[:1], kinds[-1:]) != (["Transformer"], [TOKEN_MASK]) or not {*kinds[1:-1]} <= set(LAYERS):
         raise CheckpointUnsupported(
@@ -112,12 +112,12 @@ def _of_tokens(folder: Path) -> Pooling:
                 f"{field} in {file} leaves tokens out: {str(config[field])[:80]}. hfx gives the vectors of all.",
                 "Leave the field empty, export, and leave these tokens out yourself.",
             )
-    layers = [_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in modules[1:-1]]
+    layers = [read_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in modules[1:-1]]
     return Pooling((), tuple(layers), tokens=True)
 
 
 def _splade(folder: Path) -> Pooling:
-    modules = _modules(folder)
+    modules = read_modules(folder)
     if [kind for kind, _ in modules] not in (["Transformer", SPLADE], ["MLMTransformer", SPLADE]):
         raise CheckpointUnsupported(
             f"{folder / MODULES} lists the modules {', '.join(kind for kind, _ in modules)}, which hfx can't export.",
@@ -146,7 +146,7 @@ def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | Non
 
     Without modules.json, scores of a language model are those of ANSWERS.
     """
-    modules = _modules(folder) if (folder / MODULES).is_file() else [("Transformer", "")]
+    modules = read_modules(folder) if (folder / MODULES).is_file() else [("Transformer", "")]
     kinds = [kind for kind, _ in modules]
     if is_language_model and kinds == ["Transformer", LOGIT_SCORE]:
         _refuse_prepared_texts(folder, SCORE_METHOD)
@@ -179,7 +179,7 @@ def _answers(file: Path) -> tuple[int, ...]:
 
 
 def _pipeline(folder: Path, output: str) -> Pooling:
-    modules = _modules(folder)
+    modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     behind = [(kind, path) for kind, path in modules[2:] if kind != "Dropout"]  # it does nothing here
     if kinds[:2] != ["Transformer", "Pooling"] or not {kind for kind, _ in behind} <= set(LAYERS):
@@ -189,7 +189,7 @@ def _pipeline(folder: Path, output: str) -> Pooling:
         )
     _refuse_prepared_texts(folder, TEXT_METHOD)
     outputs = [EMBEDDING] * (len(behind) - 1) + [output]
-    layers = [_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
+    layers = [read_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
     if output == SCORES and not behind:
         raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
     cut = read_optional_json(folder / LIBRARY_CONFIG).get("truncate_dim")
@@ -337,7 +337,8 @@ def _sets_template(settings: Any) -> bool:
     return {name for name, each in settings.items() if each} <= {"chat_template"} and {*template} <= TEMPLATE_VARIABLES
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
+def read_modules(folder: Path) -> list[tuple[str, str]]:
+    """The kinds and paths of the modules in modules.json. Raises CheckpointCorrupt, CheckpointUnsafe."""
     file = folder / MODULES
     try:
         entries = read_json_value(file)
@@ -376,10 +377,11 @@ def _in_order(fields: Iterable[str]) -> list[str]:
     return sorted(fields, key=lambda name: known.index(name) if name in known else len(known))
 
 
-def _layer(folder: Path, kind: str, path: str, output: str, source: str = EMBEDDING) -> Layer:
+def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EMBEDDING) -> Layer:
+    """The module at `path`, which makes `output` of `source`. Raises CheckpointCorrupt, CheckpointUnsupported."""
     file = folder / path / "config.json"
     config = read_json(file) if kind != "Normalize" else read_optional_json(file)
-    read = config.get("module_input_name") or EMBEDDING
+    read = config.get("module_input_name") or source
     names = {
         "module_input_name": (read, source),
         "module_output_name": (config.get("module_output_name") or read, output),

@@ -14,6 +14,7 @@ from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rename, save
+from hfx.exporter.encoder.late_interaction import role_settings
 from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
@@ -60,6 +61,8 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     tokenizer = load_tokenizer(plan.checkpoint)
     if task.by_library:
         put_into_lower_case(tokenizer, plan.checkpoint.folder)
+    if plan.late is not None:
+        role_settings(plan.late, plan.checkpoint, tokenizer)  # refuses tokens that the model lacks, before any work
     model: Any = load_model(plan.checkpoint, task.auto_class, task.headless)
     task.prepare(model, tokenizer)
     pooler = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.encoder.late_interaction import is_late_interaction
 from hfx.exporter.encoder.sentence_transformers import (
     is_cross_encoder,
     is_embedder,
@@ -61,6 +62,8 @@ def infer_task(checkpoint: Checkpoint) -> EncoderTask:
     language model whose logits these pool (SPLADE) gives vectors, and another one of which they score two tokens ranks.
     """
     architecture = checkpoint.architecture
+    if is_late_interaction(checkpoint.folder):
+        return find_task(Task.FEATURE_EXTRACTION)
     if architecture.endswith("ForSequenceClassification"):
         if any(label.lower().startswith("entail") for label in labels_of(checkpoint.config)):
             return find_task(Task.ZERO_SHOT_CLASSIFICATION)

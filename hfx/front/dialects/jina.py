@@ -12,7 +12,7 @@ from typing import Any
 from hfx.client.results import Rank
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
-from hfx.front.dialects.tei import ranked
+from hfx.front.dialects.tei import only_ranker, ranked
 from hfx.front.fields import (
     Fields,
     check_task,
@@ -48,8 +48,13 @@ async def rerank(request: DialectRequest) -> bytes:
 
 
 async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> ServedModel:
-    """The model that the path or a field names, or the only one for `tasks`. Raises Refusal for one of another."""
+    """The model that the path or a field names, or the only one for `tasks`. Raises Refusal for one of another.
+
+    A ColBERT ranks, too.
+    """
     catalog, name = request.inference.catalog, request.model or fields.get("model")
+    if late := await only_ranker(request, None if name is None else text(name, "model")):
+        return late
     model = await (catalog.only(*tasks) if name is None else catalog.model(text(name, "model")))
     check_task(model, *tasks)
     return model

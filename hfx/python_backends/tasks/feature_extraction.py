@@ -55,7 +55,9 @@ class TokenVectors:
     optional: tuple[str, ...] = (MASK,)
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The vectors of each row's tokens, special ones among them."""
-        counts = np.count_nonzero(tensors[MASK], axis=1)
-        vectors = tensors["embedding"][:, : counts.max(initial=0)]
+        """The vectors of each row's tokens, special ones among them, but for those whose mask is 2."""
+        kept = np.abs(tensors[MASK]) == 1
+        counts = np.count_nonzero(kept, axis=1)
+        first = np.argsort(~kept, axis=1, kind="stable")[:, : counts.max(initial=0)]
+        vectors = np.take_along_axis(tensors["embedding"], first[:, :, None], axis=1)  # 0 for those that aren't kept
         return {"embedding": vectors, "input_tokens": counts.astype(np.int32)[:, None]}

@@ -1,0 +1,121 @@
+"""ColBERT models through `hfx serve`: vectors of queries and documents, and texts ranked by these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.cli import main
+from hfx.client import Client
+from tests.rigs.colbert_models import write_pylate, write_stanford
+from tests.rigs.dialect_calls import call
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import TEXTS, Recipe, pooling, write_embedder
+from tests.rigs.serve_process import ServeProcess, serving
+
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
+
+PYLATE, STANFORD, DENSE = "pylate", "stanford", "dense"
+SHORT = list(TEXTS[:6])
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The models as sentence-transformers read them."""
+    from sentence_transformers import MultiVectorEncoder
+
+    folder = tmp_path_factory.mktemp("checkpoints")
+    made = {PYLATE: write_pylate(folder / PYLATE), STANFORD: write_stanford(folder / STANFORD)}
+    return {name: MultiVectorEncoder(str(path), device="cpu") for name, path in made.items()} | {"folder": folder}
+
+
+@pytest.fixture(scope="module")
+def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("repository")
+    export_checkpoint(references["folder"] / PYLATE, folder, name=PYLATE)
+    export_checkpoint(references["folder"] / STANFORD, folder, name=STANFORD, precision="int8", max_drop=0.5)
+    write_embedder(references["folder"] / DENSE, Recipe((pooling("mean"),)))
+    export_checkpoint(references["folder"] / DENSE / "model", folder, name=DENSE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path) -> Iterator[ServeProcess]:
+    with serving(repository) as running:
+        yield running
+
+
+@pytest.fixture(params=["grpc_url", "http_url"])
+def client(request: pytest.FixtureRequest, served: ServeProcess) -> Iterator[Client]:
+    with Client(served.ready[request.param]) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [(PYLATE, 1e-5), (STANFORD, 0.2)])
+def test_vectors_are_those_of_the_library(
+    client: Client, references: dict[str, Any], name: str, tolerance: float
+) -> None:
+    model = references[name]
+    for role, encode in (("query", model.encode_query), ("document", model.encode_document)):
+        found = client.embed_tokens(name, TEXTS, prompt_name=role)
+        expected = [encode([text])[0].numpy() for text in TEXTS]
+        assert [each.shape for each in found] == [each.shape for each in expected]
+        assert max(np.abs(a - b).max() for a, b in zip(found, expected, strict=True)) < tolerance
+        alone = [client.embed_tokens(name, [text], prompt_name=role)[0] for text in TEXTS]
+        assert all(np.array_equal(a, b) for a, b in zip(alone, found, strict=True))
+    plain = client.embed_tokens(name, SHORT)
+    assert all(np.array_equal(a, b) for a, b in zip(plain, found[:6], strict=True))
+
+
+def test_embed_all_and_the_command_line_have_roles(
+    served: ServeProcess, references: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, rows = call(served, f"/models/{PYLATE}/embed_all", {"inputs": SHORT, "prompt_name": "query"})
+    assert status == 200 and [len(row) for row in rows] == [32] * 6
+    expected = [each.numpy() for each in references[PYLATE].encode_query(SHORT)]
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    url = served.ready["grpc_url"]
+    assert main(["infer", PYLATE, SHORT[0], "--prompt-name", "query", "--url", url, "--json"]) == 0
+    np.testing.assert_allclose(json.loads(capsys.readouterr().out)["results"][0]["embedding"], expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("rerank", {"query": SHORT[0], "texts": SHORT}),
+        ("rerank", {"query": SHORT[0], "texts": SHORT, "raw_scores": True}),
+        ("v1/rerank", {"query": SHORT[0], "documents": SHORT, "top_n": 6}),
+        ("v2/rerank", {"query": SHORT[0], "documents": SHORT}),
+        ("score", {"text_1": SHORT[0], "text_2": SHORT}),
+        ("score", {"text_1": [SHORT[0]] * 6, "text_2": SHORT}),
+    ],
+)
+def test_texts_are_ranked_by_the_sums_of_the_library(
+    served: ServeProcess, references: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    model = references[PYLATE]
+    expected = model.similarity(model.encode_query([SHORT[0]]), model.encode_document(SHORT))[0].tolist()
+    status, _, answer = call(served, f"/models/{PYLATE}/{path}", body)
+    assert status == 200, answer
+    rows = answer if isinstance(answer, list) else answer.get("results") or answer["data"]
+    found = {row["index"]: row.get("score", row.get("relevance_score")) for row in rows}
+    assert [found[at] for at in range(6)] == pytest.approx(expected, abs=1e-4)
+    if path != "score":
+        assert [row["index"] for row in rows] == sorted(range(6), key=lambda at: -expected[at])
+
+
+def test_what_does_not_rank_is_refused(served: ServeProcess) -> None:
+    body = {"query": "a", "texts": ["b"]}
+    for path, sent, message in (
+        (f"/models/{DENSE}/rerank", body, "is for feature-extraction"),
+        ("/rerank", body, "names no model"),  # two do
+        (f"/models/{PYLATE}/rerank", {**body, "prompt_name": "query"}, "queries and documents"),
+        (f"/models/{PYLATE}/embed_all", {"inputs": "a", "prompt_name": "passage"}, "'query', 'document'"),
+    ):
+        status, _, answer = call(served, path, sent)
+        assert status in (400, 422, 424) and message in answer["error"]
