@@ -16,9 +16,9 @@ happened and, in `fix`, what to do next. Nothing here knows how errors are print
       ServerError               5   a server that does not start, answer or have the model
         ServerUnreachable           nothing listens, or the connection broke
         ServerBusy                  its queue is full
-        RequestTimeout              no answer in time, or nothing new of a stream for too long
+        RequestTimeout              no answer in time, or no new piece of a stream for too long
         RequestCancelled            the request was ended before its answer was complete
-        RequestRefused              the server understood the request and said no
+        RequestRefused              the server understood the request and refused it
           ModelUnknown          3   it has no model of this name
         LoadFailed                  a measurement without an answer, or with more errors than allowed
       FetchFailed               3   packages of a tool that can't be had here
@@ -145,11 +145,11 @@ class ServerUnreachable(ServerError):
 
 
 class ServerBusy(ServerError):
-    """The server's queue is full, or it takes no more requests."""
+    """The server's queue is full, or it accepts no more requests."""
 
 
 class RequestTimeout(ServerError):
-    """No answer came in time, or nothing new of a stream for too long."""
+    """No answer came in time, or no new piece of a stream for too long."""
 
 
 class RequestCancelled(ServerError):
@@ -161,7 +161,7 @@ class RequestRefused(ServerError):
 
 
 class ModelUnknown(RequestRefused):
-    """The server has no model of this name; the exit code is that of a model that a repository has not."""
+    """The server has no model of this name."""
 
     exit_code = 3
 
@@ -171,7 +171,7 @@ class LoadFailed(ServerError):
 
 
 class FetchFailed(HfxError):
-    """Packages of a tool that can't be had here; the message says which and why, in a line for notes."""
+    """The packages of a tool can't be fetched; the message says which and why."""
 
     exit_code = 3
 

@@ -164,7 +164,7 @@ def parse_shard(text: str, environment: Mapping[str, str] = os.environ) -> Shard
     if text == "env":
         return _launched(environment)
     if not (match := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)):
-        raise UsageError(f"{text!r} is no shard.", "Give I/N, e.g. --shard 1/8 to --shard 8/8, or --shard env.")
+        raise UsageError(f"{text!r} is not a shard.", "Give I/N, e.g. --shard 1/8 to --shard 8/8, or --shard env.")
     place, count = map(int, match.groups())
     if not (place <= count and 1 <= count <= MAX_SHARDS):
         raise UsageError(

@@ -190,6 +190,6 @@ def _rate(events: Iterable[Mapping[str, Any]]) -> float | None:
 def jobs_in(folder: Path) -> list[Folder]:
     """The jobs below a folder, or of the folder itself. Raises JobError for no folder."""
     if not folder.is_dir():
-        raise JobError(f"{folder} is no folder.", "Give a folder of jobs.")
+        raise JobError(f"{folder} is not a folder.", "Give a folder of jobs.")
     candidates = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     return [Folder(path) for path in candidates if (path / JOB).is_file()]

@@ -48,7 +48,7 @@ EXAMPLES = """Examples:
 app = typer.Typer(
     name="hfx",
     cls=Commands,
-    help="Hugging Face checkpoints to verified, fast Triton model repositories.",
+    help="Export Hugging Face checkpoints to verified Triton models; serve, query and measure them.",
     epilog=EXAMPLES,
     context_settings=SETTINGS,
     no_args_is_help=True,
@@ -83,7 +83,8 @@ def options(
         ),
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="With --version: and what a bug report needs.", rich_help_panel=GLOBAL)
+        bool,
+        typer.Option("--verbose", help="With --version: also print what a bug report needs.", rich_help_panel=GLOBAL),
     ] = False,
 ) -> None:
     """Take the options of all commands; `--json` and `--debug` are read by the Reporter, wherever they stand."""

@@ -22,17 +22,14 @@ DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_REPOSITORY = Path("model_repository")
 TOKEN_VARIABLE = "HFX_TOKEN"
 AT_ONCE = 32
-Header = Annotated[
-    list[str] | None, Option(help="Header to send, KEY:VALUE; may be given several times.", metavar="KEY:VALUE")
-]
+Header = Annotated[list[str] | None, Option(help="Header to send. Repeatable.", metavar="KEY:VALUE")]
 TokenFile = Annotated[
     Path | None,
-    Option(
-        help=f"File with the token that the server asks for; else {TOKEN_VARIABLE} of the environment.", metavar="FILE"
-    ),
+    Option(help=f"File with the bearer token (API key). Default: {TOKEN_VARIABLE} of the environment.", metavar="FILE"),
 ]
 TlsCa = Annotated[
-    Path | None, Option("--tls-ca", help="File with the certificates to trust; for grpcs and https.", metavar="FILE")
+    Path | None,
+    Option("--tls-ca", help="File with the certificates to trust (PEM), for grpcs:// and https://.", metavar="FILE"),
 ]
 LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
 
@@ -46,20 +43,24 @@ class Connection:
     url: Annotated[
         str | None,
         Option(
-            help=f"The server: HOST:PORT or grpcs://HOST:PORT (gRPC), http(s)://HOST:PORT; default {DEFAULT_URL}.",
+            help=f"Server: HOST:PORT or grpcs://HOST:PORT (gRPC), or http(s)://HOST:PORT. Default: {DEFAULT_URL}.",
             metavar="URL",
         ),
     ] = None
     timeout: Annotated[
-        float | None, Option(help="Seconds that an answer may take, here and at the server.", metavar="SECONDS")
+        float | None,
+        Option(help="Time limit for each answer, enforced here and by the server. Default: 60.", metavar="SECONDS"),
     ] = None
-    idle_timeout: Annotated[float | None, Option(help="Seconds that a stream may send nothing.", metavar="SECONDS")] = (
-        None
-    )
-    retries: Annotated[int | None, Option(min=0, help="Further tries where a server is busy or can't be reached.")] = (
-        None
-    )
-    max_in_flight: Annotated[int | None, Option(min=1, help=f"Requests under way at a time; default {AT_ONCE}.")] = None
+    idle_timeout: Annotated[
+        float | None,
+        Option(help="With --stream: longest pause between two pieces of text. Default: 30.", metavar="SECONDS"),
+    ] = None
+    retries: Annotated[
+        int | None, Option(min=0, help="Retries when the server is busy or unreachable. Default: 2.")
+    ] = None
+    max_in_flight: Annotated[
+        int | None, Option(min=1, help=f"Most requests in flight at a time. Default: {AT_ONCE}.")
+    ] = None
     header: Header = None
     token_file: TokenFile = None
     tls_ca: TlsCa = None
@@ -94,7 +95,7 @@ def headers_of(connection: Connection) -> dict[str, str]:
     for header in connection.header or []:
         key, colon, value = header.partition(":")
         if not colon or not key.strip():
-            raise UsageError(f"{header!r} is no header.", "Write KEY:VALUE, e.g. --header 'x-tenant: blue'.")
+            raise UsageError(f"{header!r} is not a header.", "Write KEY:VALUE, e.g. --header 'x-tenant: blue'.")
         headers[key.strip()] = value.strip()
     return headers
 
@@ -139,5 +140,5 @@ def _served(url: str | None) -> list[str]:
         return []  # a completion prints nothing else
 
 
-RepositoryArgument = Annotated[Path, typer.Argument(metavar="REPOSITORY", help="The model repository.")]
+RepositoryArgument = Annotated[Path, typer.Argument(metavar="REPOSITORY", help="Model repository.")]
 PublishedName = Annotated[str, typer.Argument(metavar="NAME", help="The published model.", autocompletion=model_names)]

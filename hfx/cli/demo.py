@@ -17,14 +17,12 @@ def command(
     context: typer.Context,
     keep: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Keep checkpoints, data and models in this new folder. Default: they are removed."
-        ),
+        typer.Option(metavar="DIR", help="Keep checkpoints, data and models in this new folder. Default: delete them."),
     ] = None,
 ) -> None:
-    """See it work in about two minutes: train two small models, export, serve and query them.
+    """Train two small models, then export, serve and query them, in about two minutes.
 
-    Needs no network: the checkpoints are trained from texts that hfx makes itself.
+    Needs no network: hfx makes the training texts itself.
 
     Examples:
       hfx demo

@@ -34,20 +34,21 @@ def command(
         Path | None,
         typer.Option(
             "--from",
-            help="MODEL and its options from MLServer's model-settings.json; options here win.",
+            help="Read MODEL and its options from MLServer's model-settings.json. Options given here override them.",
             metavar="FILE",
         ),
     ] = None,
     again: Annotated[
         str | None,
         typer.Option(
-            help="Export this model again: the same checkpoint and options. MODEL: its folder, if that has moved.",
+            help="Export this published model again: the same checkpoint with the same options. Give MODEL only if "
+            "the checkpoint has moved.",
             metavar="NAME",
             autocompletion=model_names,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and do nothing.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print every figure that was measured.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print all measured figures.")] = False,
 ) -> None:
     """Export a Hugging Face checkpoint, verify it, and publish it for Triton.
 

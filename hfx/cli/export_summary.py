@@ -46,7 +46,7 @@ def _steps(tokenizer: Any) -> list[str]:
     if tokenizer is None:
         return []
     if tokenizer["compiled"]:
-        return [f"  {'tokenizer':9} compiled: the same ids for {tokenizer['texts_compared']} texts"]
+        return [f"  {'tokenizer':9} compiled; same ids for {tokenizer['texts_compared']} texts"]
     return [f"  {'tokenizer':9} in Python, not compiled: {tokenizer['reason']}"]
 
 
@@ -64,12 +64,12 @@ def _trials(choice: Any) -> list[str]:
         for shape in next(iter(times.values()))
     ]
     if other := choice.get("other_cores"):
-        lines.append(f"other work had {other:g} cores meanwhile: the times are more exact on an idle machine")
+        lines.append(f"other processes used {other:g} cores meanwhile: times are more accurate on an idle machine")
     return lines
 
 
 def _added(milliseconds: float | None) -> str:
-    return f" (and {milliseconds:g} ms of Python steps)" if milliseconds else ""
+    return f" (+ {milliseconds:g} ms for Python steps)" if milliseconds else ""
 
 
 def details(manifest: Manifest) -> list[str]:
@@ -127,7 +127,7 @@ def _runtime(choice: Any) -> str:
         return f" on {name} ({refused.rstrip('.')})"
     if len(near := choice.get("near", [])) > 1:
         others = " and ".join(RUNTIMES.get(other, other) for other in near[1:])
-        return f" on {name}, in a near tie with {others} (times differ by 5 % at most)"
+        return f" on {name}, as fast as {others} (within 5 %)"
     if choice.get("requested") == "auto" and len(choice["milliseconds"]) > 1:
         return f" on {name}, the fastest of {len(choice['milliseconds'])} runtimes on this machine"
     return f" on {name}"
@@ -140,11 +140,11 @@ def _agreement(figures: Mapping[str, Any]) -> list[str]:
     share = f"{100 * figures['agreement']:.2f} %"
     if "forced" not in figures:
         order = figures.get("rank_correlation")
-        ranks = "" if order is None else f"; the order of scores is by {order:.4f}"
-        return [f"{share} of {figures['requests']} answers are the checkpoint's{_ties(figures)}{ranks}"]
+        ranks = "" if order is None else f"; rank correlation of scores {order:.4f}"
+        return [f"{share} of {figures['requests']} answers equal the checkpoint's{_ties(figures)}{ranks}"]
     forced = figures["forced"]
     return [
-        f"{share} of {forced['positions']} next tokens are the checkpoint's{_ties(forced)}{_longest(figures)}",
+        f"{share} of {forced['positions']} next tokens equal the checkpoint's{_ties(forced)}{_longest(figures)}",
         _whole_texts(figures),
     ]
 
@@ -162,10 +162,10 @@ def _whole_texts(figures: Mapping[str, Any]) -> str:
     beams = figures["beams"]
     kinds = {"greedy": figures["greedy"]} | ({f"{beams['num_beams']} beams": beams} if beams else {})
     shares = [f"{100 * whole['same']:.1f} % of {whole['texts']} ({name})" for name, whole in kinds.items()]
-    line = f"{' and '.join(shares)} whole texts are equal"
+    line = f"{' and '.join(shares)} whole texts are identical"
     if all(whole["same"] == 1 for whole in kinds.values()):
         return line
-    return f"{line}: after one changed token, a text goes on differently"
+    return f"{line}: one different token changes the rest of a text"
 
 
 def _ties(figures: Mapping[str, Any]) -> str:
@@ -193,7 +193,7 @@ def _encoder_line(figures: Mapping[str, Any]) -> str:
         + f", "
         f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
         f"largest difference {figures['delta']:.1e}, alone and in a batch "
-        + ("equal to the bit" if figures["company"] == 0 else f"within {figures['company']:.1e}")
+        + ("bit-identical" if figures["company"] == 0 else f"within {figures['company']:.1e}")
     )
 
 
@@ -213,11 +213,7 @@ def _generator_line(figures: Mapping[str, Any]) -> str:
         + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
         + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
         + _long_texts(figures)
-        + (
-            "alone and in a batch equal to the bit"
-            if other == 0
-            else f"{other} texts whose last bits depend on the batch"
-        )
+        + ("bit-identical alone and in a batch" if other == 0 else f"{other} texts whose last bits depend on the batch")
     )
 
 

@@ -34,12 +34,13 @@ class InputOptions:
 
     PANEL: ClassVar[str] = "Input and output"
 
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="JSON lines in and out, as above.")] = False
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Read and write JSON lines, as described above.")] = False
     input: Annotated[
-        Path | None, typer.Option(help="Read lines of this file instead of the standard input.", metavar="FILE")
+        Path | None, typer.Option(help="Read lines from this file instead of standard input.", metavar="FILE")
     ] = None
     stream: Annotated[
-        bool, typer.Option("--stream", help="Generation: print the text as it comes; with --json, JSON lines.")
+        bool,
+        typer.Option("--stream", help="Generation: print the text as it is generated. With --json: as JSON lines."),
     ] = False
 
 
@@ -49,8 +50,10 @@ class LocalOptions:
 
     PANEL: ClassVar[str] = "In this process"
 
-    local: Annotated[bool, typer.Option("--local", help="Run in this process, without a server.")] = False
-    repository: Annotated[Path | None, typer.Option(help="Where --local finds the model.", metavar="DIR")] = None
+    local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a server.")] = False
+    repository: Annotated[
+        Path | None, typer.Option(help="With --local: model repository. Default: model_repository.", metavar="DIR")
+    ] = None
 
 
 @grouped
@@ -66,18 +69,18 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help="The texts (questions, with --context); without any, or for -, lines of the standard input.",
+            help="Texts (with --context: questions). Default, or -: lines from standard input.",
         ),
     ] = None,
 ) -> None:
-    """Ask a model; each TEXT gets one answer, in order.
+    """Query a model. Each TEXT gets one answer, in order.
 
-    With --json, a classifier's label and score are values, and lists where --top-k asks for several labels.
+    With --json, a classifier's label and score are single values. With --top-k they are lists.
 
-    With --jsonl, each line that is read is an object of the model's inputs, such as {"text_input": "Hi", "max_tokens":
-    9}; options hold for lines that don't say otherwise. Each gives one line, in order and as soon as it is there: the
-    model's outputs, or {"error": {...}}; an "id" is handed through. The exit code is that of the first line that
-    failed.
+    With --jsonl, each input line is an object of the model's inputs, such as {"text_input": "Hi", "max_tokens": 9}.
+    Values in a line override options. Each line gets one output line, in order and as soon as it is ready: the
+    model's outputs or {"error": {...}}, with the "id" of the input line, if any. The exit code is that of the first
+    line that failed.
 
     Examples:
       hfx infer sentiment "A fine film." "A dull one."

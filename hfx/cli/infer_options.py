@@ -31,33 +31,46 @@ class EncoderOptions:
 
     PANEL: ClassVar[str] = "Classification and question answering"
 
-    candidate_labels: Annotated[
-        str | None, Option("--labels", help="Zero-shot: the candidate labels, A,B.", metavar="A,B")
-    ] = None
+    candidate_labels: Annotated[str | None, Option("--labels", help="Zero-shot: candidate labels.", metavar="A,B")] = (
+        None
+    )
     multi_label: Annotated[
-        bool | None, Option("--multi-label/--single-label", help="Zero-shot: score each label by itself.")
+        bool | None,
+        Option(
+            "--multi-label/--single-label", help="Zero-shot: score each label independently, or all against each other."
+        ),
     ] = None
-    context: Annotated[str | None, Option(help="Question answering: where the answer is.")] = None
-    query: Annotated[str | None, Option(help="Text ranking: what the texts are ranked for.")] = None
+    context: Annotated[str | None, Option(help="Question answering: text that contains the answer.")] = None
+    query: Annotated[str | None, Option(help="Text ranking: query to rank the texts for.")] = None
     raw_scores: Annotated[
-        bool | None, Option("--raw-scores/--no-raw-scores", help="Text ranking: scores without an activation.")
+        bool | None,
+        Option("--raw-scores/--no-raw-scores", help="Text ranking: return scores without activation function."),
     ] = None
     apply_softmax: Annotated[
         bool | None,
-        Option("--apply-softmax/--no-apply-softmax", help="Text ranking, several labels: scores that add up to 1."),
+        Option(
+            "--apply-softmax/--no-apply-softmax",
+            help="Text ranking with several labels: return scores that add up to 1.",
+        ),
     ] = None
     dimensions: Annotated[
-        int | None, Option(help="Embeddings: how many numbers, of models that have shorter vectors.")
+        int | None, Option(help="Embeddings: length of the vector, if the model supports shorter ones.")
     ] = None
     prompt_name: Annotated[
         str | None,
-        Option(help="Embeddings, ranking: the model's prompt that is put before texts (the query).", metavar="NAME"),
+        Option(
+            help="Embeddings and ranking: name of the model's prompt to prepend to each text (to the query).",
+            metavar="NAME",
+        ),
     ] = None
-    prompt: Annotated[str | None, Option(help="Embeddings, ranking: any text that is put there.")] = None
-    targets: Annotated[str | None, Option(help="Fill-mask: the only tokens that count, A,B.", metavar="A,B")] = None
+    prompt: Annotated[str | None, Option(help="Embeddings and ranking: text to prepend instead.")] = None
+    targets: Annotated[str | None, Option(help="Fill-mask: consider only these tokens.", metavar="A,B")] = None
     top_k: Annotated[
         int | None,
-        Option(help="Classification, fill-mask: how many labels or tokens. Sampling: of how many tokens; 0 of all."),
+        Option(
+            help="Classification and fill-mask: number of labels or tokens to return. Sampling: draw from "
+            "this many of the likeliest tokens; 0: from all."
+        ),
     ] = None
 
 
@@ -88,7 +101,7 @@ def _type(setting: Setting) -> Any:
 
 def _option(setting: Setting) -> Any:
     typed = [TYPED[setting.name]] if setting.name in TYPED else []
-    several = "; may be given several times" if setting.is_list else ""
+    several = ". Repeatable" if setting.is_list else ""
     metavar = "CODE" if setting.scope == TRANSLATION else None
     return Option(*typed, help=f"{setting.text}{several}.", metavar=metavar)
 

@@ -123,9 +123,7 @@ def _succeeded(entry: Entry, outcome: Result | HfxError) -> Result:
 def _warn_of_truncation(task: Task, entry: Entry, dropped: int | None, report: Reporter) -> None:
     if dropped:
         what = entry.place or "The text"
-        report.warn(
-            f"{what} is longer than the model reads: {dropped} tokens or more were left out. {_whole_text(task)}"
-        )
+        report.warn(f"{what} is too long for the model: {dropped} tokens or more were cut. {_whole_text(task)}")
 
 
 def _whole_text(task: Task) -> str:

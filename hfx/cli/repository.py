@@ -91,11 +91,9 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
 def lint(
     context: typer.Context,
     repository: RepositoryArgument = DEFAULT_REPOSITORY,
-    triton: Annotated[
-        str, typer.Option(help="Tag of the Triton release that will serve it.", metavar="TAG")
-    ] = MINIMUM_SECURE,
+    triton: Annotated[str, typer.Option(help="Triton release that will serve it.", metavar="TAG")] = MINIMUM_SECURE,
     cores: Annotated[
-        int | None, typer.Option(help="Cores of the machine that will serve it. Default: this one's.")
+        int | None, typer.Option(help="Cores of the machine that will serve it. Default: those of this machine.")
     ] = None,
 ) -> None:
     """Check a model repository against hfx's rules, without a server.
@@ -120,10 +118,10 @@ def lint(
 def remove(
     context: typer.Context,
     name: PublishedName,
-    repository: Annotated[Path, typer.Option(help="The model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
-    force: Annotated[bool, typer.Option("--force", help="Also a model that is served: take it out first.")] = False,
+    repository: Annotated[Path, typer.Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
+    force: Annotated[bool, typer.Option("--force", help="Unload the model first if it is being served.")] = False,
 ) -> None:
-    """Delete a published model with all its folders.
+    """Delete a published model and all its folders.
 
     Examples:
       hfx remove sentiment
@@ -149,14 +147,16 @@ def reload(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...", help="Models; without any, all that were published again.", autocompletion=model_names
+            metavar="[NAME]...",
+            help="Models to reload. Default: all that were published again.",
+            autocompletion=model_names,
         ),
     ] = None,
     repository: Annotated[
-        Path, typer.Option(help="The repository that is served.", metavar="DIR")
+        Path, typer.Option(help="Repository that is being served.", metavar="DIR")
     ] = DEFAULT_REPOSITORY,
 ) -> None:
-    """Make a running `hfx serve` load the models that were published again.
+    """Reload models that were published again into a running `hfx serve`.
 
     Examples:
       hfx reload

@@ -32,7 +32,7 @@ def command(
     batch_options: BatchOptions,
     repository: RepositoryArgument = DEFAULT_REPOSITORY,
 ) -> None:
-    """Serve a model repository with a real Triton server.
+    """Serve a model repository with Triton.
 
     Examples:
       hfx serve

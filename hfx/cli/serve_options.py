@@ -33,37 +33,50 @@ class ServeOptions:
 
     method: Annotated[
         Literal["embedded", "local", "docker"],
-        Option("--with", help="The tritonserver of the nvidia-pytriton wheel, the one on PATH, or a container."),
+        Option(
+            "--with",
+            help="embedded: the tritonserver of the nvidia-pytriton wheel. local: the tritonserver on "
+            "PATH. docker: a container.",
+        ),
     ] = "embedded"
-    device: Annotated[Device, Option(help="What the models run on.")] = "cpu"
-    host: Annotated[str, Option(help="Address to listen at; 127.0.0.1 is this machine only.", metavar="ADDRESS")] = (
-        "127.0.0.1"
-    )
-    http_port: Annotated[int, Option(help="Port of the HTTP API; 0 takes a free one.", metavar="PORT")] = 8000
-    grpc_port: Annotated[int, Option(help="Port of the gRPC API; 0 takes a free one.", metavar="PORT")] = 8001
-    metrics_port: Annotated[int, Option(help="Port of the metrics; 0 takes a free one.", metavar="PORT")] = 8002
+    device: Annotated[Device, Option(help="Device to run the models on.")] = "cpu"
+    host: Annotated[
+        str,
+        Option(help="Address to listen on. 127.0.0.1 accepts connections from this machine only.", metavar="ADDRESS"),
+    ] = "127.0.0.1"
+    http_port: Annotated[int, Option(help="HTTP port. 0 picks a free port.", metavar="PORT")] = 8000
+    grpc_port: Annotated[int, Option(help="gRPC port. 0 picks a free port.", metavar="PORT")] = 8001
+    metrics_port: Annotated[int, Option(help="Metrics port. 0 picks a free port.", metavar="PORT")] = 8002
     steps: Annotated[
         Literal["native", "python"],
-        Option(help="Encoders on CPUs: one model in C++ where the export has proven it, or an ensemble as published."),
+        Option(
+            help="Encoders on CPU. native: one C++ model, where the export has proven it. python: the "
+            "published ensemble."
+        ),
     ] = "native"
-    models: Annotated[str, Option(help="Serve only these: A,B.", metavar="A,B")] = ""
-    timeout: Annotated[float, Option(help="Seconds that loading the models may take.", metavar="SECONDS")] = 300.0
+    models: Annotated[str, Option(help="Serve only these models.", metavar="A,B")] = ""
+    timeout: Annotated[float, Option(help="Time limit for loading the models.", metavar="SECONDS")] = 300.0
     drain: Annotated[
-        int, Option(help="Seconds that requests under way get when it stops.", min=0, max=3600, metavar="SECONDS")
+        int, Option(help="Time that requests in flight get at shutdown.", min=0, max=3600, metavar="SECONDS")
     ] = 30
     strict: Annotated[
-        bool, Option("--strict", help="Serve all models or none; else those that load, without --models.")
+        bool,
+        Option(
+            "--strict",
+            help="Fail if any model fails to load. Default: serve those that load. Always on with "
+            "--models and with --with docker.",
+        ),
     ] = False
-    watch: Annotated[bool, Option("--watch", help="Reload models as soon as they are published again.")] = False
-    triton: Annotated[
-        str, Option(help="The Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")
-    ] = ""
-    image: Annotated[
-        str, Option(help="The image, with a digest if you like.", rich_help_panel=CONTAINER, metavar="IMAGE")
-    ] = ""
-    dry_run: Annotated[bool, Option("--dry-run", help="Only print the docker commands.", rich_help_panel=CONTAINER)] = (
-        False
+    watch: Annotated[bool, Option("--watch", help="Reload models when they are published again.")] = False
+    triton: Annotated[str, Option(help="Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")] = (
+        ""
     )
+    image: Annotated[
+        str, Option(help="Image to run; may include a digest.", rich_help_panel=CONTAINER, metavar="IMAGE")
+    ] = ""
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print the docker commands and exit.", rich_help_panel=CONTAINER)
+    ] = False
 
     @property
     def names(self) -> list[str]:
@@ -128,7 +141,8 @@ class FrontOptions:
         Path | None,
         Option(
             envvar="HFX_API_KEY_FILE",
-            help="File with KEY or LABEL:KEY in each line; HTTP requests then need a key as a bearer token.",
+            help="File of API keys: one KEY or LABEL:KEY per line. HTTP requests then need a key as a "
+            "bearer token. gRPC requests never need one.",
             metavar="FILE",
             readable=False,
         ),
@@ -137,20 +151,21 @@ class FrontOptions:
         Path | None,
         Option(
             envvar="HFX_TLS_CERT",
-            help="The server's certificate chain (PEM), for HTTP and gRPC.",
+            help="Certificate chain of the server (PEM), for HTTP and gRPC.",
             metavar="FILE",
             readable=False,  # by `tls`, which says more
         ),
     ] = None
     tls_key: Annotated[
-        Path | None, Option(envvar="HFX_TLS_KEY", help="Its private key (PEM).", metavar="FILE", readable=False)
+        Path | None,
+        Option(envvar="HFX_TLS_KEY", help="Private key of the certificate (PEM).", metavar="FILE", readable=False),
     ] = None
     tls_client_ca: Annotated[
         Path | None,
         Option(
             "--tls-client-ca",
             envvar="HFX_TLS_CLIENT_CA",
-            help="Ask clients for a certificate that one of these authorities signed.",
+            help="Require client certificates signed by one of these authorities (PEM).",
             metavar="FILE",
             readable=False,
         ),
@@ -158,43 +173,45 @@ class FrontOptions:
     insecure: Annotated[
         bool,
         Option(
-            "--insecure", envvar="HFX_INSECURE", help="Listen beyond this machine without a key or client certificates."
+            "--insecure",
+            envvar="HFX_INSECURE",
+            help="Allow other machines to connect without an API key or client certificate, also over gRPC.",
         ),
     ] = False
     max_body: Annotated[
-        int, Option(help="Largest body of an HTTP request, decompressed, in MiB.", min=1, metavar="MIB")
+        int, Option(help="Largest HTTP request body after decompression, in MiB.", min=1, metavar="MIB")
     ] = 16
-    max_connections: Annotated[int, Option(help="HTTP connections at a time.", min=1)] = 2048
-    max_requests: Annotated[int, Option(help="HTTP requests in progress at a time.", min=1)] = 1024
+    max_connections: Annotated[int, Option(help="Most HTTP connections at a time.", min=1)] = 2048
+    max_requests: Annotated[int, Option(help="Most HTTP requests in progress at a time.", min=1)] = 1024
     access_log: Annotated[
         Literal["text", "json"] | None,
-        Option(help="A line on stderr for each HTTP request, as text or as an object in JSON."),
+        Option(help="Log each HTTP request to stderr, as a line of text or of JSON."),
     ] = None
     otlp_endpoint: Annotated[
         str,
         Option(
             envvar=ENDPOINT_VARIABLE,
-            help="Send traces of requests to this OpenTelemetry collector, such as http://127.0.0.1:4318.",
+            help="OpenTelemetry collector that receives traces, such as http://127.0.0.1:4318.",
             metavar="URL",
         ),
     ] = ""
     scrape_port: Annotated[
         int,
         Option(
-            help="A further port with /metrics and /health alone, without a key and without TLS; 0: none.",
+            help="Extra port that serves only /metrics and /health, without API key and TLS. 0: none.",
             min=0,
             max=65535,
             metavar="PORT",
         ),
     ] = 0
     no_playground: Annotated[
-        bool, Option("--no-playground", envvar="HFX_NO_PLAYGROUND", help="No page at / to try the models on.")
+        bool, Option("--no-playground", envvar="HFX_NO_PLAYGROUND", help="Do not serve the playground at /.")
     ] = False
 
     shadow: Annotated[
         float,
         Option(
-            help="Share of the answers over HTTP that are computed again in idle time, and compared.",
+            help="Share of HTTP answers to compute again while idle, and compare.",
             min=0,
             max=1,
             metavar="SHARE",
@@ -202,7 +219,10 @@ class FrontOptions:
     ] = 0.0
     shadow_repository: Annotated[
         Path | None,
-        Option(help="Models to compare with, such as the same in fp32. Default: those that are served.", metavar="DIR"),
+        Option(
+            help="Repository of the models to compare with, such as fp32 exports. Default: the served models.",
+            metavar="DIR",
+        ),
     ] = None
 
     allowed_hosts: Annotated[
@@ -210,7 +230,7 @@ class FrontOptions:
         Option(
             "--allowed-host",
             envvar="HFX_ALLOWED_HOST",
-            help="Name of the server in requests, beside localhost; * takes any. May be given several times.",
+            help="Host name that requests may use besides localhost. * allows any. Repeatable.",
             metavar="NAME",
         ),
     ] = ()
@@ -219,7 +239,7 @@ class FrontOptions:
         Option(
             "--cors-origin",
             envvar="HFX_CORS_ORIGIN",
-            help="Origin of web pages that may send requests; * takes any. May be given several times.",
+            help="Origin of web pages that may send requests. * allows any. Repeatable.",
             metavar="ORIGIN",
         ),
     ] = ()
@@ -243,7 +263,7 @@ class FrontOptions:
             )
         if self.otlp_endpoint and not _has_exporter():
             raise UsageError(
-                "Traces need opentelemetry-exporter-otlp-proto-http, which this environment has not.",
+                "Traces need opentelemetry-exporter-otlp-proto-http, which is not installed.",
                 f"Run: {install_command('traces')}",
             )
 
@@ -340,15 +360,15 @@ class BatchOptions:
         Path | None,
         Option(
             envvar="HFX_BATCH_DIR",
-            help="Answer /v1/files and /v1/batches; files and batches are kept in this folder.",
+            help="Serve /v1/files and /v1/batches, and keep their files in this folder.",
             metavar="DIR",
         ),
     ] = None
-    batch_disk: Annotated[int, Option(help="What the folder may take, in MiB.", min=1, metavar="MIB")] = 10_240
-    batch_file: Annotated[int, Option(help="Largest file that is uploaded, in MiB.", min=1, metavar="MIB")] = 200
-    batch_lines: Annotated[int, Option(help="Requests in a file.", min=1, metavar="N")] = 50_000
+    batch_disk: Annotated[int, Option(help="Largest size of the folder, in MiB.", min=1, metavar="MIB")] = 10_240
+    batch_file: Annotated[int, Option(help="Largest uploaded file, in MiB.", min=1, metavar="MIB")] = 200
+    batch_lines: Annotated[int, Option(help="Most requests in a file.", min=1, metavar="N")] = 50_000
     batch_requests: Annotated[
-        int, Option(help="Requests of batches in progress at a time, where no others are.", min=1, max=1024)
+        int, Option(help="Most batch requests in progress at a time, while there are no others.", min=1, max=1024)
     ] = 4
 
     def process(self, body: int, report: Callable[[str], None]) -> BatchProcess | None:

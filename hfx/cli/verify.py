@@ -24,28 +24,42 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     name: PublishedName,
-    data: Annotated[Path | None, typer.Option(help="Labelled CSV or TSV with a header.", metavar="FILE")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Labelled rows: CSV, TSV, JSON lines or Parquet.", metavar="FILE")
+    ] = None,
     input_column: Annotated[
-        list[str] | None, typer.Option(help="Column of an input, in the task's order.", metavar="COLUMN")
+        list[str] | None,
+        typer.Option(help="Input column. Repeatable, in the order of the task's inputs.", metavar="COLUMN"),
     ] = None,
-    target_column: Annotated[str | None, typer.Option(help="Column of the right answers.", metavar="COLUMN")] = None,
+    target_column: Annotated[
+        str | None, typer.Option(help="Column with the correct answers.", metavar="COLUMN")
+    ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Metric; each task has one, generators rouge and exact_match.", metavar="METRIC")
+        str | None,
+        typer.Option(
+            help="Metric. Default: the task's own. Generators have two: rouge and exact_match.", metavar="METRIC"
+        ),
     ] = None,
-    minimum: Annotated[float | None, typer.Option("--min", help="Least value of the metric.", metavar="VALUE")] = None,
+    minimum: Annotated[
+        float | None, typer.Option("--min", help="Lowest value of the metric that passes.", metavar="VALUE")
+    ] = None,
     max_drop: Annotated[
         float | None,
         typer.Option(
-            help="Share of answers, and of the metric, that may be lost against the checkpoint.", metavar="SHARE"
+            help="Largest loss against the checkpoint that passes, as a share of the answers and of the metric.",
+            metavar="SHARE",
         ),
     ] = None,
     url: Annotated[
-        str, typer.Option(help="Address of a server, as of `hfx infer`. Default: this process.", metavar="URL")
+        str,
+        typer.Option(
+            help="Server to verify, as for `hfx infer`. Default: run the model in this process.", metavar="URL"
+        ),
     ] = "",
-    device: Annotated[Device, typer.Option(help="The files that are verified, or that the server runs.")] = "cpu",
-    repository: Annotated[Path, typer.Option(help="Where the model is published.", metavar="DIR")] = DEFAULT_REPOSITORY,
+    device: Annotated[Device, typer.Option(help="Device to verify on. With --url: device of the server.")] = "cpu",
+    repository: Annotated[Path, typer.Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
 ) -> None:
-    """Verify a published model again: against its checkpoint's answers, and on labelled data.
+    """Compare a published model with its checkpoint's recorded answers, and measure it on labelled data.
 
     Examples:
       hfx verify sentiment
@@ -54,7 +68,7 @@ def command(
     if data is None and (input_column or target_column or metric or minimum is not None):
         raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
     if data is not None and not data.is_file():
-        raise UsageError(f"There is no file {data} (--data).", "Give a CSV or TSV file with a header.")
+        raise UsageError(f"There is no file {data} (--data).", "Give a CSV, TSV, JSON-lines or Parquet file.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
     from hfx.exporter.verify import DataOptions, against_checkpoint, on_data, open_published
@@ -111,9 +125,9 @@ def served_ask(client: Client, repository: Path, name: str) -> Ask:
 def agreement(parity: dict[str, Any]) -> str:
     """The figures of a comparison, for people."""
     if "same" in parity:
-        return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts are the checkpoint's"
+        return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts equal the checkpoint's"
     return (
-        f"{100 * parity['agreement']:.2f} % of {parity['requests']} answers are the checkpoint's; "
+        f"{100 * parity['agreement']:.2f} % of {parity['requests']} answers equal the checkpoint's; "
         f"scores differ by {parity['mean_drift']:.1e} on average"
     )
 
@@ -127,7 +141,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     ]
     if "alone" in parity:
         lines.append(
-            f"  {parity['alone']} of them were also run alone: {parity['other_alone']} have other log-probabilities"
+            f"  {parity['alone']} of them were also run alone: {parity['other_alone']} have different log-probabilities"
         )
     if data := figures.get("data"):
         lines.append(f"  {data['metric']} on {data['file']} ({data['rows']} rows): {data['value']:.4f}")

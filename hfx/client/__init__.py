@@ -12,13 +12,13 @@
 `AsyncClient` has the same methods with `await`, `async with` and `async for`. All errors are of hfx.errors:
 
     HfxError
-      UsageError              a value, setting or address that can't be taken; nothing was sent
+      UsageError              an invalid value, setting or address; nothing was sent
       ServerError             the server failed; `status`, `model` and `request_id` tell at what
-        ServerUnreachable       nothing listens, or the connection broke: tried again
-        ServerBusy              its queue is full, or it takes no more requests: tried again
-        RequestTimeout          no answer in time, or nothing new of a stream for too long
+        ServerUnreachable       nothing listens, or the connection broke: retried
+        ServerBusy              its queue is full, or it accepts no more requests: retried
+        RequestTimeout          no answer in time, or no new piece of a stream for too long
         RequestCancelled        the request was ended before its answer was complete
-        RequestRefused          the server understood the request and said no
+        RequestRefused          the server understood the request and refused it
           ModelUnknown            it has no model of this name
 
 Light on purpose: neither numpy nor a protocol's library is imported before a client is made.

@@ -63,10 +63,10 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url if "://" in url else f"grpc://{url}")
         port = parts.port or (USUAL_PORTS.get(parts.scheme) if parts.port is None else None)
     except (ValueError, TypeError):
-        raise UsageError(f"{url!r} is no address of a server.", FIX) from None
+        raise UsageError(f"{url!r} is not an address of a server.", FIX) from None
     known = SCHEMES.get(parts.scheme)
     if known is None or not parts.hostname or not port or parts.username or parts.path.strip("/") or parts.query:
-        raise UsageError(f"{url!r} is no address of a server.", FIX)
+        raise UsageError(f"{url!r} is not an address of a server.", FIX)
     return Address(*known, parts.hostname, port, url)
 
 

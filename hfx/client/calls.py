@@ -148,7 +148,7 @@ def predict(
 
     def call(pair: tuple[str, str]) -> Call[Vectors]:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise UsageError(f"{pair!r:.80} is no pair.", "Give pairs of a query and a text.")
+            raise UsageError(f"{pair!r:.80} is not a pair.", "Give pairs of a query and a text.")
         query = {names.QUERY: [check_text(pair[0], "query")]}
         return Call(name, _text(pair[1]) | query | options, decode_scores, (names.SCORE,))
 

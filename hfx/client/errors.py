@@ -56,10 +56,7 @@ NO_TLS = (
     "certificate?"
 )
 UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
-UNAUTHORIZED = (
-    "Give the server's key: in a shell --token-file FILE or the variable HFX_TOKEN, in Python Client(..., token=...); "
-    "or the header that it wants."
-)
+UNAUTHORIZED = "Send the server's token: --token-file or HFX_TOKEN; in Python, Client(..., token=...)."
 # Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status) and the fix (empty: of the class).
 PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
     ("is not healthy", ServerError, RESTART),  # the process of a Python model

@@ -82,45 +82,46 @@ def _checked(name: str, value: Any) -> Any:
 class GenerationSettings:
     """How a text is generated; what is None is as the model's generation_config.json says.
 
-    `max_tokens`            New tokens at most (a whole number of at least 1)
-    `min_tokens`            New tokens at least (a whole number of at least 0)
-    `num_beams`             Beams to search with; 1 is no search (a whole number from 1 to 64)
-    `do_sample`             Draw tokens at random, or take the likeliest; drawn if a setting of sampling is set
-    `temperature`           Sampling: below 1 favours likely tokens, above 1 unlikely ones; 0: no sampling (0 (no
-                            sampling: do_sample false), or a number from 0.001 to 100)
-    `top_k`                 Sampling: from this many of the likeliest tokens; 0: from all (a whole number of at least 0)
-    `top_p`                 Sampling: from the likeliest tokens with this share of the probability (a number from 0 to
+    `max_tokens`            Maximum number of new tokens (a whole number of at least 1)
+    `min_tokens`            Minimum number of new tokens (a whole number of at least 0)
+    `num_beams`             Number of beams; 1: no beam search (a whole number from 1 to 64)
+    `do_sample`             Sample tokens, or take the likeliest; sampling is on if any sampling setting is given
+    `temperature`           Sampling: values below 1 favour likely tokens, values above 1 unlikely ones; 0: no sampling
+                            (0 (no sampling: do_sample false), or a number from 0.001 to 100)
+    `top_k`                 Sampling: draw from this many of the likeliest tokens; 0: from all (a whole number of at
+                            least 0)
+    `top_p`                 Sampling: draw from the likeliest tokens that together have this probability (a number from
+                            0 to 1)
+    `min_p`                 Sampling: minimum probability of a token, relative to the likeliest one (a number from 0 to
                             1)
-    `min_p`                 Sampling: least probability, as a share of the likeliest token's (a number from 0 to 1)
-    `typical_p`             Sampling: from the most typical tokens (locally typical sampling) with this share of the
-                            probability (a number from 0.001 to 1)
-    `epsilon_cutoff`        Sampling: from tokens with at least this probability, and the likeliest (a number from 0 to
-                            0.999)
-    `seed`                  The same seed gives the same text; drawn if not set (a whole number from 0 to
+    `typical_p`             Sampling: draw from the most typical tokens that together have this probability (locally
+                            typical sampling) (a number from 0.001 to 1)
+    `epsilon_cutoff`        Sampling: draw only from tokens with at least this probability (and the likeliest) (a number
+                            from 0 to 0.999)
+    `seed`                  The same seed gives the same text; random by default (a whole number from 0 to
                             18446744073709551615)
-    `repetition_penalty`    Above 1: against tokens that were there before (a number from 0.01 to 100)
-    `frequency_penalty`     Taken from a token's logit for each time that it was generated (a number from -2 to 2)
-    `presence_penalty`      Taken from a token's logit once it was generated (a number from -2 to 2)
-    `logit_bias`            Added to the logits of single tokens: ID:NUMBER (at most 1024 pairs of a token's id and a
-                            number)
-    `no_repeat_ngram_size`  No sequence of this many tokens twice; 0: no such rule (a whole number of at least 0)
-    `length_penalty`        Beam search: above 0 favours longer texts, below 0 shorter ones (a number from -10 to 10)
-    `early_stopping`        Beam search: end with enough texts (true), when better ones are unlikely (false) or
-                            impossible (never)
-    `stop_words`            End before one of these texts of 1 to 512 characters (a list of at most 64 texts)
-    `long`                  What to do with a text that is too long for the model; chunk (with an encoder) answers it
-                            part by part
-    `merge`                 Chunks: how their answers become one; recursive: by answering the answers again
-    `overlap`               Chunks: sentences that two share (a whole number from 0 to 16)
-    `json_schema`           Structured output: the answer is JSON that this JSON schema allows
-    `regex`                 Structured output: the answer as a whole matches this expression
+    `repetition_penalty`    Values above 1 penalize tokens that occurred before (a number from 0.01 to 100)
+    `frequency_penalty`     Subtracted from a token's logit for each time it was generated (a number from -2 to 2)
+    `presence_penalty`      Subtracted from the logit of every token already generated (a number from -2 to 2)
+    `logit_bias`            Added to the logits of tokens: ID:NUMBER (at most 1024 pairs of a token's id and a number)
+    `no_repeat_ngram_size`  Never repeat a sequence of this many tokens; 0: off (a whole number of at least 0)
+    `length_penalty`        Beam search: values above 0 favour longer texts, values below 0 shorter ones (a number from
+                            -10 to 10)
+    `early_stopping`        Beam search: stop once there are enough texts (true), or once better ones are unlikely
+                            (false) or impossible (never)
+    `stop_words`            Stop before any of these texts, each of 1 to 512 characters (a list of at most 64 texts)
+    `long`                  What to do with a text that is too long; chunk (encoder-decoders) answers it part by part
+    `merge`                 Chunks: how to join their answers; recursive: answer the joined answers again
+    `overlap`               Chunks: number of sentences that neighbours share (a whole number from 0 to 16)
+    `json_schema`           Structured output: the answer is JSON that conforms to this JSON schema
+    `regex`                 Structured output: the whole answer matches this regular expression
     `choices`               Structured output: the answer is one of these texts (a list of at most 1024 texts)
-    `source_lang`           Translation: the code of the text's language, the model's own: fra_Latn, fr_XX, fr
-    `target_lang`           Translation: the code of the answer's language
-    `add_special_tokens`    Put the tokenizer's special tokens around the text; false for one that has its own
-    `return_log_probs`      The tokens' log-probabilities
-    `logprobs`              The tokens, and this many of the likeliest in the place of each; not with beams (a whole
-                            number from 0 to 20)
+    `source_lang`           Translation: language of the text, by the model's own code: fra_Latn, fr_XX, fr
+    `target_lang`           Translation: language of the answer, by the model's own code
+    `add_special_tokens`    Add the tokenizer's special tokens; false for a text that already has them
+    `return_log_probs`      Return the log-probabilities of the tokens
+    `logprobs`              Return the tokens, and for each position this many of the likeliest tokens; not with beams
+                            (a whole number from 0 to 20)
     """
 
     max_tokens: int | None = None

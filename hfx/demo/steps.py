@@ -39,21 +39,21 @@ class Demo:
     def run(self) -> dict[str, Any]:
         """Train, export, list, serve, ask, stop. Returns the figures; raises HfxError where a command fails."""
         began = time.perf_counter()
-        self.say("1. Two small checkpoints are trained, in the format of transformers.")
+        self.say("1. Train two small checkpoints in transformers' format.")
         self._train()
-        self.say("\n2. They become models of Triton, verified against the checkpoints.")
+        self.say("\n2. Export them to Triton models, and verify them against the checkpoints.")
         data = ["--quantize", "--verify-data", "heldout.csv"]
         self._hfx("export", "reviews-roberta", "--name", CLASSIFIER, "--device", "cpu", *data)
         self._hfx("export", "stories-gpt2", "--name", GENERATOR, "--device", "cpu")
         self._hfx("list")
-        self.say("\n3. A real Triton serves them.")
+        self.say("\n3. Serve them with a real Triton.")
         with self._served() as url:
-            self.say("\n4. The classifier, by the command line and by the Python client:")
+            self.say("\n4. Query the classifier, from the command line and from Python:")
             classified = self._classify(url)
-            self.say("\n5. The generator, as it writes:")
+            self.say("\n5. Stream from the generator:")
             generated = self._generate(url)
         seconds = time.perf_counter() - began
-        self.say(f"\nDone: the server is stopped, after {seconds:.0f} s in all.")
+        self.say(f"\nDone in {seconds:.0f} s; the server is stopped.")
         return {"seconds": round(seconds, 1), CLASSIFIER: classified, GENERATOR: generated}
 
     def _train(self) -> None:
@@ -74,7 +74,7 @@ class Demo:
                 right += client.classify(CLASSIFIER, text).label == label
                 latencies.append(1e3 * (time.perf_counter() - began))
         median = statistics.median(latencies)
-        self.say(f"  {CALLS} calls by the client: {right} right, median latency {median:.2f} ms")
+        self.say(f"  {CALLS} calls from Python: {right} correct, median latency {median:.2f} ms")
         return {"calls": CALLS, "right": right, "median_ms": round(median, 3)}
 
     def _generate(self, url: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Demo:
                 for _ in pieces:
                     times.append(time.perf_counter() - began)
             tokens = pieces.result.output_tokens
-        self.say(f"  by the client: first piece after {1e3 * times[0]:.1f} ms, {tokens / times[-1]:.0f} tokens/s")
+        self.say(f"  from Python: first piece after {1e3 * times[0]:.1f} ms, {tokens / times[-1]:.0f} tokens/s")
         return {"output_tokens": tokens, "first_ms": round(1e3 * times[0], 3), "seconds": round(times[-1], 4)}
 
     def _hfx(self, *words: str) -> None:
@@ -108,7 +108,7 @@ class Demo:
             ready = json.loads(server.stdout.readline() or "{}")
             if "grpc_url" not in ready:
                 raise _failed("serve", server.wait(STOPPING))
-            self.say(f"  serves {', '.join(ready['models'])} at {ready['http_url']} and {ready['grpc_url']} (gRPC)")
+            self.say(f"  serves {', '.join(ready['models'])} on {ready['http_url']} and {ready['grpc_url']} (gRPC)")
             yield ready["grpc_url"]
         finally:
             server.terminate()

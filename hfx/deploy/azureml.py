@@ -162,6 +162,6 @@ def check_instance_type(text: str) -> str:
     """`text` when it is the name of an Azure machine, such as Standard_DS3_v2; UsageError otherwise."""
     if not INSTANCE_PATTERN.fullmatch(text):
         raise UsageError(
-            f"{text!r} is no machine of Azure.", "Give --instance-type as Azure writes it: Standard_DS3_v2."
+            f"{text!r} is not a machine of Azure.", "Give --instance-type as Azure writes it: Standard_DS3_v2."
         )
     return text

@@ -68,7 +68,7 @@ def python_of(deployment: Deployment, requested: str = "") -> str:
     if python is None:
         raise UsageError(f"The Python of Triton {deployment.release.tag} is not known.", "Give it with --python.")
     if not (python.startswith("3.") and python[2:].isascii() and python[2:].isdecimal()):
-        raise UsageError(f"--python {python!r} is no version.", "Give one like 3.12.")
+        raise UsageError(f"--python {python!r} is not a version.", "Give one like 3.12.")
     return python
 
 

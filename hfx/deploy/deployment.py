@@ -260,7 +260,7 @@ def open_deployment(
     published.
     """
     if device not in DEVICES:
-        raise UsageError(f"{device!r} is no device.", "Give cpu or gpu.")
+        raise UsageError(f"{device!r} is not a device.", "Give cpu or gpu.")
     check_range("--drain", drain, 0, LARGEST_DRAIN)
     check_range("--cpus", cpus, 1, LARGEST_CPUS)
     tag = release(triton)
@@ -350,6 +350,6 @@ def check_image(image: str) -> str:
     """`image` when it is a container image's reference; UsageError otherwise."""
     if len(image) > IMAGE_LENGTH or not IMAGE_PATTERN.fullmatch(image):
         raise UsageError(
-            f"{image!r} is no container image.", "Give REGISTRY/NAME:TAG or NAME@sha256:DIGEST, as docker takes it."
+            f"{image!r} is not a container image.", "Give REGISTRY/NAME:TAG or NAME@sha256:DIGEST, as docker takes it."
         )
     return image

@@ -172,5 +172,5 @@ def written_files(folder: Path) -> Sequence[str]:
 def folder_bytes(folder: Path) -> int:
     """The size of all files below `folder`."""
     if not folder.is_dir():
-        raise RepositoryError(f"{folder} is no folder.", "Give a folder that `hfx deploy` wrote.")
+        raise RepositoryError(f"{folder} is not a folder.", "Give a folder that `hfx deploy` wrote.")
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

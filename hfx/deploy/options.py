@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from typer import Option
 
@@ -29,11 +29,15 @@ def check_range(option: str, value: float | None, low: float, high: float) -> No
 class Scale:
     """How many pods there are, and how long requests may wait; a `rate` of None is not known."""
 
-    replicas: Annotated[int, Option(help="Pods, at least.")] = 2
-    max_replicas: Annotated[int | None, Option(help="Pods at most. Default: four times --replicas.")] = None
-    rate: Annotated[float | None, Option(help="Requests a second that all pods must answer; with --from.")] = None
-    wait: Annotated[float, Option(help="Seconds that requests may wait before a pod is added; with --from.")] = 0.5
-    pre_stop: Annotated[int, Option(help="Seconds between a pod's end and SIGTERM, while it still serves.")] = 10
+    PANEL: ClassVar[str] = "Pods"
+
+    replicas: Annotated[int, Option(help="Fewest pods.")] = 2
+    max_replicas: Annotated[int | None, Option(help="Most pods. Default: four times --replicas.")] = None
+    rate: Annotated[
+        float | None, Option(help="With --from: requests per second that all pods together must answer.")
+    ] = None
+    wait: Annotated[float, Option(help="With --from: queueing time in seconds above which a pod is added.")] = 0.5
+    pre_stop: Annotated[int, Option(help="Seconds that a terminating pod still serves before it gets SIGTERM.")] = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +49,22 @@ class Cluster:
     """
 
     claim: Annotated[
-        str, Option(help="PersistentVolumeClaim with the model repository. Default: --image has the models.")
+        str, Option(help="PersistentVolumeClaim with the model repository. Default: the models are in --image.")
     ] = ""
     monitoring: Annotated[str, Option("--monitoring-namespace", help="Namespace of Prometheus.")] = "monitoring"
     clients: Annotated[
         tuple[str, ...],
         Option(
-            "--allow-namespace", help="Further namespaces that may send requests, such as the ingress controller's."
+            "--allow-namespace",
+            help="Another namespace that may send requests, such as the ingress controller's. Repeatable.",
         ),
     ] = ()
     api_keys: Annotated[
         str,
         Option(
             "--api-key-secret",
-            help="Secret with API keys: `keys`, one in each line; `token`, one of them for the job. Closes gRPC.",
+            help="Secret with API keys: `keys` has one per line, `token` is the key that the job uses. "
+            "Closes gRPC, which has no keys.",
             metavar="NAME",
         ),
     ] = ""
@@ -66,7 +72,7 @@ class Cluster:
         str,
         Option(
             "--tls-secret",
-            help="Secret with tls.crt and tls.key of the server, and ca.crt, which the job trusts.",
+            help="Secret with the server's tls.crt and tls.key, and with ca.crt for the job to trust.",
             metavar="NAME",
         ),
     ] = ""
@@ -84,7 +90,7 @@ class Cluster:
         if self.api_keys:
             return ("API keys travel in plain text inside the cluster: give --tls-secret.",)
         return (
-            "The server asks for no key: whatever the network policy lets in can use it, and all pods can where no "
+            "The server requires no API key: everything that the network policy lets in can use it, and all pods if no "
             "network plugin enforces policies. Give --api-key-secret and --tls-secret.",
         )
 
@@ -108,10 +114,13 @@ def check_namespace(name: str) -> None:
 class Service:
     """Where KServe takes the models from, and how traffic is split; a `canary` of None is all at once."""
 
-    storage_uri: Annotated[str, Option(help="Where the model folders are: s3://BUCKET/PATH, pvc://CLAIM/PATH, …")]
-    namespace: Annotated[str, Option(help="The service's namespace.")] = "default"
+    storage_uri: Annotated[str, Option(help="Location of the model folders: s3://BUCKET/PATH, pvc://CLAIM/PATH, …")]
+    namespace: Annotated[str, Option(help="Namespace of the service.")] = "default"
     canary: Annotated[
-        int | None, Option(help="Percent of requests for a new revision; runs on Knative, else on Deployments.")
+        int | None,
+        Option(
+            help="Percentage of requests for a new revision. Makes the service run on Knative. Default: Deployments."
+        ),
     ] = None
     prometheus: Annotated[str, Option(help="Address of Prometheus, for KEDA.")] = (
         "http://prometheus-operated.monitoring.svc:9090"
@@ -125,7 +134,7 @@ class Service:
                 "Give SCHEME://PATH of a folder of model folders: s3, gs, hf, pvc, https, abfs, wasbs or oci.",
             )
         if len(self.prometheus) > URI_LENGTH or not PROMETHEUS_PATTERN.fullmatch(self.prometheus):
-            raise UsageError(f"{self.prometheus!r} is no address of Prometheus.", "Give http://HOST:PORT.")
+            raise UsageError(f"{self.prometheus!r} is not an address of Prometheus.", "Give http://HOST:PORT.")
         if self.canary is not None and not 0 <= self.canary <= 100:
             raise UsageError(f"--canary {self.canary} is out of range.", "Choose 0 to 100, percent.")
 
@@ -134,30 +143,39 @@ class Service:
 class EndpointOptions:
     """What an endpoint of SageMaker is; an empty text, list or None is "not given"."""
 
-    role: Annotated[str, Option(help="ARN of the execution role; role-trust.json and policy.json describe it.")] = ""
-    region: Annotated[str, Option(help="Where AWS's own Triton image is taken from. Default: that of --image.")] = ""
-    bucket: Annotated[
-        str, Option(help="s3://BUCKET/PREFIX of archives and answers. Default: s3://sagemaker-REGION-ACCOUNT/NAME.")
-    ] = ""
-    instance_type: Annotated[str, Option(help="Such as ml.c7i.xlarge.")] = ""
-    instances: Annotated[int, Option(help="Number of instances; the fewest with autoscaling.")] = 1
-    budget: Annotated[float | None, Option(help="What the instances may cost an hour: the cheapest type is taken.")] = (
-        None
+    role: Annotated[str, Option(help="ARN of the execution role, as described by role-trust.json and policy.json.")] = (
+        ""
     )
-    prices: Annotated[Path | None, Option(help="Price file of the region (JSON); hfx has no prices of its own.")] = None
-    serverless: Annotated[bool, Option("--serverless", help="A serverless endpoint.")] = False
-    memory_mb: Annotated[int | None, Option(help="Of a serverless endpoint. Default: what the model needs.")] = None
-    concurrency: Annotated[int, Option(help="Requests at once that a serverless endpoint takes.")] = 5
-    asynchronous: Annotated[bool, Option("--async", help="An asynchronous endpoint: requests, answers in S3.")] = False
-    stream: Annotated[bool, Option("--stream", help="A generator answers token by token.")] = False
-    capture: Annotated[int | None, Option(help="Percent of requests and answers that are kept in S3.")] = None
-    subnets: Annotated[tuple[str, ...], Option("--subnet", help="Subnet of the VPC to run in; repeatable.")] = ()
+    region: Annotated[str, Option(help="Region of AWS's own Triton image. Default: the region of --image.")] = ""
+    bucket: Annotated[
+        str, Option(help="s3://BUCKET/PREFIX for archives and answers. Default: s3://sagemaker-REGION-ACCOUNT/NAME.")
+    ] = ""
+    instance_type: Annotated[str, Option(help="Instance type, such as ml.c7i.xlarge.")] = ""
+    instances: Annotated[int, Option(help="Number of instances. With autoscaling: the fewest.")] = 1
+    budget: Annotated[
+        float | None, Option(help="Largest price per hour for all instances. The cheapest suitable type is chosen.")
+    ] = None
+    prices: Annotated[Path | None, Option(help="Price file of the region (JSON). hfx ships no prices.")] = None
+    serverless: Annotated[bool, Option("--serverless", help="Create a serverless endpoint.")] = False
+    memory_mb: Annotated[
+        int | None, Option(help="Memory of a serverless endpoint in MB. Default: what the model needs.")
+    ] = None
+    concurrency: Annotated[int, Option(help="Most concurrent requests to a serverless endpoint.")] = 5
+    asynchronous: Annotated[
+        bool, Option("--async", help="Create an asynchronous endpoint: requests and answers are in S3.")
+    ] = False
+    stream: Annotated[bool, Option("--stream", help="Generators: stream answers token by token.")] = False
+    capture: Annotated[int | None, Option(help="Percentage of requests and answers to keep in S3, 1 to 100.")] = None
+    subnets: Annotated[tuple[str, ...], Option("--subnet", help="Subnet of the VPC to run in. Repeatable.")] = ()
     security_groups: Annotated[
-        tuple[str, ...], Option("--security-group", help="Security group in the VPC; repeatable.")
+        tuple[str, ...], Option("--security-group", help="Security group in the VPC. Repeatable.")
     ] = ()
-    max_instances: Annotated[int | None, Option(help="Scale automatically up to so many instances.")] = None
+    max_instances: Annotated[int | None, Option(help="Scale automatically up to this many instances.")] = None
     scale_target: Annotated[
         float | None,
-        Option(help="Load of an instance to hold: requests a minute; generators: at once; --async: waiting."),
+        Option(
+            help="Target load per instance: requests per minute. Generators: concurrent requests. With "
+            "--async: waiting requests."
+        ),
     ] = None
-    ami: Annotated[str, Option(help="Image of GPU instances (InferenceAmiVersion). Default: that of CUDA 13.")] = ""
+    ami: Annotated[str, Option(help="AMI of GPU instances (InferenceAmiVersion). Default: the one for CUDA 13.")] = ""

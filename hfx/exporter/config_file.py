@@ -80,7 +80,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config.get("model_type"), str):
         if "auto_map" in config:
             raise CheckpointUnsafe(
-                f"{file} wants code of its own (auto_map).",
+                f"{file} needs its own code (auto_map).",
                 "hfx runs no remote code: use a model that transformers has.",
             )
         raise CheckpointCorrupt(f"{file} has no model_type.", "Save the model again with save_pretrained.")
@@ -88,7 +88,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if architectures is not None and not (
         isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
     ):
-        raise CheckpointCorrupt(f"architectures in {file} is no list of names.", "Save the model again.")
+        raise CheckpointCorrupt(f"architectures in {file} is not a list of names.", "Save the model again.")
     _refuse_detours(file, config)
     _check_sizes(file, config)
     _check_labels(file, config)

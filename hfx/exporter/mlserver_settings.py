@@ -85,7 +85,7 @@ def _left_out(node: Node) -> Iterator[str]:
     """A warning for each setting that is not read."""
     for name, child in node.items():
         if name not in READ[node.where] and child.value not in (None, [], "", {}):
-            reason = LEFT_OUT.get(child.where, "it is no setting of MLServer that hfx knows")
+            reason = LEFT_OUT.get(child.where, "it is not a setting of MLServer that hfx knows")
             yield f"{child.where} is left out: {reason}."
 
 

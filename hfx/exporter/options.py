@@ -33,63 +33,74 @@ class ExportOptions:
 
     name: Annotated[
         str | None,
-        Option(help="Name to publish as. Default: derived from MODEL.", rich_help_panel=PUBLICATION, metavar="NAME"),
+        Option(
+            help="Name of the published model. Default: derived from MODEL.",
+            rich_help_panel=PUBLICATION,
+            metavar="NAME",
+        ),
     ] = None
     task: Annotated[
         str | None,
         Option(help="Task. Default: derived from the checkpoint.", rich_help_panel=CHECKPOINT, metavar="TASK"),
     ] = None
     revision: Annotated[
-        str | None, Option(help="Branch, tag or commit of a hub id.", rich_help_panel=CHECKPOINT, metavar="REVISION")
+        str | None,
+        Option(help="Branch, tag or commit, if MODEL is a hub id.", rich_help_panel=CHECKPOINT, metavar="REVISION"),
     ] = None
-    quantize: Annotated[bool, Option("--quantize", help="int8 on CPU, fp16 on GPU.", rich_help_panel=MODEL)] = False
+    quantize: Annotated[bool, Option("--quantize", help="Use int8 on CPU and fp16 on GPU.", rich_help_panel=MODEL)] = (
+        False
+    )
     precision: Annotated[
         Precision | None,
-        Option(help="One precision. Default: fp32 on CPU and fp16 on GPU.", rich_help_panel=MODEL),
+        Option(help="Precision for every device. Default: fp32 on CPU, fp16 on GPU.", rich_help_panel=MODEL),
     ] = None
-    device: Annotated[Device, Option(help="What to build for.", rich_help_panel=MODEL)] = "both"
+    device: Annotated[Device, Option(help="Device to build for.", rich_help_panel=MODEL)] = "both"
     cpu_runtime: Annotated[
         CpuRuntime,
-        Option(help="Runtime on the CPU; auto takes the fastest. Encoders alone: openvino.", rich_help_panel=MODEL),
+        Option(help="CPU runtime. auto picks the fastest. openvino is for encoders only.", rich_help_panel=MODEL),
     ] = "auto"
     cpu_math: Annotated[
         CpuMath,
         Option(
-            help="Encoders: the fp32 file's arithmetic on CPU; bf16 (OpenVINO) is less exact, and faster on some "
-            "processors.",
+            help="Encoders: CPU arithmetic of an fp32 model. bf16 needs OpenVINO. It is less exact, but "
+            "faster on some processors.",
             rich_help_panel=MODEL,
         ),
     ] = "fp32"
     exporter: Annotated[
         Exporter,
         Option(
-            help="Encoders: hfx or optimum makes the graph; optimum needs the extra [optimum].", rich_help_panel=MODEL
+            help="Encoders: exporter of the graph, hfx's own or optimum. optimum needs the extra [optimum].",
+            rich_help_panel=MODEL,
         ),
     ] = "own"
     repository: Annotated[
-        Path, Option(help="Where models are published.", rich_help_panel=PUBLICATION, metavar="DIR")
+        Path, Option(help="Model repository to publish to.", rich_help_panel=PUBLICATION, metavar="DIR")
     ] = Path("model_repository")
-    triton: Annotated[
-        str, Option(help="Tag of the Triton release to build for.", rich_help_panel=MODEL, metavar="TAG")
-    ] = DEFAULT_TAG
+    triton: Annotated[str, Option(help="Triton release to build for.", rich_help_panel=MODEL, metavar="TAG")] = (
+        DEFAULT_TAG
+    )
     max_batch_size: Annotated[
-        int | None, Option(help="Encoders: rows of a batch at most. Default: 64.", rich_help_panel=MODEL)
+        int | None, Option(help="Encoders: largest batch. Default: 64.", rich_help_panel=MODEL)
     ] = None
     slots: Annotated[
         int | None,
-        Option(help="Generators: rows (texts, beams) at a time at most. Default: 32.", rich_help_panel=MODEL),
+        Option(
+            help="Generators: most sequences (texts or beams) decoded at a time. Default: 32.", rich_help_panel=MODEL
+        ),
     ] = None
     max_length: Annotated[
         int | None,
         Option(
-            help="Tokens of a text (a decoder: and its output) at most. Default: the checkpoint's; T5 has no limit.",
+            help="Maximum length in tokens. Decoders: of prompt and output together. Default: the "
+            "checkpoint's limit; T5 has none.",
             rich_help_panel=MODEL,
         ),
     ] = None
     aggregation: Annotated[
         str | None,
         Option(
-            help="Token classification: none, simple (the default), first, average or max.",
+            help="Token classification: none, simple, first, average or max. Default: simple.",
             rich_help_panel=MODEL,
             metavar="KIND",
         ),
@@ -98,7 +109,8 @@ class ExportOptions:
         bool,
         Option(
             "--dimensions",
-            help="Embeddings: requests may have shorter vectors (Matryoshka), where the checkpoint doesn't say so.",
+            help="Embeddings: let requests ask for shorter vectors (Matryoshka). Needed only if the "
+            "checkpoint does not declare it.",
             rich_help_panel=MODEL,
         ),
     ] = False
@@ -106,24 +118,29 @@ class ExportOptions:
         bool,
         Option(
             "--token-vectors",
-            help="Embeddings: a vector for each token instead of one for the text.",
+            help="Embeddings: return one vector per token instead of one per text.",
             rich_help_panel=MODEL,
         ),
     ] = False
     verify_data: Annotated[
         tuple[Path, ...],
-        Option(help="Labelled CSV or TSV; may be given several times.", rich_help_panel=VERIFICATION, metavar="FILE"),
+        Option(
+            help="Labelled rows: CSV, TSV, JSON lines or Parquet. Repeatable.",
+            rich_help_panel=VERIFICATION,
+            metavar="FILE",
+        ),
     ] = ()
     max_drop: Annotated[
         float | None,
         Option(
-            help="Share of answers (or tokens), and of the metric, that may be lost.",
+            help="Largest loss that passes, as a share of the answers (or tokens) and of the metric. "
+            "Default: set by the precision; 0.01 of the metric.",
             rich_help_panel=VERIFICATION,
             metavar="SHARE",
         ),
     ] = None
     force: Annotated[
-        bool, Option("--force", help="Replace a published model of this name.", rich_help_panel=PUBLICATION)
+        bool, Option("--force", help="Replace a published model of the same name.", rich_help_panel=PUBLICATION)
     ] = False
     command: str = "hfx export"
 

@@ -97,7 +97,9 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) ->
         raise UsageError(f"--max-drop {options.max_drop} is out of range.", "It is a share: 0.01 is one point of 100.")
     for path in options.verify_data:
         if not path.is_file():
-            raise UsageError(f"There is no file {path} (--verify-data).", "Pass a CSV or TSV file with a header.")
+            raise UsageError(
+                f"There is no file {path} (--verify-data).", "Give a CSV, TSV, JSON-lines or Parquet file."
+            )
     cpu, gpu = _precisions(options, int4)
     _check_cpu_runtime(options.cpu_runtime, cpu)
     return {

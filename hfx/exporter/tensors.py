@@ -181,7 +181,7 @@ def _open_pickle(file: Path) -> Iterator[tuple[str, _Stored]]:
         raise CheckpointCorrupt(f"{file} holds no tensors by name.", AGAIN)
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-            raise CheckpointCorrupt(f"{_short(str(name))} in {file} is no tensor with a name.", AGAIN)
+            raise CheckpointCorrupt(f"{_short(str(name))} in {file} is not a tensor with a name.", AGAIN)
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield name, _Stored(file, tuple(tensor.shape), dtype, tensor.detach().__getitem__)
 

@@ -85,7 +85,7 @@ def _tokenizer_error(checkpoint: Checkpoint, error: BaseException) -> SourceErro
 
 def _wants_code(file: Path) -> CheckpointUnsafe:
     return CheckpointUnsafe(
-        f"{file} wants code of its own (auto_map).",
+        f"{file} needs its own code (auto_map).",
         "hfx runs no remote code: save the tokenizer as a PreTrainedTokenizerFast.",
     )
 

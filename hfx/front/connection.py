@@ -56,7 +56,7 @@ class ClientConnection(HttpToolsProtocol):
         self._body_deadline = math.inf
         self._blocked_since = math.inf
         self._is_refused = False
-        self._refusal = (400, "This is no valid HTTP/1.1 request. Send one.")
+        self._refusal = (400, "This is not a valid HTTP/1.1 request. Send one.")
         self._head_bytes = self._headers_seen = self._frame_bytes = 0
         self._request_since, self._request_bytes = self._since, 0  # of the one that comes, or has yet to begin
 

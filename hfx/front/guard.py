@@ -118,7 +118,9 @@ def json_length(head_length: bytes, body: bytes) -> int:
     0 stands for a raw binary tensor without JSON. Raises Refusal (400).
     """
     if not DIGITS.fullmatch(head_length) or int(head_length) > len(body):
-        raise Refusal(400, "Inference-Header-Content-Length is no length within the body. Send the JSON part's bytes.")
+        raise Refusal(
+            400, "Inference-Header-Content-Length is not a length within the body. Send the JSON part's bytes."
+        )
     return int(head_length)
 
 

@@ -62,20 +62,22 @@ class Family:
 RESTARTS = Family(
     "hfx_restarts_total",
     CounterMetricFamily,
-    "Models, HTTP fronts and servers that were started again, attempts included",
+    "Restarts of models, HTTP fronts and servers, including failed attempts",
 )
-STARTED = Family("hfx_start_time_seconds", GaugeMetricFamily, "When `hfx serve` was started, in seconds since 1970")
+STARTED = Family("hfx_start_time_seconds", GaugeMetricFamily, "Start time of `hfx serve`, in seconds since 1970")
 REQUESTS = Family(
     "hfx_http_requests_total",
     CounterMetricFamily,
-    "Requests over HTTP; the status is 0 where the client left before its answer",
+    "HTTP requests; status 0: the client closed the connection before the answer",
     ("route", "model", "status"),
 )
-REFUSALS = Family("hfx_http_refusals_total", CounterMetricFamily, "Requests refused, by whose key", ("reason", "key"))
+REFUSALS = Family(
+    "hfx_http_refusals_total", CounterMetricFamily, "Requests refused, by reason and key", ("reason", "key")
+)
 ENDED = Family(
     "hfx_http_connections_ended_total",
     CounterMetricFamily,
-    "Connections that the front has ended: idle, slow, unread, replaced by another one, or refused",
+    "Connections closed by the front: idle, slow, unread, replaced by another one, or refused",
     ("reason",),
 )
 RECEIVED = Family("hfx_http_request_bytes_total", CounterMetricFamily, "Bytes of requests' bodies, decompressed")
@@ -107,7 +109,7 @@ PARITY_LIMIT = Family(
     ("model", "of"),
 )
 NOT_COMPARED = Family(
-    "hfx_parity_skipped_total", CounterMetricFamily, "Answers that were drawn and not compared", ("reason",)
+    "hfx_parity_skipped_total", CounterMetricFamily, "Answers that were selected but not compared", ("reason",)
 )
 PARITY = (COMPARED, DRIFT, PARITY_LIMIT, NOT_COMPARED)
 FAMILIES = (RESTARTS, STARTED, REQUESTS, REFUSALS, ENDED, RECEIVED, SENT, IN_PROGRESS, CONNECTIONS, FIRST_BYTE, *PARITY)

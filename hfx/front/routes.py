@@ -64,5 +64,5 @@ def endpoint(method: bytes, path: bytes) -> bytes:
     if allowed:
         text = allowed.decode()
         raise Refusal(405, f"This path takes {text} only. Send it with {text}.", [(b"allow", allowed)])
-    message = "There is nothing at this path. GET /openapi.json lists those that there are."
+    message = "This path does not exist. GET /openapi.json lists all paths."
     raise Refusal(404, message, reason=UNKNOWN_PATH)

@@ -24,7 +24,7 @@ class CompiledTokenizer:
         error = ctypes.create_string_buffer(200)
         self._handle = self._calls.hfx_tokenizer_open(str(path).encode(), error, len(error))
         if not self._handle:
-            raise ValueError(f"{path} is no compiled tokenizer: {error.value.decode()}.")
+            raise ValueError(f"{path} is not a compiled tokenizer: {error.value.decode()}.")
 
     def __del__(self) -> None:
         if self._handle:

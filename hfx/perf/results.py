@@ -309,7 +309,7 @@ def write_result(result: Result, path: Path) -> None:
 def check_writable(path: Path) -> None:
     """Raise UsageError if no file can be written at `path`: called before the work, not after it."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that you may write to"
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
         raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
 
 
@@ -327,6 +327,6 @@ def read_result(path: Path) -> Result:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(
-            f"{path} is no result file of this version: {where + ': ' if where else ''}{first['msg']}.",
+            f"{path} is not a result file of this version: {where + ': ' if where else ''}{first['msg']}.",
             "Give a file that hfx perf wrote with --output.",
         ) from None

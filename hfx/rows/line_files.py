@@ -118,7 +118,7 @@ def readable(source: Source) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         reason = str(error).rstrip(".")
-        raise RowError(source.name, f"it is no whole gzip file: {reason}.", "Compress it again.") from error
+        raise RowError(source.name, f"it is not a whole gzip file: {reason}.", "Compress it again.") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise RowError(source.name, f"it can't be read: {reason}.", "Is its disk or store reachable?") from error

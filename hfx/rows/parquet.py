@@ -125,7 +125,7 @@ class ParquetFile:
     def _broken(self, error: Exception) -> RowError:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         fix = "Write it again, or give a CSV."
-        return RowError(self.source.name, f"it is no readable Parquet file: {reason}.", fix)
+        return RowError(self.source.name, f"it is not a readable Parquet file: {reason}.", fix)
 
 
 def _without_nanoseconds(batch: Any) -> Any:

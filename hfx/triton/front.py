@@ -216,6 +216,6 @@ def _check_packages() -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ServerError(
-            f"The public HTTP port needs {', '.join(missing)}, which this environment has not.",
+            f"The public HTTP port needs {', '.join(missing)}, which is not installed.",
             f"Run: {install_command('front')}",
         )

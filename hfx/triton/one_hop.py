@@ -69,7 +69,7 @@ def why_not(repository: Path, name: str) -> str:
     """Why the model NAME can't be served in one hop; empty where it can."""
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
-        return "it is no encoder of hfx"
+        return "it is not an encoder of hfx"
     if not (tokenize / "1" / COMPILED_TOKENIZER).is_file():
         return "its export has proven no compiled tokenizer"
     config = read_config(config_path(net, "cpu"))
@@ -83,11 +83,11 @@ def _needs_python(folder: Path) -> str:
     """What a step is configured to do that only Triton's own queue and instances do."""
     config = read_config(config_path(folder, "cpu"))
     if any(group.kind != KIND_CPU or group.count > 1 for group in config.instance_group):
-        return f"{folder.name} has an instance_group of its own"
+        return f"{folder.name} has its own instance_group"
     batching = config.dynamic_batching
     chosen = {field.name for field, _ in batching.ListFields()} - {"default_queue_policy"}
     if chosen or batching.default_queue_policy.ByteSize():
-        return f"{folder.name} has a dynamic_batching of its own"
+        return f"{folder.name} has its own dynamic_batching"
     return ""
 
 

@@ -61,7 +61,7 @@ class Server(ABC):
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
-            raise UsageError(f"{self.device!r} is no device.", "Give cpu or gpu.")
+            raise UsageError(f"{self.device!r} is not a device.", "Give cpu or gpu.")
         self.repository = Path(self.repository)
         self.host = address(self.host)
         self.inner_host = address(self.inner_host or self.host)
@@ -186,7 +186,7 @@ def check_ports(requested: Ports) -> dict[str, int]:
     fixed = {use: port for use, port in asdict(requested).items() if port}
     for use, port in fixed.items():
         if not 0 < port < 65536:
-            raise UsageError(f"{OPTIONS[use]} {port} is no port.", "Ports go from 1 to 65535; 0 takes a free one.")
+            raise UsageError(f"{OPTIONS[use]} {port} is not a port.", "Ports go from 1 to 65535; 0 takes a free one.")
         twin = next((other for other in fixed if other != use and fixed[other] == port), None)
         if twin:
             raise UsageError(f"{OPTIONS[use]} and {OPTIONS[twin]} are both {port}.", "Give each its own port.")

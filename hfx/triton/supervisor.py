@@ -52,7 +52,7 @@ def stop(server: Server, front: Front, report: Report) -> None:
     Raises ServerError when some did not.
     """
     began = time.monotonic()
-    waiting = f"Stopping: requests under way have up to {server.exit_timeout} s to finish; a second signal ends them."
+    waiting = f"Stopping: requests in flight have up to {server.exit_timeout} s to finish; a second signal ends them."
     with after(SLOW_STOP_SECONDS, lambda: report(waiting)):
         drained = front.stop(server.exit_timeout)
         drained_at = time.monotonic()
@@ -61,7 +61,7 @@ def stop(server: Server, front: Front, report: Report) -> None:
     is_cut = time.monotonic() - drained_at >= server.exit_timeout
     if not finished:
         raise ServerError(
-            f"Triton was not done after {took:.1f} s: requests that were still under way are lost.",
+            f"Triton did not finish within {took:.1f} s: requests still in flight are lost.",
             "Give them more time with --drain.",
         )
     if is_cut:  # beside an open HTTP connection Triton does not count streams

@@ -226,7 +226,7 @@ def test_an_unknown_path_is_a_404_in_the_form_of_its_neighbours(dialects: ServeP
     status, _, answer = call(dialects, "/v1/images", {"prompt": "a garden"})
     assert (status, answer["error"]["code"], answer["error"]["type"]) == (404, "unknown_url", "invalid_request_error")
     status, _, answer = call(dialects, "/images", {"prompt": "a garden"})
-    assert status == 404 and "nothing at this path" in answer["error"]
+    assert status == 404 and "This path does not exist" in answer["error"]
 
 
 def status_of(server: ServeProcess, method: str, path: str, key: str) -> tuple[int, bytes]:

@@ -108,7 +108,7 @@ def test_nothing_is_written_without_apply_and_the_same_study_goes_on(slowed: Pat
     first = json.loads(tune(slowed, CLASSIFIER, *DELAY, "--json").stdout)
     second = tune(slowed, CLASSIFIER, *DELAY, "--json")
     assert snapshot(slowed) == published
-    assert "Going on with" in second.stderr
+    assert "Continuing with" in second.stderr
     results = (first, json.loads(second.stdout))
     before, after = ([run for run in each["runs"] if run["load"]["case"] != "final"] for each in results)
     assert before == after
@@ -121,7 +121,7 @@ def test_a_killed_tune_leaves_the_model_whole_and_is_resumed(slowed: Path) -> No
     assert len(stagings(slowed)) == 1
     ended = tune(slowed, CLASSIFIER, *DELAY)
     assert ended.returncode == 0, ended.stderr
-    assert "Going on with 1 trials" in ended.stderr
+    assert "Continuing with 1 trials" in ended.stderr
     assert stagings(slowed) == []
     assert snapshot(slowed) == before
 

@@ -87,7 +87,7 @@ def test_predict_has_the_scores_of_the_library(client: Client, references: dict[
     assert client.predict(PAIRS, []).shape == (0, LABELS)
     with pytest.raises(UsageError, match="3 labels"):
         client.rank(PAIRS, "a", ["b"])
-    with pytest.raises(UsageError, match="no pair"):
+    with pytest.raises(UsageError, match="not a pair"):
         client.predict(PAIRS, ["ab"])  # type: ignore[list-item]
 
 

@@ -159,7 +159,9 @@ class Api:
             raise Refusal(400, f"{unknown[:100]} is not supported here. Leave it out.", param=unknown)
         endpoint, window = _text(fields, "endpoint"), _text(fields, "completion_window")
         if not is_endpoint(endpoint):
-            message = "endpoint is no path that batches are for: /v1/chat/completions, /v1/completions, /v1/embeddings"
+            message = (
+                "endpoint is not a path that batches are for: /v1/chat/completions, /v1/completions, /v1/embeddings"
+            )
             raise Refusal(400, f"{message}, /rerank, /predict and others of docs/batch-api.md.", param="endpoint")
         file = _own(self._store.files, request.owner, _text(fields, "input_file_id"), "file", "input_file_id")
         if file.purpose != BATCH:
@@ -218,10 +220,10 @@ def _page(request: Request, records: Iterable[Record], limits: tuple[int, int], 
     """The page of `records` that the query names by `after`, `limit` and `order`."""
     most, default = limits
     if unknown := next((name for name in request.query if name not in ("after", "limit", "order", *filters)), None):
-        raise Refusal(400, f"{unknown[:100]} is no parameter of this list.", param=unknown)
+        raise Refusal(400, f"{unknown[:100]} is not a parameter of this list.", param=unknown)
     limit, direction = request.query.get("limit", str(default)), request.query.get("order", "desc")
     if not re.fullmatch("[0-9]{1,9}", limit) or not 1 <= int(limit) <= most:
-        raise Refusal(400, f"limit is no number from 1 to {most}.", param="limit")
+        raise Refusal(400, f"limit is not a number from 1 to {most}.", param="limit")
     if direction not in ("asc", "desc"):
         raise Refusal(400, "order is neither asc nor desc.", param="order")
     own = [record for record in records if record.owner == request.owner]
@@ -255,7 +257,7 @@ def _seconds(window: str) -> int:
     found = WINDOW.fullmatch(window)
     seconds = int(found[1]) * SECONDS[found[2]] if found else 0
     if not 0 < seconds <= MOST_SECONDS:
-        message = "completion_window is no time such as 24h: a number of s, m, h or d, of up to 30 days."
+        message = "completion_window is not a time such as 24h: a number of s, m, h or d, of up to 30 days."
         raise Refusal(400, message, param="completion_window")
     return seconds
 

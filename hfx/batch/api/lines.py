@@ -88,7 +88,7 @@ def parse_line(text: bytes, number: int, endpoint: str) -> Line:
         raise LineError("unknown_parameter", f"A line has no member {unknown[0][:100]!r}.", unknown[0][:100])
     custom_id, body = values["custom_id"], values["body"]
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= ID_LENGTH:
-        raise LineError("invalid_custom_id", f"custom_id is no text of 1 to {ID_LENGTH} characters.", "custom_id")
+        raise LineError("invalid_custom_id", f"custom_id is not a text of 1 to {ID_LENGTH} characters.", "custom_id")
     if values["method"] != "POST":
         raise LineError("invalid_method", "method is not POST.", "method")
     if values["url"] != endpoint:
@@ -96,7 +96,7 @@ def parse_line(text: bytes, number: int, endpoint: str) -> Line:
     if not isinstance(body, dict):
         raise LineError("invalid_request", "body is not an object.", "body")
     if body.get("stream"):
-        raise LineError("invalid_request", "An answer of a batch is no stream. Leave stream out.", "body.stream")
+        raise LineError("invalid_request", "An answer of a batch is not a stream. Leave stream out.", "body.stream")
     return Line(number, custom_id, body)
 
 

@@ -24,7 +24,7 @@ class Form:
         kind, options = parse_options_header(headers.get(b"content-type"))
         boundary = options.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not 0 < len(boundary) <= BOUNDARY_BYTES:
-            raise Refusal(415, f"The body is no multipart/form-data with a boundary. {FIX}")
+            raise Refusal(415, f"The body is not multipart/form-data with a boundary. {FIX}")
         self.fields: dict[str, str] = {}
         self.filename = ""
         self._write = write

@@ -160,7 +160,7 @@ def checked_name(value: Node, pattern: str = r"[a-zA-Z][-_a-zA-Z0-9]*[a-zA-Z0-9]
     """A name of 3 to 32 characters. Raises UsageError for what is none."""
     name = value.string()
     if not (3 <= len(name) <= 32 and re.fullmatch(pattern, name)):
-        value.refuse(f"is {name!r}, which is no name", f"A name has 3 to 32 characters of the form {pattern}.")
+        value.refuse(f"is {name!r}, which is not a name", f"A name has 3 to 32 characters of the form {pattern}.")
     return name
 
 
@@ -195,7 +195,7 @@ def _code(value: Node | None, folder: Path) -> tuple[Path | None, str | None]:
     code = _existing(required(value, members, "code"), folder)
     script = required(value, members, "scoring_script")
     if not (code / script.string()).is_file() or not (code / script.string()).resolve().is_relative_to(code):
-        script.refuse(f"is no file of {code}", "Name a file below `code`.")
+        script.refuse(f"is not a file of {code}", "Name a file below `code`.")
     return code, script.string()
 
 

@@ -269,7 +269,7 @@ def create_job(
     name = name or f"batchjob-{secrets.token_hex(6)}"
     folder = workspace.jobs.absolute() / name
     if not PLAIN_NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a job.", "Use letters, digits, - and _.")
+        raise UsageError(f"{name!r} is not a name of a job.", "Use letters, digits, - and _.")
     if folder.exists():
         raise UsageError(f"There is a job {name!r} already.", "Give another --job-name.")
     target = output.absolute() if output else folder / OUTPUT

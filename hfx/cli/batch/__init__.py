@@ -1,4 +1,4 @@
-"""Score files in batches: files in, files out.
+"""Score files in batch jobs.
 
 Examples:
   hfx batch run sentiment reviews.csv --column text --output scored

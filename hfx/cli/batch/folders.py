@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hfx.batch.folder import Folder
     from hfx.batch.job import Job
 
-Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The job's folder.")]
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the job.")]
 
 
 def list_jobs(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A folder of jobs; default: this one.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder that contains jobs.")] = Path(),
 ) -> None:
     """List the jobs in a folder.
 
@@ -45,7 +45,7 @@ def list_jobs(
 
 
 def show(ctx: typer.Context, folder: Dir) -> None:
-    """Show how far a job is: rows, rate, time left, errors by kind; also while it runs elsewhere.
+    """Show a job's progress: rows, rate, time left, errors by kind. Works while the job runs, on any machine.
 
     Examples:
       hfx batch show scored
@@ -64,7 +64,7 @@ def show(ctx: typer.Context, folder: Dir) -> None:
 
 
 def logs(ctx: typer.Context, folder: Dir) -> None:
-    """Print a job's log: runs, chunks, workers that ended.
+    """Print a job's log: runs, chunks, ended workers.
 
     Examples:
       hfx batch logs scored
@@ -76,9 +76,9 @@ def logs(ctx: typer.Context, folder: Dir) -> None:
 
 
 def cancel(ctx: typer.Context, folder: Dir) -> None:
-    """Stop a job, on whatever machines it runs; what is done is kept, and only `hfx batch resume` goes on.
+    """Stop a job, on whichever machines it runs. Finished work is kept; `hfx batch resume` continues it.
 
-    Shards that a launcher starts again end at once, too, with exit code 130.
+    Shards that a launcher restarts stop at once, with exit code 130.
 
     Examples:
       hfx batch cancel scored
@@ -88,7 +88,7 @@ def cancel(ctx: typer.Context, folder: Dir) -> None:
     if job_folder.summary.exists():
         raise JobError(f"{folder} is completed.", "There is nothing to stop.")
     job_folder.cancel()
-    text = f"{folder}: cancelled. `hfx batch resume {folder}` goes on."
+    text = f"{folder}: cancelled. `hfx batch resume {folder}` continues it."
     reporter(ctx).result({"folder": str(folder), "status": "cancelled"}, text)
 
 
@@ -96,13 +96,13 @@ def publish(
     ctx: typer.Context,
     folder: Dir,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Write what is there, into files that are marked .partial.")
+        bool, typer.Option("--partial", help="Write the finished rows to files marked .partial.")
     ] = False,
     error_threshold: Annotated[
-        str | None, typer.Option(metavar="N|P%|-1", help="Error rows that are allowed; default: the job's.")
+        str | None, typer.Option(metavar="N|P%|-1", help="Most error rows allowed. Default: the job's setting.")
     ] = None,
 ) -> None:
-    """Join the parts of a job into its output; refused while parts are missing.
+    """Join the parts of a job into its output. Refused while parts are missing, unless --partial is given.
 
     Examples:
       hfx batch publish scored

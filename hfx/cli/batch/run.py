@@ -38,22 +38,24 @@ class InputOptions:
 
     PANEL: ClassVar[str] = "Input"
 
-    input: Annotated[list[str] | None, typer.Option(help="The same as INPUT; may be given several times.")] = None
+    input: Annotated[list[str] | None, typer.Option(help="Same as INPUT. Repeatable.")] = None
     column: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[INPUT=]COLUMN", help="The column of the text; question=A and context=B of question answering."
+            metavar="[INPUT=]COLUMN",
+            help="Column of the text. Question answering: question=A and context=B. Default: text.",
         ),
     ] = None
     input_format: Annotated[
         Literal["csv", "tsv", "jsonl", "text", "parquet"] | None,
-        typer.Option(help="What the inputs are, where their endings don't say it; needed for the standard input (-)."),
+        typer.Option(help="Format of the inputs. Default: by file name. Required for standard input (-)."),
     ] = None
     on_bad_row: Annotated[
-        Literal["record", "fail"], typer.Option(help="Rows that can't be read: error rows, or the end before any work.")
+        Literal["record", "fail"],
+        typer.Option(help="Unreadable rows. record: write an error row. fail: stop before any work."),
     ] = "record"
     mini_batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows that are published together; default 64, of encoders 4096.")
+        int | None, typer.Option(min=1, help="Rows per chunk. Default: 4096 for encoders, 64 for generators.")
     ] = None
 
 
@@ -63,16 +65,19 @@ class OutputOptions:
 
     PANEL: ClassVar[str] = "Output"
 
-    output: Annotated[Path, typer.Option("--output", "-o", help="The new folder of the job.", metavar="DIR")]
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the job, to be created.", metavar="DIR")]
     output_action: Annotated[
-        Literal["append_row", "summary_only"], typer.Option(help="One file of all rows, or only the parts.")
+        Literal["append_row", "summary_only"],
+        typer.Option(help="append_row: one file with all rows. summary_only: the parts only."),
     ] = "append_row"
     output_file_name: Annotated[
-        str, typer.Option(help="Its name in that folder; .csv, .jsonl or .parquet.", metavar="NAME")
+        str, typer.Option(help="Name of that file: *.csv, *.jsonl or *.parquet.", metavar="NAME")
     ] = "predictions.csv"
-    keep_columns: Annotated[str, typer.Option(metavar="all|none|A,B", help="Columns of the input to copy.")] = "none"
+    keep_columns: Annotated[str, typer.Option(metavar="all|none|A,B", help="Input columns to copy to the output.")] = (
+        "none"
+    )
     output_prefix: Annotated[
-        str, typer.Option(help="Before the names of predictions, e.g. predicted_.", metavar="PREFIX")
+        str, typer.Option(help="Prefix for the names of prediction columns, such as predicted_.", metavar="PREFIX")
     ] = ""
 
 
@@ -89,13 +94,16 @@ def run(
     generation: GenerationOptions,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="INPUT", help="Files (also .gz), folders, globs, s3:// gs:// abfs:// URIs, or -."),
+        typer.Argument(
+            metavar="INPUT",
+            help="Files (also .gz), folders, globs, s3://, gs:// or abfs:// URIs, or - for standard input.",
+        ),
     ] = None,
 ) -> None:
-    """Answer each row of CSV, TSV, JSON lines, text or Parquet files; the output has a row for each, in order.
+    """Score each row of CSV, TSV, JSON lines, text or Parquet files; the output has one row for each, in order.
 
-    All files are checked before anything is computed. A row that can't be answered gets an error in its place. A run
-    that ends early loses nothing: `hfx batch resume` goes on, and the output has the same bytes.
+    All files are checked before any work starts. A row that can't be scored gets an error row. `hfx batch resume`
+    continues an interrupted run; its output has the same bytes as an uninterrupted run's.
 
     Examples:
       hfx batch run sentiment reviews.csv --column text --output scored
@@ -150,14 +158,14 @@ def _spec(
 @grouped
 def resume(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The job's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the job.")],
     place: PlaceOptions,
     work: WorkOptions,
     engine: EngineOptions,
 ) -> None:
-    """Score what is missing of a job and publish its output; what shapes the answers stays as it was.
+    """Score the missing rows of a job and publish its output.
 
-    Inputs, model or machine that are not those of before are refused with the reason.
+    Settings that affect answers can't be changed. A job whose inputs, model or processor have changed is refused.
 
     Examples:
       hfx batch resume scored

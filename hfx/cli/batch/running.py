@@ -35,14 +35,14 @@ class PlaceOptions:
 
     repository: Annotated[
         Path | None,
-        Option(
-            help="The repository of the model, which runs in this command; default model_repository.", metavar="DIR"
-        ),
+        Option(help="Model repository, to run the model in this command. Default: model_repository.", metavar="DIR"),
     ] = None
-    device: Annotated[Literal["cpu", "gpu"] | None, Option(help="What it runs on, in this command.")] = None
+    device: Annotated[
+        Literal["cpu", "gpu"] | None, Option(help="Device to run the model on in this command. Default: cpu.")
+    ] = None
     url: Annotated[
         list[str] | None,
-        Option(help="A server of the model instead; may be given several times: the least loaded.", metavar="URL"),
+        Option(help="Server to use instead. Repeatable: each request goes to the least loaded server.", metavar="URL"),
     ] = None
     header: Header = None
     token_file: TokenFile = None
@@ -55,32 +55,43 @@ class WorkOptions:
 
     PANEL: ClassVar[str] = "Work"
 
-    workers: Annotated[int | None, Option(min=1, max=1024, help="Processes on this machine; default 1.")] = None
+    workers: Annotated[int | None, Option(min=1, max=1024, help="Processes on this machine. Default: 1.")] = None
     shard: Annotated[
         str | None,
-        Option(metavar="I/N|env", help="Only this share of the chunks: I of N (0/N is N/N), or as the launcher says."),
+        Option(
+            metavar="I/N|env",
+            help="Score only share I of N of the chunks (0/N is N/N). env: take both from the launcher's variables.",
+        ),
     ] = None
     max_concurrency: Annotated[
-        int | None, Option(min=1, help="Rows under way at a time; default: what keeps the model busy.")
+        int | None, Option(min=1, help="Rows in flight at a time. Default: enough to keep the model busy.")
     ] = None
     retries: Annotated[
-        int | None, Option(min=0, help="Further tries of a row that fails on a server that answers others; default 3.")
+        int | None, Option(min=0, help="Retries of a row that fails while the server answers others. Default: 3.")
     ] = None
     patience: Annotated[
-        str | None, Option(metavar="5m", help="How long a server may answer nothing: 30s, 5m, 2h; default 5m.")
+        str | None, Option(metavar="5m", help="How long a server may go without answering: 30s, 5m, 2h. Default: 5m.")
     ] = None
     row_timeout: Annotated[
         float | None,
         Option(
-            min=0.001, help="Seconds a row may take before it counts as failed; default: no limit.", metavar="SECONDS"
+            min=0.001,
+            help="Time limit for a row, after which it counts as failed. Default: no limit.",
+            metavar="SECONDS",
         ),
     ] = None
     error_threshold: Annotated[
-        str | None, Option(metavar="N|P%|-1", help="Error rows that are allowed (exit code 6 above); default -1: any.")
+        str | None,
+        Option(
+            metavar="N|P%|-1", help="Most error rows allowed; with more, the exit code is 6. Default: -1, any number."
+        ),
     ] = None
     mixed_processors: Annotated[
         bool | None,
-        Option("--mixed-processors", help="Go on where the last digits of scores may differ from those before."),
+        Option(
+            "--mixed-processors",
+            help="Continue on another processor, or with other versions, although last digits of scores may differ.",
+        ),
     ] = None
 
 
@@ -91,10 +102,10 @@ class EngineOptions:
     PANEL: ClassVar[str] = "Work"
 
     engine: Annotated[
-        Literal["local", "spark"], Option(help="Processes of this machine, or tasks of Spark on shared storage.")
+        Literal["local", "spark"], Option(help="Run in processes of this machine, or as Spark tasks on shared storage.")
     ] = "local"
     master: Annotated[
-        str, Option(help="Spark's master, e.g. spark://HOST:7077; default: this machine.", metavar="URL")
+        str, Option(help="Spark master, such as spark://HOST:7077. Default: this machine.", metavar="URL")
     ] = ""
 
 
@@ -157,7 +168,7 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
     """Hold the job's lock, show progress by the function that is yielded, and log why a run has failed."""
     with folder.locked(shared=shard is not None) as has_locks:
         if not has_locks:
-            report.warn(f"The storage of {folder.path} has no file locks: let no other run work on this job meanwhile.")
+            report.warn(f"The storage of {folder.path} has no file locks: start no other run of this job meanwhile.")
         try:
             with report.progress(title) as show:
                 yield show
@@ -169,7 +180,7 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
         except KeyboardInterrupt:
             if shard is None and folder.discard_unplanned():
                 raise
-            raise Interrupted("Interrupted.", f"`hfx batch resume {folder.path}` goes on with it.") from None
+            raise Interrupted("Interrupted.", f"`hfx batch resume {folder.path}` continues it.") from None
 
 
 class Watcher:
@@ -196,7 +207,7 @@ class Watcher:
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take an event of a runner."""
         if event["event"] == "death":
-            self._show(f"A worker has ended ({event['how']}); another goes on.")
+            self._show(f"A worker ended ({event['how']}); another one replaces it.")
         if event["event"] == "chunk":
             self._done += event["rows"]
             self._errors += sum(event["errors"].values())
@@ -224,8 +235,8 @@ def warn_of_unknown(job: Job, report: Reporter) -> None:
     """Say where servers don't tell which model they have."""
     if not job.model.files:
         report.warn(
-            f"The server does not say which files {job.model.name} has: rows may be of different models if it was "
-            "changed meanwhile. Models that are exported anew say it."
+            f"The server does not report the files of {job.model.name}: if it was changed meanwhile, rows may be of "
+            "different models. Export the model again to detect this."
         )
 
 

@@ -1,4 +1,4 @@
-"""Write published models as folders that platforms run; check folders and servers.
+"""Write published models as deployments for a platform; check deployments and servers.
 
 Examples:
   hfx deploy docker sentiment --output image

@@ -20,23 +20,21 @@ from hfx.errors import UsageError
 class BatchOptions:
     """What a batch deployment reads, and where it runs."""
 
-    compute: Annotated[str, Option(help="Batch: the compute cluster.")] = "cpu-cluster"
-    column: Annotated[str, Option(help="Batch: the column that is read, as for `hfx batch run`. Default: text.")] = ""
-    settings: Annotated[str, Option(help="Batch: JSON object of settings for each row.")] = "{}"
+    compute: Annotated[str, Option(help="Batch: compute cluster.")] = "cpu-cluster"
+    column: Annotated[str, Option(help="Batch: column to read, as for `hfx batch run`. Default: text.")] = ""
+    settings: Annotated[str, Option(help="Batch: settings for each row, as a JSON object.")] = "{}"
 
 
 @dataclass(frozen=True)
 class OnlineOptions:
     """What an online deployment runs on, and where its packages come from."""
 
-    instance_type: Annotated[
-        str, Option(help="Online: the machine. Default: the smallest usual one of the device.")
-    ] = ""
-    offline: Annotated[
-        Path | None, Option(help="Online: take the wheels from this folder, not from a package index.")
-    ] = None
+    instance_type: Annotated[str, Option(help="Online: instance type. Default: a small one for the device.")] = ""
+    offline: Annotated[Path | None, Option(help="Online: take wheels from this folder instead of a package index.")] = (
+        None
+    )
     no_openvino: Annotated[
-        bool, Option("--no-openvino", help="Online: leave OpenVINO out: encoders run on ONNX Runtime.")
+        bool, Option("--no-openvino", help="Online: leave OpenVINO out. Encoders then run on ONNX Runtime.")
     ] = False
 
 
@@ -46,9 +44,9 @@ def command(
     options: DeployOptions,
     batch: BatchOptions,
     online: OnlineOptions,
-    kind: Annotated[Literal["batch", "online"], Option(help="What kind of endpoint.")] = "batch",
+    kind: Annotated[Literal["batch", "online"], Option(help="Kind of endpoint.")] = "batch",
 ) -> None:
-    """Write a batch endpoint with a deployment for each model, or an online endpoint, as the files of `az ml`.
+    """Write files for `az ml`: a batch endpoint with a deployment for each model, or an online endpoint.
 
     Examples:
       hfx deploy azureml sentiment --output endpoint

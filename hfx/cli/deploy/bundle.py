@@ -17,10 +17,10 @@ def command(
     options: DeployOptions,
     offline: Offline = None,
     no_openvino: NoOpenvino = False,
-    no_numpy: Annotated[bool, typer.Option("--no-numpy", help="Leave numpy out: NVIDIA's images have one.")] = False,
+    no_numpy: Annotated[bool, typer.Option("--no-numpy", help="Leave numpy out. NVIDIA's images include it.")] = False,
     python: Python = "",
 ) -> None:
-    """Write a model repository with all packages that its models import, for unmodified Triton images.
+    """Write a model repository with all packages that its models import, for an unmodified Triton image.
 
     Examples:
       hfx deploy bundle sentiment stories --output bundle

@@ -30,25 +30,25 @@ class ServerOptions:
     """How a server is reached, and what it is compared with."""
 
     repository: Annotated[
-        Path | None, Option(help="URL: the published models that it should serve. Default: model_repository.")
+        Path | None, Option(help="URL: repository of the models that it should serve. Default: model_repository.")
     ] = None
     through: Annotated[
         Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None,
-        Option(help="URL: the API to send requests through (docs/dialects.md). Default: v2, Triton's own."),
+        Option(help="URL: API to send requests through. Default: v2, Triton's own."),
     ] = None
-    device: Annotated[Device | None, Option(help="URL: what the server runs the models on. Default: cpu.")] = None
-    max_drop: Annotated[float | None, Option(help="URL: share of answers that may be lost against the checkpoint.")] = (
-        None
-    )
-    wait: Annotated[float | None, Option(help="URL: seconds that the server may take until it is ready.")] = None
-    timeout: Annotated[float | None, Option(help="URL: seconds that an answer may take.")] = None
-    header: Annotated[list[str] | None, Option(help="URL: header to send, KEY:VALUE; may be given several times.")] = (
-        None
-    )
+    device: Annotated[Device | None, Option(help="URL: device of the server. Default: cpu.")] = None
+    max_drop: Annotated[
+        float | None, Option(help="URL: largest share of answers that may differ from the checkpoint's.")
+    ] = None
+    wait: Annotated[
+        float | None, Option(help="URL: seconds to wait until the server is ready. Default: do not wait.")
+    ] = None
+    timeout: Annotated[float | None, Option(help="URL: time limit for each answer, in seconds. Default: 60.")] = None
+    header: Annotated[list[str] | None, Option(help="URL: header to send, KEY:VALUE. Repeatable.")] = None
     token_file: Annotated[
-        Path | None, Option(help="URL: file with the token or API key; else HFX_TOKEN of the environment.")
+        Path | None, Option(help="URL: file with the bearer token (API key). Default: HFX_TOKEN of the environment.")
     ] = None
-    tls_ca: Annotated[Path | None, Option("--tls-ca", help="URL: file with the certificates to trust.")] = None
+    tls_ca: Annotated[Path | None, Option("--tls-ca", help="URL: file with the certificates to trust (PEM).")] = None
 
     @property
     def dialect(self) -> Dialect | None:
@@ -64,16 +64,20 @@ class ServerOptions:
 def command(
     context: typer.Context,
     target: Annotated[
-        str, Argument(metavar="DIR|URL", help="A folder of `hfx deploy` or of manifests, or a server's address.")
+        str,
+        Argument(
+            metavar="DIR|URL", help="Folder written by `hfx deploy`, folder of manifests, or address of a server."
+        ),
     ],
     server: ServerOptions,
     names: Annotated[
-        list[str] | None, Argument(metavar="NAME", help="URL: the models. Default: all of the repository.")
+        list[str] | None, Argument(metavar="NAME", help="URL: models to check. Default: all in the repository.")
     ] = None,
 ) -> None:
-    """Check a folder for changed files and by rules (exit code 7), or a server's answers by the checkpoints' (4).
+    """Check a folder, or compare a server's answers with the checkpoints'.
 
-    A folder of manifests that hfx did not write is checked by the rules alone.
+    A folder is checked for changed files and against rules; failures exit with 7. Manifests that hfx did not write are
+    checked against the rules only. Differing answers of a server exit with 4.
 
     Examples:
       hfx deploy check bundle
@@ -124,7 +128,7 @@ def _check_server(report: Reporter, url: str, names: Sequence[str], options: Ser
     published = [open_published(repository, name) for name in chosen]
     with _asking(url, repository, published, options) as ask_of:
         for each in published:
-            with report.progress(f"Asking {each.manifest.name}"):
+            with report.progress(f"Checking {each.manifest.name}"):
                 checked.append(compared(each, ask_of(each), device, options.max_drop, options.dialect))
     failed = [each["name"] for each in checked if "error" in each]
     report.result(

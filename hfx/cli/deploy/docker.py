@@ -11,7 +11,7 @@ from hfx.cli.output import reporter
 
 @grouped
 def docker(context: typer.Context, options: DeployOptions) -> None:
-    """Write a folder that docker builds: an image with the models, and the line that runs it.
+    """Write a docker build context for an image with the models, and a script that runs it.
 
     Examples:
       hfx deploy docker sentiment --output image

@@ -16,7 +16,7 @@ from hfx.deploy.options import Cluster, Scale, Service
 def kubernetes(
     context: typer.Context, options: DeployOptions, *, load: Loads = None, scale: Scale, cluster: Cluster
 ) -> None:
-    """Write manifests for Kubernetes: pods, service, autoscaler, policies, and a job that verifies the answers.
+    """Write manifests for Kubernetes: deployment, service, autoscaler, policies, and a job that verifies answers.
 
     Examples:
       hfx deploy kubernetes sentiment --output manifests --image registry.example/hfx:1

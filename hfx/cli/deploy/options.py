@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from typer import Argument, Option
 
@@ -21,29 +21,36 @@ if TYPE_CHECKING:
 
 LEAST_KEPT = 0.99  # share of its requests that a load must have answered, within its SLO where it has one
 Loads = Annotated[
-    list[Path] | None, Option("--from", help="Result files of `hfx perf run`: sizes and thresholds as measured.")
+    list[Path] | None,
+    Option("--from", help="Result file of `hfx perf run`, to derive sizes and thresholds from. Repeatable."),
 ]
 
 
-Offline = Annotated[Path | None, Option(help="Take the wheels from this folder, not from a package index.")]
-NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out: encoders run on ONNX Runtime.")]
-Python = Annotated[str, Option(help="Python of the stubs, such as 3.12. Default: the release's.")]
+Offline = Annotated[Path | None, Option(help="Take wheels from this folder instead of a package index.")]
+NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out. Encoders then run on ONNX Runtime.")]
+Python = Annotated[str, Option(help="Python version of Triton's stubs, such as 3.12. Default: the release's.")]
 
 
 @dataclass(frozen=True)
 class DeployOptions:
     """Which models, for which machine, and where to."""
 
-    names: Annotated[list[str], Argument(metavar="NAME...", help="Published models.", autocompletion=model_names)]
-    output: Annotated[Path, Option(help="The folder to write; it must not exist, or be empty.")]
-    repository: Annotated[Path, Option(help="The model repository.")] = DEFAULT_REPOSITORY
-    device: Annotated[Literal["cpu", "gpu"], Option(help="What the models run on.")] = "cpu"
-    triton: Annotated[str, Option(help="Tag of the Triton release. Default: 26.07.")] = ""
-    name: Annotated[str, Option(help="The deployment's name. Default: the first model's.")] = ""
+    PANEL: ClassVar[str] = "Deployment"
+
+    names: Annotated[
+        list[str], Argument(metavar="NAME...", help="Published models to deploy.", autocompletion=model_names)
+    ]
+    output: Annotated[Path, Option(help="Folder to write. It must be empty or not exist.")]
+    repository: Annotated[Path, Option(help="Model repository.")] = DEFAULT_REPOSITORY
+    device: Annotated[Literal["cpu", "gpu"], Option(help="Device to run the models on.")] = "cpu"
+    triton: Annotated[str, Option(help="Triton release. Default: 26.07.")] = ""
+    name: Annotated[str, Option(help="Name of the deployment. Default: the first model's name.")] = ""
     image: Annotated[str, Option(help="Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE.")] = ""
-    cpus: Annotated[int | None, Option(help="Processors. Default: the models' threads.")] = None
-    drain: Annotated[int, Option(help="Seconds that requests under way get at the end.")] = 30
-    force: Annotated[bool, Option("--force", help="Replace a folder that this command wrote before.")] = False
+    cpus: Annotated[int | None, Option(help="CPUs to request. Default: the threads that the models use.")] = None
+    drain: Annotated[int, Option(help="Seconds that requests in flight get at shutdown.")] = 30
+    force: Annotated[bool, Option("--force", help="Replace a folder written by an earlier run of this command.")] = (
+        False
+    )
 
     def deployment(self, report: Reporter) -> Deployment:
         """The checked deployment; what is known against its release is reported."""

@@ -39,12 +39,18 @@ class ActionOptions:
     """What is done with the folder."""
 
     local: Annotated[
-        bool, Option("--local", help="Serve the archive here with the container's arguments, until Ctrl-C.")
+        bool, Option("--local", help="Serve the archive on this machine as the container would, until Ctrl-C.")
     ] = False
-    port: Annotated[int, Option(help="Port of 127.0.0.1 for --local.")] = 8080
-    apply: Annotated[bool, Option("--apply", help="Upload, and make or update the endpoint (needs boto3).")] = False
-    wait: Annotated[bool, Option("--wait", help="Wait until it is in service; then start autoscaling.")] = False
-    delete: Annotated[bool, Option("--delete", help="Delete endpoint, configuration and model; nothing else.")] = False
+    port: Annotated[int, Option(help="Port for --local, on 127.0.0.1.")] = 8080
+    apply: Annotated[
+        bool, Option("--apply", help="Upload the archive, and create or update the endpoint. Needs boto3.")
+    ] = False
+    wait: Annotated[bool, Option("--wait", help="Wait until the endpoint is in service, then start autoscaling.")] = (
+        False
+    )
+    delete: Annotated[
+        bool, Option("--delete", help="Delete the endpoint, its configuration and its model; nothing else.")
+    ] = False
 
     @property
     def acts(self) -> bool:
@@ -60,9 +66,9 @@ def command(
     packages: PackageOptions,
     actions: ActionOptions,
 ) -> None:
-    """Write an endpoint of SageMaker: archive, API calls, role; try it with --local, make it with --apply.
+    """Write a SageMaker endpoint: archive, API calls and role. --local tries it, --apply creates it.
 
-    A folder that exists is used as it is by --local, --apply, --wait and --delete; --force writes it anew.
+    --local, --apply, --wait and --delete use an existing folder as it is. --force rewrites it.
 
     Examples:
       hfx deploy sagemaker sentiment --output endpoint
@@ -118,7 +124,7 @@ def _serve(report: Reporter, folder: Path, port: int) -> None:
     from hfx.deploy.sagemaker.local import serving
 
     with serving(folder, port) as running:
-        report.note(f"http://127.0.0.1:{port}/invocations answers; Ctrl-C ends it.")
+        report.note(f"http://127.0.0.1:{port}/invocations is ready; Ctrl-C stops it.")
         try:
             running.wait()
         except KeyboardInterrupt:

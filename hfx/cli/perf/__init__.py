@@ -1,4 +1,4 @@
-"""Measure served models: load, comparisons, reports.
+"""Measure served models: load tests, comparisons, reports.
 
 Examples:
   hfx perf run sentiment --concurrency 1:64:2x --output load.json

@@ -34,17 +34,25 @@ class KindOptions:
     PANEL: ClassVar[str] = "What is compared"
 
     devices: Annotated[
-        str | None, typer.Option(metavar="cpu,gpu", help="The published model on each: a Triton is started for both.")
+        str | None,
+        typer.Option(metavar="cpu,gpu", help="Run the published model on each device. Starts a Triton for each."),
     ] = None
     target: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=HOST:PORT", help="Servers that run already: cpu=…, gpu=….")
+        list[str] | None,
+        typer.Option(metavar="LABEL=HOST:PORT", help="Running servers to compare: cpu=…, gpu=…. Repeatable."),
     ] = None
     precisions: Annotated[
-        str | None, typer.Option(metavar="fp32,int8,…", help="Exports of its checkpoint, or published models' names.")
+        str | None,
+        typer.Option(
+            metavar="fp32,int8,…", help="Precisions to export its checkpoint to, or names of published models."
+        ),
     ] = None
     variants: Annotated[
         list[str] | None,
-        typer.Option(metavar="SETTING=A,B", help="Settings: max_queue_delay=0,500us, instances=1,2, threads, slots, …"),
+        typer.Option(
+            metavar="SETTING=A,B",
+            help="Values of a setting, such as max_queue_delay=0,500us or instances=1,2. Repeatable.",
+        ),
     ] = None
 
 
@@ -55,18 +63,21 @@ class CompareOptions:
     PANEL: ClassVar[str] = "Measurement and output"
 
     repository: loads.Repository = Path("model_repository")
-    device: Annotated[Device, typer.Option(help="Of --precisions and --variants.")] = "cpu"
+    device: Annotated[Device, typer.Option(help="With --precisions or --variants: device to run on.")] = "cpu"
     checkpoint: Annotated[
-        str, typer.Option(help="Of --precisions: folder or hub id. Default: the manifest's.", metavar="MODEL")
+        str,
+        typer.Option(
+            help="With --precisions: checkpoint (folder or hub id). Default: the manifest's.", metavar="MODEL"
+        ),
     ] = ""
     max_drop: Annotated[
-        float | None, typer.Option(help="Of --precisions: as of `hfx export`.", min=0, max=1, metavar="SHARE")
+        float | None, typer.Option(help="With --precisions: as for `hfx export`.", min=0, max=1, metavar="SHARE")
     ] = None
-    rounds: Annotated[int, typer.Option(help="Turns of each candidate.", min=1, max=100)] = 3
+    rounds: Annotated[int, typer.Option(help="Number of times that each candidate is measured.", min=1, max=100)] = 3
     stream: loads.Stream = None
     price: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=P/h", help="Price of an hour of a candidate or a device: cpu=$0.34/h."),
+        typer.Option(metavar="LABEL=P/h", help="Price per hour of a candidate or device: cpu=$0.34/h. Repeatable."),
     ] = None
     output: loads.Output = None
 
@@ -74,7 +85,9 @@ class CompareOptions:
 @grouped
 def command(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME|RESULT", help="A model, or result files (.json).")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME|RESULT", help="Published model, or result files (.json).")
+    ],
     kinds: KindOptions,
     load: LoadOptions,
     limit: LimitOptions,
@@ -84,8 +97,8 @@ def command(
 ) -> None:
     """Compare devices, precisions or settings under the same load, or result files of several machines.
 
-    Candidates take turns, round by round; figures are medians, ratios are taken within each round. What can't be
-    measured is named, and has no number. Ctrl-C ends it early, with the rounds so far.
+    Candidates take turns in rounds. Figures are medians; ratios are computed within each round. Candidates that can't
+    be measured are listed without figures. Ctrl-C stops early and keeps the rounds so far.
 
     Examples:
       hfx perf compare sentiment --devices cpu,gpu --price 'cpu=$0.34/h' --price 'gpu=$1.20/h'

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hfx.perf.report.tables import Table
     from hfx.perf.results import Result
 
-COLUMNS = ("load", "", "time", "sent", "failed", "under way", "requests/s", "p50 ms", "p99 ms")
+COLUMNS = ("load", "", "time", "sent", "failed", "in flight", "requests/s", "p50 ms", "p99 ms")
 STATES = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
 MOST = 12  # rows: a terminal crops at the bottom, where the latest is
 LINE = 30  # values in a sparkline

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 def command(
     context: typer.Context,
-    results: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="Files that hfx perf wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.", metavar="FILE")] = Path("report.html"),
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULT...", help="Result files written by `hfx perf` or `hfx tune`.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.", metavar="FILE")] = Path(
+        "report.html"
+    ),
     svg: Annotated[
-        Path | None, typer.Option(help="Folder for each chart as SVG, light and dark.", metavar="DIR")
+        Path | None, typer.Option(help="Also write each chart as SVG, light and dark, to this folder.", metavar="DIR")
     ] = None,
 ) -> None:
-    """Show result files as one HTML page, which needs no network; also as SVG pictures.
+    """Write result files as one HTML page that needs no network, and optionally as SVG charts.
 
     Examples:
       hfx perf report load.json

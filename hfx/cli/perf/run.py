@@ -32,18 +32,21 @@ class MeasureOptions:
 
     PANEL: ClassVar[str] = "Measurement and output"
 
-    tool: Annotated[Literal["builtin", "perf_analyzer", "locust"], typer.Option(help="What sends the requests.")] = (
-        "builtin"
-    )
+    tool: Annotated[Literal["builtin", "perf_analyzer", "locust"], typer.Option(help="Load generator.")] = "builtin"
     stream: loads.Stream = None
-    label: Annotated[str, typer.Option(help="Its name in tables. Default: the model's.", metavar="NAME")] = ""
+    label: Annotated[
+        str, typer.Option(help="Name of the run in tables. Default: the model's name.", metavar="NAME")
+    ] = ""
     repository: Annotated[
-        Path | None, typer.Option(help="Where the model is published: for its precision.", metavar="DIR")
+        Path | None, typer.Option(help="Model repository, to record the model's precision.", metavar="DIR")
     ] = None
     max_error_rate: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Share of requests that may fail; above it the exit code is 5.", metavar="SHARE"
+            min=0,
+            max=1,
+            help="Largest share of failed requests that passes. Above it, the exit code is 5.",
+            metavar="SHARE",
         ),
     ] = None
     output: loads.Output = None
@@ -60,12 +63,12 @@ def command(
     slo: SloOptions,
     options: MeasureOptions,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="Of perf_analyzer or locust: flags of its own.")
+        list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="Further flags for perf_analyzer or locust.")
     ] = None,
 ) -> None:
-    """Measure a served model under load: throughput, latency, and what the server did meanwhile.
+    """Measure a served model under load: throughput, latency and server metrics.
 
-    Ctrl-C ends it early, with the figures so far.
+    Ctrl-C stops early and keeps the figures so far.
 
     Examples:
       hfx perf run sentiment --concurrency 1:64:2x --output load.json
@@ -206,7 +209,7 @@ def _judge(outcome: Outcome, allowed: float | None) -> None:
 def tools(
     context: typer.Context,
     tool: Annotated[
-        Literal["perf_analyzer"] | None, typer.Argument(metavar="[perf_analyzer]", help="What to fetch.")
+        Literal["perf_analyzer"] | None, typer.Argument(metavar="[perf_analyzer]", help="Tool to fetch.")
     ] = None,
 ) -> None:
     """List the load generators, or fetch NVIDIA's perf_analyzer.

@@ -32,19 +32,26 @@ class TuneOptions:
     PANEL: ClassVar[str] = "Search and output"
 
     repository: loads.Repository = Path("model_repository")
-    device: Annotated[Device, typer.Option(help="The configurations that are tuned.")] = "cpu"
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time for everything, the proof included.")] = "10m"
-    trials: Annotated[int | None, typer.Option(min=2, help="End the search after so many trials.")] = None
+    device: Annotated[Device, typer.Option(help="Device to tune for.")] = "cpu"
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Total time, including the proof.")] = "10m"
+    trials: Annotated[int | None, typer.Option(min=2, help="Largest number of trials.")] = None
     settings: Annotated[
-        str, typer.Option(metavar="A,B", help="Search only these settings. Default: all that the model has.")
+        str, typer.Option(metavar="A,B", help="Settings to search. Default: all that the model has.")
     ] = ""
-    rounds: Annotated[int, typer.Option(min=3, max=100, help="Rounds of the proof: old settings against new.")] = 5
+    rounds: Annotated[
+        int,
+        typer.Option(min=3, max=100, help="Rounds of the proof, which compares the old settings with the new ones."),
+    ] = 5
     stream: loads.Stream = None
     timeout: loads.Timeout = "60s"
     study: Annotated[
-        Path | None, typer.Option(metavar="F.db", help="Keep the trials here, and go on with those that are there.")
+        Path | None,
+        typer.Option(
+            metavar="F.db",
+            help="File that keeps the trials; an existing one is continued. Default: tune.db in the cache folder.",
+        ),
     ] = None
-    apply: Annotated[bool, typer.Option("--apply", help="Write a proven gain into the published model.")] = False
+    apply: Annotated[bool, typer.Option("--apply", help="Apply proven settings to the published model.")] = False
     output: loads.Output = None
 
 
@@ -57,10 +64,10 @@ def command(
     slo: SloOptions,
     options: TuneOptions,
 ) -> None:
-    """Find faster settings for a published model on a real Triton, and prove the gain against the present ones.
+    """Search for faster settings of a published model on a real Triton, and prove the gain over the current ones.
 
-    Each trial serves a changed copy; the published model changes only with --apply. The most throughput within --slo
-    wins. Interrupted, the same command goes on where it was.
+    Each trial serves a changed copy of the model. Only --apply changes the published model. The settings with the
+    highest throughput within --slo win. The same command continues an interrupted search.
 
     Examples:
       hfx tune sentiment --slo 'latency<50ms' --concurrency 16 --budget 10m

@@ -80,7 +80,7 @@ def short_grace(files: Files) -> Iterator[Problem]:
         grace = _seconds(service.value.get("stop_grace_period", f"{GRACE_SECONDS}s"))
         if grace is not None and grace < service.exit_seconds:
             yield service.problem(
-                f"it is killed after {grace} s; requests under way may take {service.exit_seconds} s."
+                f"it is killed after {grace} s; requests in flight may take {service.exit_seconds} s."
             )
 
 

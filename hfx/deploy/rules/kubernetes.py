@@ -91,7 +91,7 @@ def ready_at_start(files: Files) -> Iterator[Problem]:
 @rule(
     "HFX917",
     "warning",
-    "Set terminationGracePeriodSeconds above preStop and the time for requests under way.",
+    "Set terminationGracePeriodSeconds above preStop and the time for requests in flight.",
     f"{DOCS}/concepts/workloads/pods/pod-lifecycle/#pod-termination",
 )
 def short_grace(files: Files) -> Iterator[Problem]:

@@ -68,7 +68,7 @@ def check_instance_type(name: str, device: str) -> str:
     """`name` when it can run a bundle for `device`; UsageError otherwise."""
     match = INSTANCE_PATTERN.fullmatch(name)
     if match is None:
-        raise UsageError(f"{name!r} is no instance type.", "Give one like ml.c7i.xlarge.")
+        raise UsageError(f"{name!r} is not an instance type.", "Give one like ml.c7i.xlarge.")
     family, features = match["family"], match["features"]
     if family in OTHER_CHIPS:
         raise UsageError(f"{name} can't run ONNX models: {OTHER_CHIPS[family]}.", "Choose a CPU or NVIDIA type.")
@@ -100,7 +100,7 @@ def read_prices(path: Path, region: str) -> dict[str, Price]:
         source = f"{head['source']}, {head['date']}"
         prices = {name: _price(name, row, head["currency"], source) for name, row in table["instances"].items()}
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"{path} is no price file: {error!r}.", "docs/deploy-sagemaker.md has its form.") from error
+        raise UsageError(f"{path} is not a price file: {error!r}.", "docs/deploy-sagemaker.md has its form.") from error
     if head["region"] != region:
         raise UsageError(f"{path} has the prices of {head['region']}, not of {region}.", "Give those of the region.")
     return prices
@@ -116,7 +116,7 @@ def _price(name: str, row: dict[str, Any], currency: str, source: str) -> Price:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     return value
 
 

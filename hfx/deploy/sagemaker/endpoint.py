@@ -123,9 +123,9 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
     """
     refuse_conflicts(_given(deployment, settings))
     if not ROLE_PATTERN.fullmatch(settings.role):
-        reason = f"{settings.role!r} is no role" if settings.role else "--role is missing"
+        reason = f"{settings.role!r} is not a role" if settings.role else "--role is missing"
         raise UsageError(
-            f"{reason}: SageMaker reads the archive and runs the endpoint by one.",
+            f"{reason}. SageMaker reads the archive and runs the endpoint with this role.",
             "Give --role arn:aws:iam::ACCOUNT:role/NAME.",
         )
     if not image and not settings.region:
@@ -270,12 +270,12 @@ def _check_ami(endpoint: Endpoint) -> None:
 def _check_ids(option: str, values: Sequence[str]) -> None:
     for value in values:
         if not ID_PATTERNS[option].fullmatch(value):
-            raise UsageError(f"{option} {value!r} is no identifier of AWS.", "Copy it from the VPC console.")
+            raise UsageError(f"{option} {value!r} is not an identifier of AWS.", "Copy it from the VPC console.")
 
 
 def _s3(uri: str) -> str:
     if len(uri) > 400 or not S3_PATTERN.fullmatch(uri):
-        raise UsageError(f"{uri!r} is no place in S3.", "Give --bucket s3://BUCKET/PREFIX.")
+        raise UsageError(f"{uri!r} is not an S3 location.", "Give --bucket s3://BUCKET/PREFIX.")
     return uri
 
 

@@ -247,7 +247,7 @@ def _check_exporter(exporter: Exporter) -> None:
     if exporter == "optimum" and importlib.util.find_spec("optimum") is None:
         raise UsageError(
             "--exporter optimum needs optimum, which is not installed.",
-            "Leave it out, or install hfx[optimum] in an environment of its own: optimum wants transformers 4.57.",
+            "Leave it out, or install hfx[optimum] in a separate environment: optimum needs transformers 4.57.",
         )
 
 

@@ -174,7 +174,7 @@ def _answers(file: Path) -> tuple[int, ...]:
     chosen, other = config.get("true_token_id"), config.get("false_token_id")
     ids = [each for each in (chosen, other) if type(each) is int and each >= 0]
     if len(ids) != (1 if other is None else 2):
-        raise CheckpointCorrupt(f"true_token_id or false_token_id in {file} is no token id.", AGAIN)
+        raise CheckpointCorrupt(f"true_token_id or false_token_id in {file} is not a token id.", AGAIN)
     return tuple(ids)
 
 
@@ -345,7 +345,7 @@ def read_modules(folder: Path) -> list[tuple[str, str]]:
         modules = [(_kind(str(entry["type"])), str(entry["path"])) for entry in entries]
         outside = [path for _, path in modules if not (folder / path).resolve().is_relative_to(folder.resolve())]
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointCorrupt(f"{file} is no list of modules: {error!r}.", AGAIN) from error
+        raise CheckpointCorrupt(f"{file} is not a list of modules: {error!r}.", AGAIN) from error
     if outside:
         raise CheckpointUnsafe(f"{file} names {outside[0]!r}, outside the checkpoint.", "Use a checkpoint you trust.")
     return modules

@@ -261,10 +261,10 @@ STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
     Step("Writing ONNX files", write_nets),
     Step("Timing CPU runtimes", choose_runtime),
     Step("Writing model folders", write_folders),
-    Step("Answering with the checkpoint", answer_in_torch, gate=True),
+    Step("Running the checkpoint", answer_in_torch, gate=True),
     Step("Comparing answers", compare_answers, gate=True),
     Step("Measuring on your data", measure_on_data, gate=True, labelled=True),
     Step("Hashing files", seal_net),
-    Step("Checking the repository's rules", lint_staged),
+    Step("Checking the lint rules", lint_staged),
     Step("Publishing", publish_folders),
 )

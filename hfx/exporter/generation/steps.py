@@ -205,12 +205,12 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
 STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (
     Step("Loading the tokenizer", read_tokenizer),
     Step("Writing engines", write_engines),
-    Step("Trying the CPU runtime", choose_runtime),
+    Step("Testing the CPU runtime", choose_runtime),
     Step("Writing model folders", write_folders),
-    Step("Continuing texts with the checkpoint", answer_in_torch, gate=True),
-    Step("Comparing continuations", compare_engines, gate=True),
+    Step("Generating texts with the checkpoint", answer_in_torch, gate=True),
+    Step("Comparing texts", compare_engines, gate=True),
     Step("Measuring on your data", measure_on_data, gate=True, labelled=True),
     Step("Hashing files", seal_model),
-    Step("Checking the repository's rules", lint_staged),
+    Step("Checking the lint rules", lint_staged),
     Step("Publishing", publish_folders),
 )

@@ -93,7 +93,9 @@ async def similarity(request: DialectRequest) -> bytes:
     refuse_unknown(fields, {"inputs", "parameters"})
     inputs, parameters = fields.get("inputs"), fields.get("parameters") or {}
     if not isinstance(inputs, dict) or not isinstance(parameters, dict):
-        raise Refusal(400, "inputs or parameters is no object. Send a source_sentence and sentences.", param="inputs")
+        raise Refusal(
+            400, "inputs or parameters is not an object. Send a source_sentence and sentences.", param="inputs"
+        )
     sentences = [text(inputs.get("source_sentence"), "source_sentence"), *texts(inputs.get("sentences"), "sentences")]
     model = await _model(request, Task.FEATURE_EXTRACTION)
     return dumped(cosines(await _vectors(request, model, parameters, sentences)))
@@ -330,14 +332,16 @@ def _bounded(inputs: list[Any], param: str = "inputs") -> list[Any]:
 
 def _single(row: Any) -> str:
     if not isinstance(row, list) or len(row) != 1:
-        message = f"{shown(row)} is no list of one text. Send a text, or lists of one text each; pairs go to /rerank."
+        message = (
+            f"{shown(row)} is not a list of one text. Send a text, or lists of one text each; pairs go to /rerank."
+        )
         raise Refusal(400, message, param="inputs")
     return text(row[0], "inputs")
 
 
 def _pair(row: Any) -> tuple[str, str]:
     if not isinstance(row, list) or len(row) != 2:
-        raise Refusal(400, f"{shown(row)} is no pair. Send a list of two texts, or several.", param="inputs")
+        raise Refusal(400, f"{shown(row)} is not a pair. Send a list of two texts, or several.", param="inputs")
     return text(row[0], "inputs"), text(row[1], "inputs")
 
 

@@ -96,9 +96,9 @@ def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
     for text in texts:
         label, _, url = (part.strip() for part in text.partition("="))
         if not label or not url:
-            raise UsageError(f"--target {text!r} is no server.", "Give LABEL=HOST:PORT of its gRPC API.")
+            raise UsageError(f"--target {text!r} is not a server.", "Give LABEL=HOST:PORT of its gRPC API.")
         if label in targets:
-            raise UsageError(f"--target gives {label!r} twice.", "Give each server a label of its own.")
+            raise UsageError(f"--target gives {label!r} twice.", "Give each server its own label.")
         if parse_address(url).protocol != "grpc":
             raise UsageError(f"{url} is an HTTP address.", "Give the gRPC port's as HOST:PORT.")
         targets[label] = Target(name, url, device=label if label in DEVICES else "")
@@ -197,7 +197,7 @@ def _checkpoint(manifest: Manifest, given: str) -> Checkpoint:
         return open_checkpoint(given)
     if manifest.source.revision is None and not Path(manifest.source.id).is_dir():
         raise UsageError(
-            f"{manifest.name} came of a folder {manifest.source.id!r}, which is not here.",
+            f"{manifest.name} was exported from the folder {manifest.source.id!r}, which does not exist here.",
             "Say where its checkpoint is: --checkpoint FOLDER.",
         )
     return open_checkpoint(manifest.source.id, manifest.source.revision)

@@ -233,7 +233,7 @@ def parse_trace(path: Path) -> tuple[float, ...]:
     for line, row in rows:
         cell = row[column] if column < len(row) else ""
         if (value := _number(cell)) is None:
-            raise RowError(path, f"{cell!r} is no time.", "Give a number of seconds.", Place(line, line))
+            raise RowError(path, f"{cell!r} is not a time.", "Give a number of seconds.", Place(line, line))
         last = times[-1] if times else value
         times.append((last + value if times else 0.0) if is_gap else value)
         if times[-1] < last and len(times) > 1:

@@ -40,7 +40,7 @@ def generate(run: LoadRun) -> RequestLog:
     spec, model = run.spec, run.model
     if spec.arguments:
         raise UsageError(
-            f"The built-in generator has no flags of its own: {' '.join(spec.arguments)}.",
+            f"The built-in load generator takes no flags: {' '.join(spec.arguments)}.",
             "Leave out what follows `--`.",
         )
     limits, stream = spec.limits, bool(spec.stream)

@@ -57,7 +57,7 @@ def parse(text: str) -> Metrics:
             if family.type == "counter" or sample.name in GPU
         ]
     except (ValueError, IndexError, KeyError) as error:
-        raise ValueError(str(error) or "a line is no sample") from error
+        raise ValueError(str(error) or "a line is not a sample") from error
     # The parser adds _total to counters that lack it.
     return tuple(
         each if each.name in typed else each._replace(name=each.name.removesuffix("_total")) for each in samples

@@ -64,7 +64,7 @@ def parse(name: str, text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,7})(us|ms|)", text.strip(), re.ASCII)
     if not found or (found[2] and not setting.is_time):
         example = "500us or 2ms" if setting.is_time else "4"
-        raise UsageError(f"{text!r} is no value of {name}.", f"It is {setting.words}: a number such as {example}.")
+        raise UsageError(f"{text!r} is not a value of {name}.", f"It is {setting.words}: a number such as {example}.")
     return _checked(setting, int(found[1]) * MICROSECONDS[found[2]])
 
 

@@ -183,5 +183,5 @@ def _study(path: Path, name: str, again: bool) -> optuna.Study:
         study.set_user_attr("done", False)
     except (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"{path} is no study that can be used: {reason}.", "Give another --study.") from error
+        raise UsageError(f"{path} is not a study that can be used: {reason}.", "Give another --study.") from error
     return study

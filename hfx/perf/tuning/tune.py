@@ -97,7 +97,7 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
     ):
         copies = Copies(spec, folder / "copies", session, choices.old)
         if study.trials:
-            session.say(f"Going on with {len(study.trials)} trials of an earlier search")
+            session.say(f"Continuing with {len(study.trials)} trials of an earlier search")
         planned = _planned(spec, study, copies.opened)
         until = begin + spec.budget
         findings.trials = study.trials
@@ -253,7 +253,7 @@ def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget, 
     if findings.best == old:
         findings.verdict = f"No settings of {len(findings.trials)} trials did more than the published ones, which stay."
         return
-    copies.session.say(f"Proof: {findings.best.label} against what is published, {spec.rounds} rounds")
+    copies.session.say(f"Proof: {findings.best.label} against the published settings, {spec.rounds} rounds")
     pair = (old, findings.best)
     best_loads = {score(trial.runs).run.load.label for trial in pair}
     plans = [plan for plan in spec.plans if plan.load("", "").label in best_loads]

@@ -162,59 +162,67 @@ def setting(default: Value, dtype: str, check: Check, doc: str, scope: str = "",
 class Decoding:
     """The settings that the engine reads; each means what it means to transformers' `generate`."""
 
-    max_tokens: int = setting(256, "INT32", integer(1), "new tokens at most", aliases=("max_new_tokens",))
-    min_tokens: int = setting(0, "INT32", integer(0), "new tokens at least")
-    num_beams: int = setting(
-        1, "INT32", integer(1, 64), "beams to search with; 1 is no search", aliases=("beam_width",)
+    max_tokens: int = setting(256, "INT32", integer(1), "maximum number of new tokens", aliases=("max_new_tokens",))
+    min_tokens: int = setting(0, "INT32", integer(0), "minimum number of new tokens")
+    num_beams: int = setting(1, "INT32", integer(1, 64), "number of beams; 1: no beam search", aliases=("beam_width",))
+    num_return_sequences: int = setting(
+        1, "", integer(1, 64), "number of texts per prompt; only without a server (--local)"
     )
-    num_return_sequences: int = setting(1, "", integer(1, 64), "texts for each prompt; only without a server (--local)")
     do_sample: bool = setting(
-        False, "BOOL", boolean, "draw tokens at random, or take the likeliest; drawn if a setting of sampling is set"
+        False, "BOOL", boolean, "sample tokens, or take the likeliest; sampling is on if any sampling setting is given"
     )
     temperature: float = setting(
-        1.0, "FP32", _temperature, "below 1 favours likely tokens, above 1 unlikely ones; 0: no sampling", SAMPLING
+        1.0,
+        "FP32",
+        _temperature,
+        "values below 1 favour likely tokens, values above 1 unlikely ones; 0: no sampling",
+        SAMPLING,
     )
     top_k: int = setting(
-        50, "INT32", integer(0), "from this many of the likeliest tokens; 0: from all", SAMPLING, off=0
+        50, "INT32", integer(0), "draw from this many of the likeliest tokens; 0: from all", SAMPLING, off=0
     )
     top_p: float = setting(
-        1.0, "FP32", number(0, 1), "from the likeliest tokens with this share of the probability", SAMPLING
+        1.0, "FP32", number(0, 1), "draw from the likeliest tokens that together have this probability", SAMPLING
     )
     min_p: float = setting(
-        0.0, "FP32", number(0, 1), "least probability, as a share of the likeliest token's", SAMPLING
+        0.0, "FP32", number(0, 1), "minimum probability of a token, relative to the likeliest one", SAMPLING
     )
     typical_p: float = setting(
         1.0,
         "FP32",
         number(0.001, 1),
-        "from the most typical tokens (locally typical sampling) with this share of the probability",
+        "draw from the most typical tokens that together have this probability (locally typical sampling)",
         SAMPLING,
     )
     epsilon_cutoff: float = setting(
-        0.0, "FP32", number(0, 0.999), "from tokens with at least this probability, and the likeliest", SAMPLING
+        0.0,
+        "FP32",
+        number(0, 0.999),
+        "draw only from tokens with at least this probability (and the likeliest)",
+        SAMPLING,
     )
-    seed: int = setting(0, "UINT64", integer(0, 2**64 - 1), "the same seed gives the same text; drawn if not set")
+    seed: int = setting(0, "UINT64", integer(0, 2**64 - 1), "the same seed gives the same text; random by default")
     repetition_penalty: float = setting(
-        1.0, "FP32", number(0.01, 100), "above 1: against tokens that were there before"
+        1.0, "FP32", number(0.01, 100), "values above 1 penalize tokens that occurred before"
     )
     frequency_penalty: float = setting(
-        0.0, "FP32", number(-2, 2), "taken from a token's logit for each time that it was generated"
+        0.0, "FP32", number(-2, 2), "subtracted from a token's logit for each time it was generated"
     )
-    presence_penalty: float = setting(0.0, "FP32", number(-2, 2), "taken from a token's logit once it was generated")
+    presence_penalty: float = setting(
+        0.0, "FP32", number(-2, 2), "subtracted from the logit of every token already generated"
+    )
     logit_bias: tuple[str, ...] = setting(
-        (), "STRING", _logit_bias, "added to the logits of single tokens: ID:NUMBER", is_keyed=True
+        (), "STRING", _logit_bias, "added to the logits of tokens: ID:NUMBER", is_keyed=True
     )
-    no_repeat_ngram_size: int = setting(
-        0, "INT32", integer(0), "no sequence of this many tokens twice; 0: no such rule"
-    )
+    no_repeat_ngram_size: int = setting(0, "INT32", integer(0), "never repeat a sequence of this many tokens; 0: off")
     length_penalty: float = setting(
-        1.0, "FP32", number(-10, 10), "above 0 favours longer texts, below 0 shorter ones", BEAMS
+        1.0, "FP32", number(-10, 10), "values above 0 favour longer texts, values below 0 shorter ones", BEAMS
     )
     early_stopping: EarlyStopping = setting(  # noqa: RUF009
         False,
         "STRING",
         _early_stopping,
-        "end with enough texts (true), when better ones are unlikely (false) or impossible (never)",
+        "stop once there are enough texts (true), or once better ones are unlikely (false) or impossible (never)",
         BEAMS,
     )
 
@@ -225,42 +233,46 @@ class Texts:
 
     # The end of a stream may have to wait for as many characters as a stop string has.
     stop_words: tuple[str, ...] = setting(
-        (), "STRING", strings(64, 512), "end before one of these texts of 1 to 512 characters", aliases=("stop",)
+        (), "STRING", strings(64, 512), "stop before any of these texts, each of 1 to 512 characters", aliases=("stop",)
     )
     # None: "truncate" with an encoder, "error" without.
     long: Optional[Long] = setting(  # noqa: RUF009
         None,
         "STRING",
         one_of(*get_args(Long)),
-        "what to do with a text that is too long for the model; chunk (with an encoder) answers it part by part",
+        "what to do with a text that is too long; chunk (encoder-decoders) answers it part by part",
     )
     merge: Merge = setting(  # noqa: RUF009
         "concat",
         "STRING",
         one_of(*get_args(Merge)),
-        "how their answers become one; recursive: by answering the answers again",
+        "how to join their answers; recursive: answer the joined answers again",
         CHUNKS,
     )
-    overlap: int = setting(1, "INT32", integer(0, 16), "sentences that two share", CHUNKS)
+    overlap: int = setting(1, "INT32", integer(0, 16), "number of sentences that neighbours share", CHUNKS)
     json_schema: Optional[Union[str, dict[str, Any]]] = setting(  # noqa: RUF009
-        None, "STRING", _json_schema, "the answer is JSON that this JSON schema allows", STRUCTURE
+        None, "STRING", _json_schema, "the answer is JSON that conforms to this JSON schema", STRUCTURE
     )
-    regex: Optional[str] = setting(None, "STRING", _grammar, "the answer as a whole matches this expression", STRUCTURE)
+    regex: Optional[str] = setting(
+        None, "STRING", _grammar, "the whole answer matches this regular expression", STRUCTURE
+    )
     choices: tuple[str, ...] = setting((), "STRING", _choices_of, "the answer is one of these texts", STRUCTURE)
     source_lang: Optional[str] = setting(
-        None, "STRING", _language, "the code of the text's language, the model's own: fra_Latn, fr_XX, fr", TRANSLATION
+        None, "STRING", _language, "language of the text, by the model's own code: fra_Latn, fr_XX, fr", TRANSLATION
     )
-    target_lang: Optional[str] = setting(None, "STRING", _language, "the code of the answer's language", TRANSLATION)
+    target_lang: Optional[str] = setting(
+        None, "STRING", _language, "language of the answer, by the model's own code", TRANSLATION
+    )
     add_special_tokens: bool = setting(
-        True, "BOOL", boolean, "put the tokenizer's special tokens around the text; false for one that has its own"
+        True, "BOOL", boolean, "add the tokenizer's special tokens; false for a text that already has them"
     )
-    return_log_probs: bool = setting(False, "BOOL", boolean, "the tokens' log-probabilities")
+    return_log_probs: bool = setting(False, "BOOL", boolean, "return the log-probabilities of the tokens")
     # None: no tokens.
     logprobs: Optional[int] = setting(
         None,
         "INT32",
         integer(0, MOST_ALTERNATIVES),
-        "the tokens, and this many of the likeliest in the place of each; not with beams",
+        "return the tokens, and for each position this many of the likeliest tokens; not with beams",
     )
 
 

@@ -146,7 +146,7 @@ class Configuration:
         """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
         checks = annotated(cls)
         for name in facts.keys() - {"format"} ^ checks.keys():
-            allowed = "nothing, as it is no field of this format" if name in facts else "a value, as it is missing"
+            allowed = "nothing, as it is not a field of this format" if name in facts else "a value, as it is missing"
             raise InvalidRequest(name, facts.get(name), allowed)
         configuration = cls(**{name: check(name, facts[name]) for name, check in checks.items()})
         _refuse_contradictions(configuration)

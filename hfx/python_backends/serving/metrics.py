@@ -32,28 +32,28 @@ class Sample:
 
 
 _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
-    ("hfx_slots_used", "gauge", "Rows of the engine in use", lambda stats: stats.slots_used),
-    ("hfx_slots_free", "gauge", "Rows of the engine that are free", lambda stats: stats.slots_free),
-    ("hfx_queue_length", "gauge", "Requests that wait for rows", lambda stats: stats.waiting),
-    ("hfx_queue_limit", "gauge", "Requests that may wait for rows", lambda stats: stats.most_waiting),
+    ("hfx_slots_used", "gauge", "Slots in use", lambda stats: stats.slots_used),
+    ("hfx_slots_free", "gauge", "Free slots", lambda stats: stats.slots_free),
+    ("hfx_queue_length", "gauge", "Requests that wait for slots", lambda stats: stats.waiting),
+    ("hfx_queue_limit", "gauge", "Requests that may wait for slots", lambda stats: stats.most_waiting),
     ("hfx_generated_tokens_total", "counter", "Tokens generated", lambda stats: stats.tokens),
-    ("hfx_draft_tokens_total", "counter", "Tokens guessed and run beside a step", lambda stats: stats.draft_tokens),
-    ("hfx_accepted_tokens_total", "counter", "Guessed tokens that were right", lambda stats: stats.accepted_tokens),
+    ("hfx_draft_tokens_total", "counter", "Guessed tokens that were run", lambda stats: stats.draft_tokens),
+    ("hfx_accepted_tokens_total", "counter", "Guessed tokens that were correct", lambda stats: stats.accepted_tokens),
     ("hfx_prompt_tokens_total", "counter", "Tokens of prompts and sources read", lambda stats: stats.prompt_tokens),
     (
         "hfx_cached_prompt_tokens_total",
         "counter",
-        "Tokens of prompts that were not read, as the prefix cache had them",
+        "Prompt tokens taken from the prefix cache",
         lambda stats: stats.cached_tokens,
     ),
     ("hfx_steps_total", "counter", "Decode steps", lambda stats: stats.steps),
     ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
-    ("hfx_requests_completed_total", "counter", "Requests that ended as they should", lambda stats: stats.completed),
-    ("hfx_requests_cancelled_total", "counter", "Requests whose callers left", lambda stats: stats.cancelled),
+    ("hfx_requests_completed_total", "counter", "Requests completed successfully", lambda stats: stats.completed),
+    ("hfx_requests_cancelled_total", "counter", "Requests cancelled by their callers", lambda stats: stats.cancelled),
     ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
     ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
 )
-_REFUSED = ("hfx_requests_refused_total", "Requests that were not taken, by reason")
+_REFUSED = ("hfx_requests_refused_total", "Requests refused, by reason")
 _FIRST_TOKEN = (
     "hfx_time_to_first_token_seconds",
     "Seconds from a request's submission to its first token (of beams: to their end)",

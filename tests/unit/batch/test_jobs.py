@@ -188,7 +188,7 @@ def test_a_cancelled_job_goes_on_later(batch: CommandLine, classifier: Opened, t
         wait_until(lambda: [*folder.glob("parts/0*")], "a part")
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
-        assert running.stdout and f"`hfx batch resume {folder}` goes on" in running.stdout.read()
+        assert running.stdout and f"`hfx batch resume {folder}` continues it" in running.stdout.read()
     assert batch.value("show", folder)["state"] != "Running"
     with batch.start("resume", folder, "--max-concurrency", "2") as running:
         wait_until(lambda: batch.value("show", folder)["state"] == "Running", "the resume")

@@ -236,4 +236,4 @@ def test_a_server_that_does_not_say_which_model_it_has_is_warned_of(
 ) -> None:
     words = batch.new("writer", tmp_path / "job", orders(tmp_path / "a.csv", "write 1"), "--url", url)
     code, text = batch(*words)
-    assert code == 0 and "does not say which files writer has" in text
+    assert code == 0 and "does not report the files of writer" in text

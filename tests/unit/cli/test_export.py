@@ -58,15 +58,15 @@ def test_the_figures_of_a_generator_are_told_in_words() -> None:
     published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": GENERATOR}, choices={"cpu_runtime": choice})
     _, precision, tokens, texts, times = summary(published, Path("model_repository"))
     assert precision.endswith(" int8 on OpenVINO, the fastest of 2 runtimes on this machine")
-    assert tokens.strip() == "99.10 % of 200 next tokens are the checkpoint's"
-    assert texts.strip().startswith("75.0 % of 4 (greedy) and 100.0 % of 4 (4 beams) whole texts are equal: after one")
+    assert tokens.strip() == "99.10 % of 200 next tokens equal the checkpoint's"
+    assert texts.strip().startswith("75.0 % of 4 (greedy) and 100.0 % of 4 (4 beams) whole texts are identical: one")
     assert times.strip() == "1 text of 16 tokens and 16 new ones: OpenVINO 1.50 ms, ONNX Runtime 2.00 ms"
     near = {**choice, "near": ["openvino", "onnxruntime"], "other_cores": 1.2, "added_milliseconds": {"openvino": 1.4}}
     published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": GENERATOR}, choices={"cpu_runtime": near})
     _, precision, _, _, times, busy = summary(published, Path("model_repository"))
-    assert precision.endswith(" int8 on OpenVINO, in a near tie with ONNX Runtime (times differ by 5 % at most)")
-    assert "OpenVINO 1.50 ms (and 1.4 ms of Python steps), " in times
-    assert busy.strip().startswith("other work had 1.2 cores meanwhile")
+    assert precision.endswith(" int8 on OpenVINO, as fast as ONNX Runtime (within 5 %)")
+    assert "OpenVINO 1.50 ms (+ 1.4 ms for Python steps), " in times
+    assert busy.strip().startswith("other processes used 1.2 cores meanwhile")
 
 
 def test_the_longest_prompt_that_was_compared_is_told() -> None:

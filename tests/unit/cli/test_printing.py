@@ -77,7 +77,7 @@ def test_pieces_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> 
     assert seen == ["Once ", "upon"]
     captured = capsys.readouterr()
     assert captured.out == "\n"
-    assert captured.err.startswith("Warning: The text is longer")
+    assert captured.err.startswith("Warning: The text is too long")
     assert "`--long chunk`" in captured.err
 
 

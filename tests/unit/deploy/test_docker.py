@@ -39,7 +39,7 @@ def test_text_that_a_file_or_a_shell_could_read_otherwise_is_refused(repository:
         open_deployment(repository, [text])
     if text:  # empty: the default
         for option in ("name", "image"):
-            with pytest.raises(UsageError, match=r"be a deployment's name|no container image"):
+            with pytest.raises(UsageError, match=r"be a deployment's name|not a container image"):
                 open_deployment(repository, ["m"], **{option: text})  # type: ignore[arg-type]
 
 

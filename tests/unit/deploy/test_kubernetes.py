@@ -151,20 +151,20 @@ def test_what_is_open_is_said_and_prometheus_reaches_the_port_for_scrapes_alone(
         probed = {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe")}
         assert probed == {port["containerPort"] for port in container["ports"] if port["name"] == "scrapes"}
         assert ("--insecure" in container["args"]) == (cluster is not SECURED)
-    assert SECURED.warnings == () and "no key" in Cluster().warnings[0]
-    assert "plain text" in Cluster(api_keys="k").warnings[0] and "no key" in Cluster(tls="t").warnings[0]
+    assert SECURED.warnings == () and "no API key" in Cluster().warnings[0]
+    assert "plain text" in Cluster(api_keys="k").warnings[0] and "no API key" in Cluster(tls="t").warnings[0]
 
 
 def test_the_command_warns_of_a_server_that_nothing_protects(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert deploy(repository, tmp_path) == 0
-    assert "asks for no key" in capsys.readouterr().err
-    assert "asks for no key" in (tmp_path / "out/README.md").read_text()
+    assert "requires no API key" in capsys.readouterr().err
+    assert "requires no API key" in (tmp_path / "out/README.md").read_text()
     assert deploy(repository, tmp_path, "--api-key-secret", "k", "--tls-secret", "t", "--force") == 0
     assert "key" not in capsys.readouterr().err
     text = (tmp_path / "out/README.md").read_text()
-    assert "create secret generic k --from-file=keys --from-file=token" in text and "asks for no key" not in text
+    assert "create secret generic k --from-file=keys --from-file=token" in text and "requires no API key" not in text
 
 
 def test_the_grace_holds_the_pause_and_both_drains(encoder: Deployment, tmp_path: Path) -> None:

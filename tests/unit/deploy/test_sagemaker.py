@@ -146,8 +146,8 @@ def test_options_that_exclude_each_other_are_refused_with_the_source(conflict: A
     ("values", "image", "reason"),
     [
         ({"role": ""}, "", "--role is missing"),
-        ({"role": "hfx"}, "", "no role"),
-        ({"role": "arn:aws:iam::123456789012:role/a b"}, "", "no role"),
+        ({"role": "hfx"}, "", "not a role"),
+        ({"role": "arn:aws:iam::123456789012:role/a b"}, "", "not a role"),
         ({"region": ""}, "", "region is not known"),
         ({"region": "eu-west-1; id"}, "", "no Triton image of AWS"),
         ({}, "docker.io/triton:1", "not in Amazon ECR"),
@@ -156,11 +156,11 @@ def test_options_that_exclude_each_other_are_refused_with_the_source(conflict: A
         ({"instance_type": "ml.eia2.medium"}, "", "Elastic Inference has ended"),
         ({"instance_type": "ml.inf2.xlarge"}, "", "Neuron"),
         ({"instance_type": "ml.c7g.xlarge"}, "", "Arm processors"),
-        ({"instance_type": "c7i.xlarge"}, "", "no instance type"),
-        ({"bucket": "s3://b"}, "", "no place in S3"),
-        ({"bucket": "s3://bucket/$(id)"}, "", "no place in S3"),
+        ({"instance_type": "c7i.xlarge"}, "", "not an instance type"),
+        ({"bucket": "s3://b"}, "", "not an S3 location"),
+        ({"bucket": "s3://bucket/$(id)"}, "", "not an S3 location"),
         ({"subnets": ("subnet-0123456789abcdef0",)}, "", "needs a security group"),
-        ({"subnets": ("subnet-x",), "security_groups": VPC["security_groups"]}, "", "no identifier"),
+        ({"subnets": ("subnet-x",), "security_groups": VPC["security_groups"]}, "", "not an identifier"),
         ({"capture": 101}, "", "out of range"),
         ({"instances": 0}, "", "out of range"),
         ({"max_instances": 0, "scale_target": 1.0}, "", "out of range"),
@@ -275,7 +275,7 @@ def test_a_budget_buys_the_cheapest_instance_that_the_model_fits(prices: Path, e
     with pytest.raises(UsageError, match="prices of eu-west-1"):
         opened(encoder, replace(settings, budget=1.0, region="us-east-1"))
     prices.write_text(prices.read_text().replace('"date"', '"day"'))
-    with pytest.raises(UsageError, match="no price file"):
+    with pytest.raises(UsageError, match="not a price file"):
         opened(encoder, replace(settings, budget=1.0))
 
 

@@ -203,7 +203,7 @@ def test_what_makes_other_scores_is_refused(tmp_path: Path) -> None:
     edit_json(folder / "sentence_bert_config.json", processing_kwargs={})
     for ids in ({"true_token_id": "yes"}, {"true_token_id": None}, {"false_token_id": -1}, {"false_token_id": True}):
         edit_json(folder / "1_LogitScore/config.json", **{"true_token_id": 1, "false_token_id": 2, **ids})
-        with pytest.raises(CheckpointCorrupt, match="is no token id"):
+        with pytest.raises(CheckpointCorrupt, match="is not a token id"):
             plan_of(folder)
     edit_json(folder / "1_LogitScore/config.json", module_input_name="logits")
     with pytest.raises(CheckpointUnsupported, match="module_input_name"):

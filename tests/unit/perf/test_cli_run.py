@@ -120,7 +120,7 @@ def test_addresses_are_completed() -> None:
         ("--set heat=1", "The model 'writer' has no input 'heat': it takes text_input, max_tokens"),
         ("--slo speed>9", "speed>9"),
         ("--tool wrk", "--tool: 'wrk' is not one of 'builtin', 'perf_analyzer', 'locust'."),
-        ("-- --percentile 95", "The built-in generator has no flags of its own: --percentile 95"),
+        ("-- --percentile 95", "The built-in load generator takes no flags: --percentile 95"),
         ("--max-error-rate 2", "--max-error-rate 2 is above 1.0."),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_runtime_of_int8_alone_is_not_asked_for_in_others(checkpoint: Path, tm
 
 
 def test_a_checkpoint_that_is_not_here_is_said_before_any_work(repository: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"came of a folder 'gpt2', which is not here"):
+    with pytest.raises(UsageError, match=r"was exported from the folder 'gpt2', which does not exist here"):
         candidates(repository, tmp_path, "fp32", "int8")
     with pytest.raises(ModelMissing):
         candidates(repository, tmp_path, "fp32", name="missing")

@@ -120,10 +120,10 @@ def test_a_file_of_times_or_gaps(content: str, times: tuple[float, ...], tmp_pat
     ("content", "words"),
     [
         ("0\n2\n1\n", "line 3: the times go back"),
-        ("0\nx\n", "line 2: 'x' is no time"),
+        ("0\nx\n", "line 2: 'x' is not a time"),
         ("0\n\nnan\n", "line 3"),
         ("a,b\n1,2\n", "no column time or gap, but a, b"),
-        ("b,time\n1,2\n3\n", "line 3: '' is no time"),
+        ("b,time\n1,2\n3\n", "line 3: '' is not a time"),
         ("time\n", "has no times"),
         ("\udcff", "can't be read"),
         ("gap\n1\n-1\n", "line 3: the times go back"),

@@ -72,7 +72,7 @@ def test_without_one_answer_the_most_frequent_reason_is_the_error(
 def test_a_server_that_is_down_and_a_wrong_tool_are_refused(server: FakeServer, target: Target) -> None:
     with pytest.raises(UsageError, match="no tool 'wrk'"):
         measure(target, Closed(1), replace(TEN, tool="wrk"))
-    with pytest.raises(UsageError, match="no flags of its own: --shape 3"):
+    with pytest.raises(UsageError, match="takes no flags: --shape 3"):
         measure(target, Closed(1), replace(TEN, arguments=("--shape", "3")))
     server.kill()
     with pytest.raises(ServerUnreachable, match=server.url):

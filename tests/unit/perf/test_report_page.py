@@ -145,7 +145,7 @@ def test_the_command_writes_the_page_and_pictures_in_both_themes(
     ("result", "output", "reason"),
     [
         (None, "r.html", "can't be read"),
-        ("{", "r.html", "is no result"),
+        ("{", "r.html", "is not a result"),
         ("{}", "other.json", "is one of the results"),
         ("{}", "nowhere/r.html", "can't be written"),
         ("{}", ".", "can't be written"),

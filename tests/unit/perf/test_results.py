@@ -37,7 +37,7 @@ def test_a_field_that_is_not_as_it_should_be_is_named(tmp_path: Path, change: An
     value = json.loads(to_json(result(run())))
     change(value)
     (tmp_path / "r.json").write_text(json.dumps(value))
-    with pytest.raises(UsageError, match=r"r\.json is no result file of this version") as refusal:
+    with pytest.raises(UsageError, match=r"r\.json is not a result file of this version") as refusal:
         read_result(tmp_path / "r.json")
     assert words in refusal.value.message
 
@@ -45,7 +45,7 @@ def test_a_field_that_is_not_as_it_should_be_is_named(tmp_path: Path, change: An
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
 def test_what_is_no_result_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "r.json").write_bytes(content)
-    with pytest.raises(UsageError, match="no result file"):
+    with pytest.raises(UsageError, match="not a result file"):
         read_result(tmp_path / "r.json")
 
 

@@ -373,7 +373,11 @@ def test_other_models_loads_and_choices_are_other_searches_in_the_same_file(tmp_
 def test_a_file_that_can_not_be_used_is_refused(tmp_path: Path) -> None:
     other, busy = tmp_path / "other.db", tmp_path / "busy.db"
     other.write_text("something else, that is long enough to be looked at as a database " * 100)
-    refusals = ((other, "no study that can be used"), (other / "s.db", "can't be written"), (busy, "Another hfx tune"))
+    refusals = (
+        (other, "not a study that can be used"),
+        (other / "s.db", "can't be written"),
+        (busy, "Another hfx tune"),
+    )
     with study_in(busy):
         for path, message in refusals:
             with pytest.raises(UsageError, match=message), study_in(path):

@@ -58,10 +58,10 @@ def test_values_are_numbers_and_times(name: str, text: str, number: int) -> None
     ("name", "text", "words"),
     [
         ("instance", "2", "no setting 'instance'"),
-        ("instances", "two", "'two' is no value of instances"),
-        ("instances", "2ms", "'2ms' is no value of instances"),
+        ("instances", "two", "'two' is not a value of instances"),
+        ("instances", "2ms", "'2ms' is not a value of instances"),
         ("instances", "0", "instances can't be 0"),
-        ("slots", "-1", "'-1' is no value of slots"),
+        ("slots", "-1", "'-1' is not a value of slots"),
         ("threads", "9999999", "threads can't be 9999999"),
     ],
 )

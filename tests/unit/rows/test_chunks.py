@@ -171,10 +171,10 @@ REFUSED = {
     "Latin-1 and quotes in cells": ("a.csv", b'text\n5" \xe4\n' + b"\xe4\n" * 19, 2, "not UTF-8"),
     "no objects": ("a.jsonl", b"[1]\n[2]\n", 1, "it is a list"),
     "other objects": ("a.jsonl", b'[1]\n{"txt": 1}\n', 1, "no column 'text'; its columns are txt"),
-    "a torn gzip": ("a.csv.gz", gzip.compress(b"text\n" + b"a\n" * 1000)[:-9], None, "no whole gzip"),
-    "no gzip": ("a.csv.gz", b"text\na\n", None, "no whole gzip"),
-    "garbage behind a gzip": ("a.csv.gz", gzip.compress(b"text\na\n") + b"garbage", None, "no whole gzip"),
-    "damaged gzip": ("a.csv.gz", gzip.compress(b"text\na\n")[:-8] + b"12345678", None, "no whole gzip"),
+    "a torn gzip": ("a.csv.gz", gzip.compress(b"text\n" + b"a\n" * 1000)[:-9], None, "not a whole gzip"),
+    "no gzip": ("a.csv.gz", b"text\na\n", None, "not a whole gzip"),
+    "garbage behind a gzip": ("a.csv.gz", gzip.compress(b"text\na\n") + b"garbage", None, "not a whole gzip"),
+    "damaged gzip": ("a.csv.gz", gzip.compress(b"text\na\n")[:-8] + b"12345678", None, "not a whole gzip"),
 }
 
 

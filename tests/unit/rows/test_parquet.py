@@ -88,7 +88,7 @@ def test_a_broken_file_is_refused_when_it_is_cut(tmp_path: Path) -> None:
     damaged = content[:1000] + b"\0" * 1000 + content[2000:]
     for broken in (b"", b"PAR1", content[:-20], content[:4], damaged):
         (tmp_path / "a.parquet").write_bytes(broken)
-        with pytest.raises(RowError, match="no readable Parquet file"):
+        with pytest.raises(RowError, match="not a readable Parquet file"):
             list(cut(source_of(str(tmp_path / "a.parquet")), ["text"], 64))
 
 

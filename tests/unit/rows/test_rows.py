@@ -52,7 +52,7 @@ def test_parquet_has_its_own_types(tmp_path: Path) -> None:
     assert [row.cells for row in rows] == [{"n": number, "texts": ["a", "b"]} for number in numbers]
     assert [row.place for row in rows] == [Place(number + 1) for number in numbers]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(RowError, match="no readable Parquet file"):
+    with pytest.raises(RowError, match="not a readable Parquet file"):
         read_rows(path)
 
 

@@ -68,16 +68,22 @@ def test_a_net_in_a_linked_folder_is_left_where_it_is(repository: Path, tmp_path
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda folder: (folder / "m/hfx.json").unlink(), "no encoder of hfx"),
+        (lambda folder: (folder / "m/hfx.json").unlink(), "not an encoder of hfx"),
         (lambda folder: (folder / "m_tokenize/1" / COMPILED_TOKENIZER).unlink(), "no compiled tokenizer"),
         (lambda folder: put(folder, replace(NET, **CPU), "cpu"), "does not run in ONNX Runtime"),
-        (lambda folder: edited(folder / "m_net/configs/cpu.pbtxt", "count: 1", "count: 2"), "m_net has an instance_gr"),
-        (lambda folder: edited(folder / "m_postprocess/config.pbtxt", "count: 1", "count: 2"), "m_postprocess has an"),
+        (
+            lambda folder: edited(folder / "m_net/configs/cpu.pbtxt", "count: 1", "count: 2"),
+            "m_net has its own instance_gr",
+        ),
+        (
+            lambda folder: edited(folder / "m_postprocess/config.pbtxt", "count: 1", "count: 2"),
+            "m_postprocess has its own",
+        ),
         (
             lambda folder: edited(
                 folder / "m_tokenize/config.pbtxt", "dynamic_batching {", "dynamic_batching { preferred_batch_size: [4]"
             ),
-            "m_tokenize has a dynamic_batching",
+            "m_tokenize has its own dynamic_batching",
         ),
     ],
 )

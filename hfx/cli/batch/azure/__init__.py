@@ -1,4 +1,4 @@
-"""Azure ML's batch endpoints on this machine, by the files and commands of az ml.
+"""Run Azure ML's batch endpoints on this machine, with the files and commands of `az ml`.
 
 Examples:
   hfx batch azure endpoint create reviews

@@ -1,4 +1,9 @@
-"""Batch deployments by the files and commands of `az ml batch-deployment`."""
+"""Manage batch deployments, with the files and commands of `az ml batch-deployment`.
+
+Examples:
+  hfx batch azure deployment create --file deployment.yml
+  hfx batch azure deployment list --endpoint-name reviews
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "update", "delete")} | {
     "list": f"{__name__}:list_"
 }
-Endpoint = Annotated[str, Option("--endpoint-name", "-e", help="Its endpoint.")]
+Endpoint = Annotated[str, Option("--endpoint-name", "-e", help="Endpoint of the deployment.")]
 MODELS = Path("model_repository")
 
 
@@ -28,13 +33,13 @@ def create(
     ctx: typer.Context,
     name: Named,
     place: InWorkspace,
-    endpoint_name: Annotated[str | None, Option("--endpoint-name", "-e", help="Its endpoint.")] = None,
+    endpoint_name: Annotated[str | None, Option("--endpoint-name", "-e", help="Endpoint of the deployment.")] = None,
     file: File = None,
     set_: Set = None,
-    set_default: Annotated[bool, Option("--set-default", help="Make it the endpoint's default.")] = False,
-    repository: Annotated[Path, Option(help="Where models that azureml:NAME@latest names are published.")] = MODELS,
+    set_default: Annotated[bool, Option("--set-default", help="Make this the endpoint's default deployment.")] = False,
+    repository: Annotated[Path, Option(help="Model repository for azureml:NAME@latest.")] = MODELS,
 ) -> None:
-    """Create or replace a deployment, with a copy of its present code.
+    """Create or replace a deployment from a file. Its code is copied.
 
     Examples:
       hfx batch azure deployment create --file deployment.yml
@@ -51,7 +56,7 @@ def create(
 
 @grouped
 def update(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint, set_: Set = None) -> None:
-    """Change keys of a deployment: --set settings.mini_batch_size=4. Jobs that run keep what they have.
+    """Change keys of a deployment, such as --set settings.mini_batch_size=4. Running jobs keep their settings.
 
     Examples:
       hfx batch azure deployment update blue --endpoint-name reviews --set settings.mini_batch_size=4
@@ -95,7 +100,7 @@ def list_(ctx: typer.Context, place: InWorkspace, endpoint_name: Endpoint) -> No
 
 @grouped
 def delete(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: Endpoint, yes: Yes = False) -> None:
-    """Delete a deployment; its jobs stay.
+    """Delete a deployment. Its jobs are kept.
 
     Examples:
       hfx batch azure deployment delete blue --endpoint-name reviews
@@ -103,7 +108,7 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, endpoint_name: E
     """
     confirm(f"the deployment {name.given} of {endpoint_name}", yes)
     place.opened().delete_deployment(endpoint_name, name.given)
-    reporter(ctx).result({"deleted": name.given}, f"Deleted the deployment {name.given}; its jobs stay.")
+    reporter(ctx).result({"deleted": name.given}, f"Deleted the deployment {name.given}; its jobs are kept.")
 
 
 def _report(ctx: typer.Context, deployment: Deployment) -> None:

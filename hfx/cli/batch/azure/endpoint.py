@@ -1,6 +1,10 @@
-"""Batch endpoints by the files and commands of `az ml batch-endpoint`.
+"""Manage batch endpoints, with the files and commands of `az ml batch-endpoint`.
 
-The options that the commands of deployments and jobs have, too, are here.
+Options that the commands of deployments and jobs share are here.
+
+Examples:
+  hfx batch azure endpoint create reviews
+  hfx batch azure endpoint list
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 from typer import Argument, Option
@@ -24,16 +28,21 @@ if TYPE_CHECKING:
 
 
 VARIABLE = "HFX_WORKSPACE"
+NAMED = "Name and workspace"
 
 
 @dataclass(frozen=True)
 class InWorkspace:
     """Where endpoints and jobs are."""
 
+    PANEL: ClassVar[str] = NAMED
+
     workspace: Annotated[
         Path | None,
         Option(
-            "--workspace", "-w", help=f"Folder of endpoints and jobs; default {VARIABLE} of the environment, or .hfx."
+            "--workspace",
+            "-w",
+            help=f"Folder of endpoints and jobs. Default: {VARIABLE} of the environment, else .hfx.",
         ),
     ] = None
 
@@ -48,8 +57,10 @@ class InWorkspace:
 class Named:
     """An endpoint, a deployment or a job, named in one of two ways."""
 
-    name: Annotated[str | None, Argument(metavar="NAME", help="Its name.")] = None
-    name_option: Annotated[str | None, Option("--name", "-n", help="The same, as az ml has it.")] = None
+    PANEL: ClassVar[str] = NAMED
+
+    name: Annotated[str | None, Argument(metavar="NAME", help="Name.")] = None
+    name_option: Annotated[str | None, Option("--name", "-n", help="Same as NAME, as in az ml.")] = None
 
     @property
     def optional(self) -> str | None:
@@ -66,9 +77,9 @@ class Named:
         return self.optional
 
 
-File = Annotated[Path | None, Option("--file", "-f", metavar="F.yml", help="The YAML, as az ml takes it.")]
-Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="Change a key; may be repeated.")]
-Yes = Annotated[bool, Option("--yes", "-y", help="Do not prompt, on a terminal.")]
+File = Annotated[Path | None, Option("--file", "-f", metavar="F.yml", help="YAML file, as for az ml.")]
+Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="Set a key. Repeatable.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def document(file: Path | None, names: dict[str, str | None], changes: list[str] | None) -> Node:
@@ -93,7 +104,7 @@ COMMANDS = {name: f"{__name__}:{name}" for name in ("create", "show", "list", "u
 
 @grouped
 def create(ctx: typer.Context, name: Named, place: InWorkspace, file: File = None, set_: Set = None) -> None:
-    """Create or replace an endpoint, from a file or with a name.
+    """Create or replace an endpoint, by name or from a file.
 
     Examples:
       hfx batch azure endpoint create reviews
@@ -149,7 +160,7 @@ def list_(ctx: typer.Context, place: InWorkspace) -> None:
 
 @grouped
 def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False) -> None:
-    """Delete an endpoint and its deployments; its jobs stay.
+    """Delete an endpoint and its deployments. Its jobs are kept.
 
     Examples:
       hfx batch azure endpoint delete reviews
@@ -157,7 +168,7 @@ def delete(ctx: typer.Context, name: Named, place: InWorkspace, yes: Yes = False
     """
     confirm(f"the endpoint {name.given} and its deployments", yes)
     place.opened().delete_endpoint(name.given)
-    reporter(ctx).result({"deleted": name.given}, f"Deleted the endpoint {name.given}; its jobs stay.")
+    reporter(ctx).result({"deleted": name.given}, f"Deleted the endpoint {name.given}; its jobs are kept.")
 
 
 def _write(ctx: typer.Context, workspace: Workspace, content: Node) -> None:

@@ -1,4 +1,9 @@
-"""Jobs of batch endpoints by the commands of `az ml job`."""
+"""Manage jobs of batch endpoints, with the commands of `az ml job`.
+
+Examples:
+  hfx batch azure job show JOB
+  hfx batch azure job download JOB --download-path results
+"""
 
 from __future__ import annotations
 
@@ -28,11 +33,11 @@ class SettingOptions:
 
     PANEL: ClassVar[str] = "Settings of this job"
 
-    mini_batch_size: Annotated[int | None, Option("--mini-batch-size", "-m", help="Files of one run().")] = None
-    instance_count: Annotated[int | None, Option("--instance-count", "-c", help="Instances.")] = None
-    max_retries: Annotated[int | None, Option(help="Further tries of a mini-batch that failed.")] = None
-    timeout: Annotated[int | None, Option(help="Seconds that one run() may take.")] = None
-    error_threshold: Annotated[int | None, Option(help="Failed files that are allowed; -1: all.")] = None
+    mini_batch_size: Annotated[int | None, Option("--mini-batch-size", "-m", help="Files per call of run().")] = None
+    instance_count: Annotated[int | None, Option("--instance-count", "-c", help="Number of instances.")] = None
+    max_retries: Annotated[int | None, Option(help="Retries of a failed mini-batch.")] = None
+    timeout: Annotated[int | None, Option(help="Time limit for a call of run(), in seconds.")] = None
+    error_threshold: Annotated[int | None, Option(help="Most failed files allowed; -1: any number.")] = None
 
 
 @grouped
@@ -42,15 +47,17 @@ def invoke(
     place: InWorkspace,
     options: SettingOptions,
     deployment_name: Annotated[
-        str | None, Option("--deployment-name", "-d", help="The deployment. Default: the endpoint's default.")
+        str | None, Option("--deployment-name", "-d", help="Deployment to use. Default: the endpoint's default.")
     ] = None,
-    inputs: Annotated[list[str] | None, Option("--input", help="A file or folder; may be repeated.")] = None,
-    output_path: Annotated[Path | None, Option(help="The folder of the output, which must not exist.")] = None,
+    inputs: Annotated[list[str] | None, Option("--input", help="Input file or folder. Repeatable.")] = None,
+    output_path: Annotated[Path | None, Option(help="Output folder; must not exist.")] = None,
     set_: Set = None,
-    job_name: Annotated[str | None, Option(help="The job's name. Default: a new one.")] = None,
-    wait: Annotated[bool, Option("--wait", help="Print the log until the job ends; the exit code is its.")] = False,
+    job_name: Annotated[str | None, Option(help="Name of the job. Default: generated.")] = None,
+    wait: Annotated[
+        bool, Option("--wait", help="Print the log until the job ends, and exit with the job's exit code.")
+    ] = False,
 ) -> None:
-    """Start a job of an endpoint and print its name; the job goes on in the background.
+    """Start a job of an endpoint and print its name. The job runs in the background.
 
     --set output_file_name=F changes a setting of the deployment for this job.
 
@@ -87,7 +94,7 @@ def _placed(setting: str) -> str:
 
 @grouped
 def list_jobs(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """List the jobs of an endpoint, or all; also those of endpoints that are deleted.
+    """List the jobs of an endpoint, or all jobs. Includes those of deleted endpoints.
 
     Examples:
       hfx batch azure list-jobs
@@ -102,7 +109,7 @@ def list_jobs(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
 
 @grouped
 def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """Show a job: its state, how much is done, where its output is.
+    """Show a job: state, progress and output folder.
 
     Examples:
       hfx batch azure job show JOB
@@ -114,7 +121,7 @@ def show(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
 
 @grouped
 def stream(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """Print the log of a job until it ends; the exit code is the job's.
+    """Print the log of a job until it ends, and exit with the job's exit code.
 
     Examples:
       hfx batch azure job stream JOB
@@ -128,9 +135,9 @@ def download(
     ctx: typer.Context,
     name: Named,
     place: InWorkspace,
-    output_name: Annotated[str, Option(help="`score` is the only output.")] = "score",
-    download_path: Annotated[Path, Option("--download-path", "-p", help="The folder.")] = Path(),
-    all_: Annotated[bool, Option("--all", help="The logs as well.")] = False,
+    output_name: Annotated[str, Option(help="Output to download. `score` is the only one.")] = "score",
+    download_path: Annotated[Path, Option("--download-path", "-p", help="Folder to download to.")] = Path(),
+    all_: Annotated[bool, Option("--all", help="Download the logs as well.")] = False,
 ) -> None:
     """Copy the output of a job to DIR/named-outputs/score.
 
@@ -144,7 +151,7 @@ def download(
 
 @grouped
 def cancel(ctx: typer.Context, name: Named, place: InWorkspace) -> None:
-    """End a job; what was done stays, and can be resumed.
+    """Cancel a job. Finished work is kept; `resume` continues it.
 
     Examples:
       hfx batch azure job cancel JOB
@@ -160,9 +167,11 @@ def resume(
     ctx: typer.Context,
     name: Named,
     place: InWorkspace,
-    error_threshold: Annotated[int | None, Option(min=-1, help="Failed files or rows that are allowed now.")] = None,
+    error_threshold: Annotated[
+        int | None, Option(min=-1, help="Most failed files or rows allowed from now on; -1: any number.")
+    ] = None,
 ) -> None:
-    """Go on with a job that was killed, cancelled or has failed; what was done is not done again.
+    """Resume a job that failed, or was killed or cancelled. Finished work is not repeated.
 
     Examples:
       hfx batch azure job resume JOB
