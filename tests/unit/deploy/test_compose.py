@@ -184,7 +184,7 @@ def test_alerts_fire_when_they_should_and_not_before(generating: Deployment, tmp
             labels = {"model": name[-1]} if name == "HfxQueue_g" else {}
             labels |= {"job": "hfx", "instance": "i"} if name == "HfxDown" else {}
             labels |= {"instance": "i"} if name == "HfxRestarts" else {}
-            labels |= {"model": "m"} if name == "HfxRequestsFail" else {}
+            labels |= {"model": "m"} if name in {"HfxRequestsFail", "HfxAnswersDiffer", "HfxScoresDrift"} else {}
             test = {
                 "interval": "1m",
                 "input_series": cases[0 if fires else 1],
