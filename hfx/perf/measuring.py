@@ -129,6 +129,9 @@ def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Tar
             "Leave --stream out.",
         )
     stream = task in GENERATION_TASKS if spec.stream is None else spec.stream
+    if stream and target.model.endswith(STREAM_SUFFIX):
+        name = target.model.removesuffix(STREAM_SUFFIX)
+        raise UsageError(f"{target.model!r} is a part of the generator {name!r}.", f"Measure {name}.")
     known = replace(target, task=task, device=target.device or device_of(target))
     return located(known), replace(spec, stream=stream)
 

@@ -41,6 +41,8 @@ def test_what_is_no_generator_is_not_streamed(target: Target) -> None:
     assert measure(labels, Closed(1), replace(TEN, stream=None)).subject.protocol == "grpc"
     with pytest.raises(UsageError, match="can't be streamed"):
         measure(labels, Closed(1), replace(TEN, stream=True))
+    with pytest.raises(UsageError, match="part of the generator 'writer'"):
+        measure(replace(target, model=f"{WRITER}_stream"), Closed(1), replace(TEN, stream=True))
 
 
 def test_a_server_without_statistics_costs_only_their_figures(target: Target, server: FakeServer) -> None:
