@@ -126,7 +126,9 @@ def _grpc_host(host: str, options: ServeOptions, front: Settings, insecure: bool
         if front.key_file and not front.tls:
             report.warn("API keys travel in plain text here: give --tls-cert and --tls-key.")
         if not is_open:
-            report.warn("gRPC listens at 127.0.0.1 only: Triton knows no API keys. Use HTTP, or --tls-client-ca.")
+            report.warn(
+                "gRPC listens on 127.0.0.1 only, because Triton does not check API keys. Use HTTP, or --tls-client-ca."
+            )
     return host if is_open else LOOPBACK
 
 

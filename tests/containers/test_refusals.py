@@ -78,7 +78,7 @@ def test_a_key_is_asked_for(image: str, folder: Path, secrets: Path) -> None:
     with running(f"{LINE} {options} {SERVER}", folder) as container:
         url = f"{container.http_url}/v2/models/sentiment"
         assert [status(url), status(url, "wrong" * 8), status(url, KEY)] == [401, 401, 200]
-        assert "gRPC listens at 127.0.0.1 only" in container.log
+        assert "gRPC listens on 127.0.0.1 only" in container.log
 
 
 def test_client_certificates_are_asked_for(image: str, folder: Path, secrets: Path) -> None:

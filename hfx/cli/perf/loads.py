@@ -21,11 +21,11 @@ DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_DURATION, DEFAULT_WARMUP = "10s", "1s"
 DEFAULT_WORDS, DEFAULT_COUNT = "uniform:4-40", 256
 Stream = Annotated[
-    bool | None, Option("--stream/--no-stream", help="Generators: as a stream (default), or whole texts.")
+    bool | None, Option("--stream/--no-stream", help="Stream the answers of generators (default), or take whole texts.")
 ]
 Output = Annotated[Path | None, Option(metavar="F.json", help="Write the result file.")]
-Repository = Annotated[Path, Option(help="Where the model is published.", metavar="DIR")]
-Timeout = Annotated[str, Option(metavar="TIME", help="Time that an answer may take.")]
+Repository = Annotated[Path, Option(help="Model repository of the model.", metavar="DIR")]
+Timeout = Annotated[str, Option(metavar="TIME", help="Time limit of a request.")]
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,13 @@ class ServerOptions:
     http_url: Annotated[
         str,
         Option(
-            help="Its HTTP port, HOST:PORT: without --metrics-url, its metrics are looked for two ports above.",
+            help="The server's HTTP port, HOST:PORT. Without --metrics-url, metrics are read two ports above it.",
             metavar="URL",
         ),
     ] = ""
     metrics_url: Annotated[
-        str, Option(help="Its metrics, HOST:PORT or a URL; found by itself on this machine.", metavar="URL")
+        str,
+        Option(help="The server's metrics, HOST:PORT or a URL. Found automatically on this machine.", metavar="URL"),
     ] = ""
 
 
@@ -56,17 +57,17 @@ class LoadOptions:
     PANEL: ClassVar[str] = "Load"
 
     concurrency: Annotated[
-        str | None, Option(metavar="N,…", help="Callers that wait: 1,2,4 or 1:64:2x; default 1, of hfx tune 8.")
+        str | None,
+        Option(metavar="N,…", help="Number of concurrent callers: 1,2,4 or 1:64:2x. Default: 1 (hfx tune: 8)."),
     ] = None
-    rate: Annotated[str | None, Option(metavar="R,…", help="Requests a second, sent whether or not answers come.")] = (
-        None
-    )
+    rate: Annotated[
+        str | None, Option(metavar="R,…", help="Requests per second, sent without waiting for answers.")
+    ] = None
     arrivals: Annotated[
-        str | None, Option(help="Of --rate: constant, poisson, burst, burst:N (N at a time) or trace.", metavar="KIND")
+        str | None,
+        Option(help="Pattern of --rate: constant, poisson, burst, burst:N (N at a time) or trace.", metavar="KIND"),
     ] = None
-    trace: Annotated[
-        Path | None, Option(help="Of --arrivals trace: a file of send times, in seconds.", metavar="FILE")
-    ] = None
+    trace: Annotated[Path | None, Option(help="Send times in seconds, for --arrivals trace.", metavar="FILE")] = None
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,17 @@ class LimitOptions:
 
     PANEL: ClassVar[str] = "Duration"
 
-    requests: Annotated[int | None, Option(min=1, help="Requests that count.")] = None
+    requests: Annotated[int | None, Option(min=1, help="Number of measured requests.")] = None
     duration: Annotated[
-        str | None, Option(metavar="TIME", help=f"Seconds that count (10s, 2m); default {DEFAULT_DURATION}.")
+        str | None, Option(metavar="TIME", help=f"Measured time (10s, 2m). Default: {DEFAULT_DURATION}.")
     ] = None
     warmup: Annotated[
         str | None,
-        Option(metavar="N|TIME", help=f"Requests or time before, which don't count; default {DEFAULT_WARMUP}."),
+        Option(metavar="N|TIME", help=f"Requests or time before the measurement. Default: {DEFAULT_WARMUP}."),
     ] = None
     stable: Annotated[
-        str | None, Option(metavar="P%", help="Go on until throughput and latency of three windows differ by no more.")
+        str | None,
+        Option(metavar="P%", help="Measure until throughput and latency of three windows differ by at most P%."),
     ] = None
     timeout: Timeout = "60s"
 
@@ -98,22 +100,20 @@ class DataOptions:
     data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines, text or Parquet file.", metavar="FILE")] = (
         None
     )
-    column: Annotated[
-        list[str] | None, Option(help="Of --data: the column, or TENSOR=COLUMN; may be given several times.")
-    ] = None
+    column: Annotated[list[str] | None, Option(help="Column of --data, or TENSOR=COLUMN. Repeatable.")] = None
     words: Annotated[
         str | None,
         Option(
             metavar="LENGTHS",
-            help="Made-up texts of so many words: fixed:16, uniform:4-40, lognormal:32,0.8; "
-            f"default {DEFAULT_WORDS}, or less where a generator takes less.",
+            help="Random texts with this number of words: fixed:16, uniform:4-40, lognormal:32,0.8. "
+            f"Default: {DEFAULT_WORDS}, or fewer if the generator takes fewer.",
         ),
     ] = None
     set: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="A setting of each request, such as max_tokens=50."),
+        Option("--set", metavar="NAME=VALUE", help="A setting for every request, such as max_tokens=50. Repeatable."),
     ] = None
-    seed: Annotated[int, Option(min=0, help="Seed of made-up texts and poisson arrivals.")] = 0
+    seed: Annotated[int, Option(min=0, help="Seed of random texts and poisson arrivals.")] = 0
 
 
 @dataclass(frozen=True)
