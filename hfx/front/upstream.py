@@ -16,6 +16,7 @@ from hfx.front.guard import Disconnected
 from hfx.front.refusals import RETRY, Header, Refusal
 
 if TYPE_CHECKING:
+    from hfx.front.idle import IdleModels
     from hfx.front.shadow import Shadow
 
 STOPPED = "Triton does not take requests at the moment; it is being started again. Try again later."
@@ -177,6 +178,7 @@ class Upstream:
     """Triton's HTTP at `url`, with connections that are kept between requests."""
 
     shadow: Shadow | None = None
+    idle: IdleModels | None = None
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
