@@ -39,8 +39,8 @@ def main(argument: str) -> None:
     if settings.shadow:
         upstream = ShadowedUpstream(settings.upstream, Shadow(settings.shadow, settings.shadow_command))
     if settings.commands:
-        idle = IdleModels(settings.commands, settings.unload_after, settings.memory_budget, settings.load_seconds)
-        upstream = IdleUpstream(upstream, idle)
+        bounds = settings.unload_after, settings.memory_budget, settings.load_seconds
+        upstream = IdleUpstream(upstream, IdleModels(upstream, settings.commands, *bounds))
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     others = BATCH_PATHS if settings.batches else ()

@@ -38,7 +38,7 @@ SINGLE = {
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-HEALTH, READY = b"/health", b"/v2/health/ready"
+HEALTH, READY, LIVE = b"/health", b"/v2/health/ready", b"/v2/health/live"
 SCRAPED = (METRICS, HEALTH)
 REASON = re.compile(rb"\[hfx:([A-Z_]+)\]")
 REASON_BYTES = 300
@@ -223,11 +223,14 @@ class App:
         await response.document(b"", [])
 
     async def _unready(self, client: Any) -> str:
-        """Why Triton is not ready, by itself; an empty string when it is."""
+        """Why Triton is not ready, by itself; an empty string when it is.
+
+        Beside models that are loaded on demand it need only be live: loads, also failed ones, make it unready.
+        """
         try:
-            async with self._upstream.sent(b"GET", READY, client=client) as connection:
+            async with self._upstream.sent(b"GET", LIVE if self._idle else READY, client=client) as connection:
                 said = (await connection.read())[:REASON_BYTES].decode(errors="replace")
-                is_ready = connection.status == 200 or (self._idle is not None and self._idle.is_changing)
+                is_ready = connection.status == 200
         except UpstreamLost:
             return LOST
         return "" if is_ready else f"Triton says that not all of its models are ready. {said}".rstrip()

@@ -30,6 +30,7 @@ FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
 WAIT_SECONDS = 60.0
 ANSWER_BYTES = 1 << 28  # descriptions of all models
 ROUTE = "/v2/models/{model}"
+THREAD_SECONDS = 0.02
 USES = ("/infer", "/generate", "/generate_stream")
 
 
@@ -60,13 +61,17 @@ class Model:
 
 
 class IdleModels:
-    """The models behind the socket `commands`.
+    """The models of `upstream`, which are loaded by commands at the socket `commands`.
 
     One that was not used for `unload_after` seconds is unloaded (0: none is); together the loaded ones take `budget`
     bytes (0: any). A request waits for `wait_seconds` at most.
     """
 
-    def __init__(self, commands: str, unload_after: float, budget: int, wait_seconds: float) -> None:
+    def __init__(
+        self, upstream: Upstream, commands: str, unload_after: float, budget: int, wait_seconds: float
+    ) -> None:
+        self._upstream = upstream
+        self._thread_taken_at = 0.0  # from then on a load has a thread of Triton's, which takes no new connection
         path = Path(commands)
         # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
         self._commands = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
@@ -79,11 +84,6 @@ class IdleModels:
         self.models: dict[str, Model] = {}
         self._changing = asyncio.Lock()
         self._released = asyncio.Event()  # a model has no request any more
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether a model is being loaded or unloaded: Triton calls itself not ready meanwhile."""
-        return self._changing.locked()
 
     @property
     def unloaded(self) -> list[str]:
@@ -121,6 +121,8 @@ class IdleModels:
         """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503), Disconnected."""
         route, name = named(path)
         model = self._by_folder.get(name)
+        if (pause := self._thread_taken_at - time.monotonic()) > 0:
+            await asyncio.sleep(pause)
         if model is None or not route.endswith(USES):
             yield
             return
@@ -176,7 +178,9 @@ class IdleModels:
                     if model.is_loaded:
                         return
                     if self._fits(model):
-                        await self._command("load", model)
+                        with self._upstream.without_kept():
+                            self._thread_taken_at = time.monotonic() + THREAD_SECONDS
+                            await self._command("load", model)
                         model.loads += 1
                         return
                     if other := self._in_the_way(model):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -68,6 +68,11 @@ class UpstreamConnection(asyncio.Protocol):
     def is_read(self) -> bool:
         """Whether `read` has returned all of a complete answer: more may come in while a client takes a part."""
         return self.complete and not self._pieces
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither end has closed it."""
+        return self._transport is not None
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write a request."""
@@ -228,6 +233,19 @@ class Upstream:
         finally:
             used.discard(connection)
             connection.release()
+
+    @contextmanager
+    def without_kept(self) -> Iterator[None]:
+        """A context in which requests use none of the connections that are free now.
+
+        Triton 2.51 loads a model in a thread of its HTTP server, and answers on the connections of that thread
+        afterwards. New ones come to the other threads.
+        """
+        kept, self.free = self.free, []
+        try:
+            yield
+        finally:
+            self.free += [connection for connection in kept if connection.is_open]
 
     def close(self) -> None:
         """Keep no connection any longer; those in use are closed when their answers are complete."""

@@ -114,7 +114,9 @@ class Served:
             self.control(model, "unload")
         shutil.rmtree(self.repository / model, ignore_errors=True)
 
-    def control(self, model: str, action: Literal["load", "unload"]) -> None:
+    def control(
+        self, model: str, action: Literal["load", "unload"], connection: http.client.HTTPConnection | None = None
+    ) -> None:
         """Triton's model control; a model that is loaded anew is served as it was until then, and on when this fails.
 
         Who may load models runs any code as the server's user, and every local user can read a key in the server's
@@ -123,7 +125,7 @@ class Served:
         """
         try:
             url = f"{self.http_url}/v2/repository/models/{quote(model, safe='')}/{action}"
-            call(url, b"{}", self.timeout)
+            call(url, b"{}", self.timeout, connection)
         except (OSError, http.client.HTTPException) as error:
             reason = _reason(str(error))
             raise ServerError(f"Triton did not {action} {model}: {reason}.", "Its log has more.") from error

@@ -10,7 +10,7 @@ import http.client
 import json
 import time
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from hfx.errors import ServerError, UsageError
 from hfx.names import MEMBER_SUFFIXES
 from hfx.repository import models
 from hfx.triton import process
-from hfx.triton.liveness import call
+from hfx.triton.liveness import call, connect
 from hfx.triton.reload import Served
 
 UNLOAD_SECONDS = 10.0  # for requests that Triton has not freed yet, and for those over gRPC
@@ -80,12 +80,14 @@ class Residency:
     def load(self, name: str, group: int) -> None:
         """Load `name` into the server with process group `group`. Raises ServerError with the reason."""
         begun: list[str] = []
+        connection = connect(self._served.http_url, self._served.timeout)  # one: each load has its thread of Triton's
         try:
-            for folder in self.own_folders(name):
-                begun.append(folder)
-                before = process.memory(group)
-                self._served.control(folder, "load")
-                self._bytes[folder] = max(process.memory(group) - before, 0)
+            with closing(connection):
+                for folder in self.own_folders(name):
+                    begun.append(folder)
+                    before = process.memory(group)
+                    self._served.control(folder, "load", connection)
+                    self._bytes[folder] = max(process.memory(group) - before, 0)
             self.describe(name)
         except ServerError:
             self._unload(begun[::-1])
