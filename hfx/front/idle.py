@@ -3,6 +3,9 @@
 Requests are counted here; the process that watches Triton loads and unloads (triton/residency.py), one model at a time,
 by a command at its socket. A model is unloaded only while it has no request in progress. The requests that need it then
 wait for one load, which goes on when they leave.
+
+Triton 2.51 loads a model in a thread of its HTTP server, and answers on the connections of that thread afterwards. The
+thread is the same for all loads, so that connections found silent during one are closed (Upstream.drop_silent).
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class IdleModels:
         self, upstream: Upstream, commands: str, unload_after: float, budget: int, wait_seconds: float
     ) -> None:
         self._upstream = upstream
-        self._thread_taken_at = 0.0  # from then on a load has a thread of Triton's, which takes no new connection
+        self._thread_taken_at = 0.0
         path = Path(commands)
         # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
         self._commands = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
@@ -121,7 +124,7 @@ class IdleModels:
         """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503), Disconnected."""
         route, name = named(path)
         model = self._by_folder.get(name)
-        if (pause := self._thread_taken_at - time.monotonic()) > 0:
+        if (pause := self._thread_taken_at - time.monotonic()) > 0:  # then no new connection comes to that thread
             await asyncio.sleep(pause)
         if model is None or not route.endswith(USES):
             yield
@@ -178,9 +181,9 @@ class IdleModels:
                     if model.is_loaded:
                         return
                     if self._fits(model):
-                        with self._upstream.without_kept():
-                            self._thread_taken_at = time.monotonic() + THREAD_SECONDS
-                            await self._command("load", model)
+                        self._thread_taken_at = time.monotonic() + THREAD_SECONDS
+                        self._dropping = asyncio.create_task(self._upstream.drop_silent())
+                        await self._command("load", model)
                         model.loads += 1
                         return
                     if other := self._in_the_way(model):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -24,6 +24,7 @@ LOST = "Triton ended before it answered; it is being started again."
 
 KEPT_CONNECTIONS = 256  # between requests
 POLL_SECONDS = 0.01  # of a server that takes a long request slowly
+SILENT_SECONDS = 0.1
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
 COPIED_BYTES = 1 << 20
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
@@ -234,18 +235,16 @@ class Upstream:
             used.discard(connection)
             connection.release()
 
-    @contextmanager
-    def without_kept(self) -> Iterator[None]:
-        """A context in which requests use none of the connections that are free now.
-
-        Triton 2.51 loads a model in a thread of its HTTP server, and answers on the connections of that thread
-        afterwards. New ones come to the other threads.
-        """
+    async def drop_silent(self) -> None:
+        """Close the free connections on which Triton does not answer at the moment; requests use new ones meanwhile."""
         kept, self.free = self.free, []
-        try:
-            yield
-        finally:
-            self.free += [connection for connection in kept if connection.is_open]
+        await asyncio.sleep(SILENT_SECONDS)
+        for connection in kept:
+            if connection.is_open:
+                connection.send(request_head(b"GET", b"/v2/health/live", 0, ()), b"")
+        await asyncio.sleep(SILENT_SECONDS)
+        for connection in kept:
+            connection.release()
 
     def close(self) -> None:
         """Keep no connection any longer; those in use are closed when their answers are complete."""

@@ -60,6 +60,7 @@ class Commands:
         self.path = loaded.folder / SOCKET
         self._passed_over: dict[str, bytes] = {}  # publications that did not load, or were taken out by a command
         self._incomplete: dict[str, FilesSeen] = {}  # of models that did not load
+        self._not_loaded: set[str] = set()  # on demand, at last
         folder = os.open(loaded.folder, os.O_PATH)
         try:  # by the folder's descriptor: a socket's path has 107 bytes at most
             self._listener = _Listener(f"/proc/self/fd/{folder}/{SOCKET}", self._carry_out)
@@ -108,8 +109,21 @@ class Commands:
     def _table(self, command: str, names: Sequence[str], version: int | None) -> dict[str, Any]:
         """The table of all models, unless it has that `version`; `names` are loaded or released before."""
         for name in names:
-            (self._loaded.load if command == "load" else self._loaded.release)(name)
+            if command == "load":
+                self._load(name)
+            else:
+                self._loaded.release(name)
         return self._loaded.table(version)
+
+    def _load(self, name: str) -> None:
+        try:
+            self._loaded.load(name)
+        except ServerError as error:
+            if name not in self._not_loaded:
+                self._report(f"{error} It is tried again for each request, without a line.")
+            self._not_loaded.add(name)
+            raise
+        self._not_loaded.discard(name)
 
     def _reload(self, name: str) -> Outcome:
         began, manifest = time.monotonic(), self._loaded.published(name)

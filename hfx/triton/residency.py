@@ -10,7 +10,7 @@ import http.client
 import json
 import time
 from collections.abc import Collection, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -36,6 +36,7 @@ class Residency:
         self._served = served
         self._folders: dict[str, list[str]] = {}  # of `names`
         self._described: dict[str, dict[str, str]] = {}
+        self._connections: dict[int, http.client.HTTPConnection] = {}  # for loads: one, so one thread of Triton
         self._bytes: dict[str, int] = {}  # by folder, as measured when it was loaded last
 
     def names(self) -> list[str]:
@@ -80,18 +81,20 @@ class Residency:
     def load(self, name: str, group: int) -> None:
         """Load `name` into the server with process group `group`. Raises ServerError with the reason."""
         begun: list[str] = []
-        connection = connect(self._served.http_url, self._served.timeout)  # one: each load has its thread of Triton's
+        if group not in self._connections:
+            self._connections = {group: connect(self._served.http_url, self._served.timeout)}
         try:
-            with closing(connection):
-                for folder in self.own_folders(name):
-                    begun.append(folder)
-                    before = process.memory(group)
-                    self._served.control(folder, "load", connection)
-                    self._bytes[folder] = max(process.memory(group) - before, 0)
+            for folder in self.own_folders(name):
+                begun.append(folder)
+                before = process.memory(group)
+                self._served.control(folder, "load", self._connections[group])
+                self._bytes[folder] = max(process.memory(group) - before, 0)
             self.describe(name)
-        except ServerError:
+        except ServerError as error:
+            self._connections.pop(group).close()
             self._unload(begun[::-1])
-            raise
+            # Callers read it.
+            raise ServerError(error.message.replace(f"{self._served.repository}/", "")) from error
         self.unloaded.discard(name)
 
     def unload(self, name: str) -> None:

@@ -104,7 +104,8 @@ def test_a_model_that_was_unloaded_answers_with_the_same_bits(writers: Path) -> 
     def descriptions() -> list[Any]:
         ends = ("", "/config", "/ready")
         paths = [f"/v2/models/{model}{end}" for model in ("sentiment", "stories") for end in ends]
-        return [get(server, path) for path in ("/v1/models", "/health", "/v2/health/ready", *paths)]
+        found = [get(server, path) for path in ("/v1/models", "/health", "/v2/health/ready", *paths)]
+        return [(status, json.loads(text or "{}")) for status, text in found]
 
     with serving(writers, *SOON, "--models", "sentiment,stories,notes") as server:
         described = descriptions()
@@ -212,6 +213,7 @@ def test_a_load_that_fails_is_a_503_with_its_reason_until_the_files_are_repaired
             reason, retry_after = refused(server, "flaky")
             assert "Triton did not load flaky" in reason and "the weights are torn" in reason
             assert retry_after == "1"
+        assert server.words.count("Triton did not load flaky") == 1
         assert get(server, "/health")[0] == 200
         assert infer(server.http_url, "toy", "four") == "4 characters"
         flag.unlink()
@@ -221,7 +223,7 @@ def test_a_load_that_fails_is_a_503_with_its_reason_until_the_files_are_repaired
 def test_torn_files_of_an_encoder_are_a_503_until_they_are_repaired(writers: Path, temporary: Path) -> None:
     with serving(writers, *SOON, "--models", "sentiment") as server:
         wait_for_unload(server, "sentiment")
-        [file] = temporary.glob("hfx-*/repository/sentiment*/1/**/model.onnx")
+        [file] = temporary.glob("hfx-*/repository/sentiment*/1/**/*.onnx")
         kept = file.rename(file.with_name("kept"))
         file.write_bytes(kept.read_bytes()[:1000])
         reason, _ = refused(server, "sentiment")
@@ -260,7 +262,7 @@ def test_a_server_that_is_killed_while_a_model_is_loaded_loads_it_later(tmp_path
     with serving(repository, *SOON) as server, ThreadPoolExecutor() as pool:
         wait_for_unload(server, "slow")
         refusal = pool.submit(refused, server, "slow")
-        wait_until(lambda: states(server)["slow"] == "LOADING")
+        wait_until(lambda: process.stubs(server.server))
         assert get(server, "/health")[0] == 200  # it is loaded on demand
         os.kill(server.server, signal.SIGKILL)
         reason, retry_after = refusal.result()
@@ -304,7 +306,7 @@ def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
         head = f"POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         with socket.create_connection((urlsplit(server.http_url).hostname, urlsplit(server.http_url).port)) as client:
             client.sendall(f"{head}{body}".encode())
-            wait_until(lambda: states(server)["slow"] == "LOADING")
+            wait_until(lambda: process.stubs(server.server))
         wait_until(lambda: sample(server, "loaded", "slow") == 1)
         assert infer(server.http_url, "slow", "four") == "4 characters"
         assert sample(server, "loads_total", "slow") == 1
@@ -312,20 +314,25 @@ def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
 
 
 def test_other_models_answer_while_one_is_loaded(tmp_path: Path) -> None:
-    """Triton 2.51 loads it in a thread of its HTTP server; connections of that thread have no answer meanwhile."""
+    """Triton 2.51 loads it in a thread of its HTTP server; what uses that thread has no answer meanwhile."""
     repository = write_toy(tmp_path / "repository")
-    write_model(repository, "slow", PYTHON, loading("time.sleep(4)"))
-    with serving(repository, "--idle-unload", "5") as server, ThreadPoolExecutor(8) as pool:
-        for _ in range(2):
-            wait_for_unload(server, "slow")
-            list(pool.map(lambda _: infer(server.http_url, "toy", "sleep 0.01"), range(16)))  # on several connections
+    write_model(repository, "slow", PYTHON, loading("time.sleep(3)"))
+    with serving(repository, "--idle-unload", "6") as server, ThreadPoolExecutor(8) as pool:
+
+        def unloaded() -> bool:
+            infer(server.http_url, "toy", "four")  # which stays loaded
+            return sample(server, "loaded", "slow") == 0 and "slow_0_0" not in process.stubs(server.server)
+
+        for number in range(3):
+            wait_until(unloaded)
             load = pool.submit(infer, server.http_url, "slow", "four")
-            wait_until(lambda: states(server)["slow"] == "LOADING")
-            texts = [infer(server.http_url, "toy", "four") for _ in range(20)]
-            texts += pool.map(lambda _: infer(server.http_url, "toy", "four"), range(20))
+            wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+            texts = [*pool.map(lambda _: infer(server.http_url, "toy", "four"), range(40))]
             assert texts == ["4 characters"] * 40
-            assert sample(server, "loaded", "slow") == 0
+            if number == 2:  # the loads before have shown which connections those are
+                assert sample(server, "loaded", "slow") == 0
             assert load.result() == "4 characters"
+        assert sample(server, "loads_total", "toy") == 0
 
 
 def test_a_step_of_two_ensembles_stays_for_the_other(tmp_path: Path) -> None:
