@@ -147,7 +147,7 @@ class ServeOptions:
         }
 
 
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B?")
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def byte_size(text: str) -> int:

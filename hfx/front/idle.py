@@ -33,7 +33,7 @@ FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
 WAIT_SECONDS = 60.0
 ANSWER_BYTES = 1 << 28  # descriptions of all models
 ROUTE = "/v2/models/{model}"
-THREAD_SECONDS = 0.02
+THREAD_SECONDS = 0.05  # until a load has its thread
 USES = ("/infer", "/generate", "/generate_stream")
 
 

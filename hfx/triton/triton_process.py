@@ -196,7 +196,7 @@ class TritonProcess(Server):
             self._backends = installation.backend_directory(self.folder / "backends", self.device)
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
-            if self.budget:
+            if self.budget and self.private:
                 self._loaded.residency.unload_all()
             self._launch_those_that_load()
             if self.budget and self.private:
@@ -255,7 +255,7 @@ class TritonProcess(Server):
             self.loaded.residency.unloaded.clear()
             self.warn(
                 f"Triton does not listen at a socket ({refused}); its own HTTP is at {self.inner_host} instead. Dead "
-                "models are replaced by restarts of the whole server, and none is reloaded."
+                "models are replaced by restarts of the whole server, and none is reloaded, or loaded on demand."
             )
             return self._launch_on_free_ports()
 
