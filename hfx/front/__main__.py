@@ -19,7 +19,7 @@ from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
 from hfx.front.file_changes import FileChanges
-from hfx.front.idle import IdleModels, IdleUpstream
+from hfx.front.idle import IdleModels
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
 from hfx.front.shadow import Shadow, ShadowedUpstream
@@ -40,7 +40,7 @@ def main(argument: str) -> None:
         upstream = ShadowedUpstream(settings.upstream, Shadow(settings.shadow, settings.shadow_command))
     if settings.commands:
         bounds = settings.unload_after, settings.memory_budget, settings.load_seconds
-        upstream = IdleUpstream(upstream, IdleModels(upstream, settings.commands, *bounds))
+        upstream.idle = IdleModels(upstream, settings.commands, *bounds)
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     others = BATCH_PATHS if settings.batches else ()

@@ -21,19 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.front.guard import Disconnected
-from hfx.front.refusals import RETRY, Header, Refusal
+from hfx.front.refusals import RETRY, Refusal
 from hfx.front.routes import named
-from hfx.front.upstream import Upstream, UpstreamConnection
 
 if TYPE_CHECKING:
-    from hfx.front.connection import ClientConnection
+    from hfx.front.upstream import Client, Upstream
 
 CHECK_SECONDS = 1.0
 FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
 WAIT_SECONDS = 60.0
 ANSWER_BYTES = 1 << 28  # descriptions of all models
 ROUTE = "/v2/models/{model}"
-THREAD_SECONDS = 0.05  # until a load has its thread
+THREAD_SECONDS = 0.1  # until a load has its thread: memory is measured before, in 20 ms
 USES = ("/infer", "/generate", "/generate_stream")
 
 
@@ -56,11 +55,6 @@ class Model:
     loads: int = 0
     unloads: int = 0
     waited: float = 0.0  # seconds, of all requests
-
-    def kept(self, end: str) -> bytes | None:
-        """The answer to a GET of a path with that `end` while the model is unloaded."""
-        text = self.described.get(end, "" if end == "/ready" else None)
-        return None if text is None else text.encode()
 
 
 class IdleModels:
@@ -97,7 +91,10 @@ class IdleModels:
         """The answer to a GET of `path` where it is about a model that is unloaded; None otherwise."""
         route, name = named(path)
         model = self.models.get(name)
-        return None if model is None or model.is_loaded else model.kept(route.removeprefix(ROUTE))
+        if model is None or model.is_loaded:
+            return None
+        text = {"/ready": "", **model.described}.get(route.removeprefix(ROUTE))
+        return None if text is None else text.encode()
 
     def bytes_of(self, models: Collection[Model]) -> int:
         """What `models` take in memory, together."""
@@ -120,7 +117,7 @@ class IdleModels:
             await self._unload_idle()
 
     @asynccontextmanager
-    async def used(self, path: bytes, client: ClientConnection | None) -> AsyncIterator[None]:
+    async def used(self, path: bytes, client: Client | None) -> AsyncIterator[None]:
         """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503), Disconnected."""
         route, name = named(path)
         model = self._by_folder.get(name)
@@ -140,11 +137,11 @@ class IdleModels:
             if not model.in_flight:
                 self._released.set()
 
-    async def _wait(self, model: Model, client: ClientConnection | None) -> None:
+    async def _wait(self, model: Model, client: Client | None) -> None:
         if client is None:  # a request of the front's own must not load anything
             raise _unavailable(f"The model {model.name} is not loaded.")
         if time.monotonic() - model.failed_at < FAILED_SECONDS:
-            raise _unavailable(model.failure)
+            raise Refusal(503, model.failure, [RETRY])
         began, task = time.monotonic(), asyncio.current_task()
         assert task is not None
         client.tasks.add(task)  # it is cancelled when the client leaves
@@ -249,35 +246,6 @@ class IdleModels:
             model = self.models[name]
             model.folders, model.is_loaded, model.described = row["folders"], row["is_loaded"], row["described"]
         self._by_folder = {folder: model for model in self.models.values() for folder in model.folders} | self.models
-
-
-class IdleUpstream(Upstream):
-    """`upstream`, to which a request is sent when its model is loaded."""
-
-    def __init__(self, upstream: Upstream, idle: IdleModels) -> None:
-        self._upstream = upstream
-        self._idle = self.idle = idle
-        self.shadow = upstream.shadow
-
-    @asynccontextmanager
-    async def sent(
-        self,
-        method: bytes,
-        path: bytes,
-        body: bytes = b"",
-        headers: Sequence[Header] = (),
-        client: Any = None,
-    ) -> AsyncIterator[UpstreamConnection]:
-        """As that of Upstream; Refusal (503) also for a model that does not load."""
-        async with (
-            self._idle.used(path, client),
-            self._upstream.sent(method, path, body, headers, client) as connection,
-        ):
-            yield connection
-
-    def close(self) -> None:
-        """As that of Upstream."""
-        self._upstream.close()
 
 
 def _unavailable(message: str) -> Refusal:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -39,6 +39,7 @@ class Client(Protocol):
     """The client that a request comes from: when it leaves, its connections to Triton are closed."""
 
     upstreams: set[UpstreamConnection]
+    tasks: set[asyncio.Task[Any]]
 
     @property
     def has_left(self) -> bool:
@@ -218,22 +219,24 @@ class Upstream:
     ) -> AsyncIterator[UpstreamConnection]:
         """A connection on which a request was sent; it is closed with that of `client`.
 
-        Raises Refusal (503) where Triton does not listen, and Disconnected once `client` has left.
+        Raises Refusal (503) where Triton does not listen, or does not load the model, and Disconnected once `client`
+        has left.
         """
-        try:
-            connection = await self.connect()
-        except OSError:
-            raise Refusal(503, STOPPED, [RETRY]) from None
-        used = set() if client is None else client.upstreams
-        used.add(connection)
-        try:
-            if client is not None and client.has_left:
-                raise Disconnected
-            connection.send(request_head(method, path, len(body), headers), body)
-            yield connection
-        finally:
-            used.discard(connection)
-            connection.release()
+        async with nullcontext() if self.idle is None else self.idle.used(path, client):
+            try:
+                connection = await self.connect()
+            except OSError:
+                raise Refusal(503, STOPPED, [RETRY]) from None
+            used = set() if client is None else client.upstreams
+            used.add(connection)
+            try:
+                if client is not None and client.has_left:
+                    raise Disconnected
+                connection.send(request_head(method, path, len(body), headers), body)
+                yield connection
+            finally:
+                used.discard(connection)
+                connection.release()
 
     async def drop_silent(self) -> None:
         """Close the free connections on which Triton does not answer at the moment; requests use new ones meanwhile."""

@@ -40,11 +40,8 @@ def server_arguments(
     loaded at the start (*: all). `secret` is the value of the header that opens what is closed; without, a random one.
     """
     closed = f"{CLOSED_NAME}={secret or secrets.token_hex(16)}"
-    control = (
-        ("--model-control-mode=explicit", *(f"--load-model={name}" for name in load))
-        if controlled
-        else ("--model-control-mode=none",)
-    )
+    loads = [f"--load-model={name}" for name in load]
+    control = ["--model-control-mode=explicit", *loads] if controlled else ["--model-control-mode=none"]
     return [
         f"--model-repository={repository}",
         *control,

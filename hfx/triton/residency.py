@@ -74,10 +74,6 @@ class Residency:
             )
         return size
 
-    def unload_all(self) -> None:
-        """Have Triton start without a model."""
-        self.unloaded = {*self.names()}
-
     def load(self, name: str, group: int) -> None:
         """Load `name` into the server with process group `group`. Raises ServerError with the reason."""
         begun: list[str] = []
@@ -119,7 +115,10 @@ class Residency:
         """Keep Triton's descriptions of `name`, which it has none of when the model is unloaded. Raises ServerError."""
         path = f"/v2/models/{quote(name, safe='')}"
         try:
-            texts = {end: call(f"{self._served.http_url}{path}{end}").decode() for end in DESCRIPTIONS}
+            texts = {
+                end: call(f"{self._served.http_url}{path}{end}", timeout=self._served.timeout).decode()
+                for end in DESCRIPTIONS
+            }
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"Triton does not describe {name}: {error}.") from error
         self._described[name] = texts

@@ -197,7 +197,7 @@ class TritonProcess(Server):
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
             if self.budget and self.private:
-                self._loaded.residency.unload_all()
+                self._loaded.residency.unloaded.update(self._loaded.residency.names())
             self._launch_those_that_load()
             if self.budget and self.private:
                 self._loaded.load_in_turn(self.budget, self.progress, self._leave_out)
