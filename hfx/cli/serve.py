@@ -62,11 +62,12 @@ def command(
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)
         return
     server = _server(repository, options, grpc_host, settings.tls, left_out, arguments, report)
+    settings = options.of_front(settings)
     batches = batch_options.process(settings.limits.body, report.warn)
     if batches is not None:
         settings = batch_options.of_front(settings, batches)
     front = Front(host, options.http_port, settings, front_options.scrape_port, report.warn)
-    _serve(server, front, batches, report, options.watch)
+    _serve(server, front, batches, report, options)
 
 
 def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> list[str]:
@@ -153,6 +154,7 @@ def _server(
         **settings,
         private=True,
         steps=options.steps,
+        budget=options.budget,
         options=arguments,
         grpc_tls=tls,
         strict=options.is_strict,
@@ -162,7 +164,7 @@ def _server(
     )
 
 
-def _serve(server: Server, front: Front, batches: BatchProcess | None, report: Reporter, watch: bool) -> None:
+def _serve(server: Server, front: Front, batches: BatchProcess | None, report: Reporter, options: ServeOptions) -> None:
     """Start `server` behind `front`, and `batches`; say so, and keep it serving until a stop signal comes."""
     from hfx.triton import StopSignals, supervisor
     from hfx.triton.commands import Commands
@@ -178,13 +180,13 @@ def _serve(server: Server, front: Front, batches: BatchProcess | None, report: R
                 report.warn(server.exposure)
             server.start()  # cleans up by itself when it fails or is interrupted
         try:
-            front.start(server.http_url, server.metrics_url)
+            commands = None if server.replaceable is None else Commands(server.replaceable, report.note)
+            on_demand = str(commands.path) if commands and options.loads_on_demand else ""
+            front.start(server.http_url, server.metrics_url, on_demand)
             if batches is not None:
                 batches.start()
-            if server.replaceable is not None:
-                commands = Commands(server.replaceable, report.note)
-                if watch:
-                    commands.watch()
+            if commands and options.watch:
+                commands.watch()
             _announce(server, front, report)
             supervisor.keep_serving(server, report.warn, front.report_state)
         except KeyboardInterrupt:
@@ -200,7 +202,7 @@ def _announce(server: Server, front: Front, report: Reporter) -> None:
     from hfx.triton.loaded_models import entry_points
 
     urls = {"http_url": front.url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
-    names = entry_points(server.http_url)
+    names = server.replaceable.served() if server.replaceable else entry_points(server.http_url)
     report.result(
         {"ready": True, **urls, "models": names},
         [

@@ -68,6 +68,23 @@ class ServeOptions:
         ),
     ] = False
     watch: Annotated[bool, Option("--watch", help="Reload models when they are published again.")] = False
+    idle_unload: Annotated[
+        float,
+        Option(
+            envvar="HFX_IDLE_UNLOAD",
+            help="Unload models without an HTTP request for this time; the next request loads them. 0: never.",
+            min=0,
+            metavar="SECONDS",
+        ),
+    ] = 0.0
+    memory_budget: Annotated[
+        str,
+        Option(
+            envvar="HFX_MEMORY_BUDGET",
+            help="Memory limit for loaded models, such as 2GB. The least recently used models are unloaded.",
+            metavar="SIZE",
+        ),
+    ] = ""
     triton: Annotated[str, Option(help="Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")] = (
         ""
     )
@@ -107,7 +124,26 @@ class ServeOptions:
             raise UsageError("A container serves encoders as they are published.", "Leave --steps out.")
         if self.method == "docker" and self.watch:
             raise UsageError("A container serves what was there at its start.", "Leave --watch out.")
+        if self.method == "docker" and self.loads_on_demand:
+            raise UsageError(
+                "A container keeps its models loaded.", "Leave --idle-unload and --memory-budget out, or --with docker."
+            )
         check_ports(Ports(self.http_port, self.grpc_port, self.metrics_port))
+        _ = self.budget
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether not all models are in memory all the time."""
+        return bool(self.idle_unload or self.memory_budget)
+
+    @property
+    def budget(self) -> int:
+        """The memory of loaded models in bytes; 0: any. Raises UsageError for what is no size."""
+        return byte_size(self.memory_budget) if self.memory_budget else 0
+
+    def of_front(self, settings: Settings) -> Settings:
+        """The settings of a front that has models loaded on demand."""
+        return replace(settings, unload_after=self.idle_unload, memory_budget=self.budget, load_seconds=self.timeout)
 
     def settings(self, grpc_host: str) -> dict[str, Any]:
         """The arguments of every kind of server behind a front, whose HTTP and metrics only this machine reaches."""
@@ -123,6 +159,18 @@ class ServeOptions:
             "timeout": self.timeout,
             "exit_timeout": self.drain,
         }
+
+
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def byte_size(text: str) -> int:
+    """The bytes of a size such as 2GB, 512MiB or 1.5G. Raises UsageError."""
+    match = SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " ")) if match else 0
+    if size <= 0:
+        raise UsageError(f"{text!r} is not a size of memory.", "Give a number with its unit, such as 2GB or 512MiB.")
+    return size
 
 
 MIB = 1 << 20

@@ -19,6 +19,7 @@ from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
 from hfx.front.file_changes import FileChanges
+from hfx.front.idle import IdleModels
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
 from hfx.front.shadow import Shadow, ShadowedUpstream
@@ -37,6 +38,9 @@ def main(argument: str) -> None:
     upstream = Upstream(settings.upstream)
     if settings.shadow:
         upstream = ShadowedUpstream(settings.upstream, Shadow(settings.shadow, settings.shadow_command))
+    if settings.commands:
+        bounds = settings.unload_after, settings.memory_budget, settings.load_seconds
+        upstream.idle = IdleModels(upstream, settings.commands, *bounds)
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     others = BATCH_PATHS if settings.batches else ()
@@ -87,6 +91,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; uvicorn's own way has no time limit for TLS handshakes."""
         loop = asyncio.get_running_loop()
+        if self._upstream.idle is not None:
+            await self._upstream.idle.start()
         public, *scrapers = sockets or []
         seconds = self.config.app.limits.head_seconds if self.config.ssl else None  # type: ignore[union-attr]
         self.servers = [

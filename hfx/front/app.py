@@ -38,7 +38,7 @@ SINGLE = {
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
 UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-HEALTH, READY = b"/health", b"/v2/health/ready"
+HEALTH, READY, LIVE = b"/health", b"/v2/health/ready", b"/v2/health/live"
 SCRAPED = (METRICS, HEALTH)
 REASON = re.compile(rb"\[hfx:([A-Z_]+)\]")
 REASON_BYTES = 300
@@ -69,12 +69,13 @@ class App:
     def __init__(self, settings: Settings, limits: Limits, upstream: Upstream, dialects: DialectServer) -> None:
         self._upstream = upstream
         self._dialects = dialects
+        self._idle = upstream.idle
         self._metrics = Upstream(settings.metrics)
         self._batches = batches.Batches(settings.batches)
         self._web = WebAccess(settings.hosts, settings.origins)
         self.limits = limits
         self.state = State()  # by `hfx serve` (__main__.py)
-        self.metrics = Metrics(settings.started, upstream.shadow)
+        self.metrics = Metrics(settings.started, upstream.shadow, upstream.idle)
         self.keys = ApiKeys(settings.key_file)
         self.traces = Tracer(settings.otlp_endpoint) if settings.otlp_endpoint else Untraced()
         self._access_log = AccessLog(LINES[settings.access_log]) if settings.access_log else None
@@ -158,8 +159,10 @@ class App:
         response.route, response.model = (target.route.path, target.model) if target else named(path)
         if method == b"POST":
             response.caller.admit(time.monotonic(), has_counts=not part)
-        if path == READY:
-            await self._answer_health(scope, receive, headers, response)
+        kept = None if self._idle is None else self._idle.kept(path)
+        if path == READY or kept is not None:
+            await read_body(receive, headers, 0, lambda size: None)
+            await (self._answer_health(client, response) if kept is None else response.json(kept))
             return
         with self._share(client) as share:
             reserve = partial(self._reserve, share)
@@ -209,23 +212,23 @@ class App:
         )
         return metrics.text()
 
-    async def _answer_health(
-        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response
-    ) -> None:
+    async def _answer_health(self, client: ClientConnection, response: Response) -> None:
         """Answer by the verdict of `hfx serve`, and then by Triton's own; also when no other request is taken.
 
         Whatever Triton answers but 200 is a 503 with a reason: from 26.01 on it is 400, without a body, as soon as a
         process of a model has died.
         """
-        await read_body(receive, headers, 0, lambda size: None)
-        if fault := self.state.fault or await self._unready(scope["extensions"]["hfx"]["connection"]):
+        if fault := self.state.fault or await self._unready(client):
             raise Refusal(503, fault, [RETRY])
         await response.document(b"", [])
 
     async def _unready(self, client: Any) -> str:
-        """Why Triton is not ready, by itself; an empty string when it is."""
+        """Why Triton is not ready, by itself; an empty string when it is.
+
+        Beside models that are loaded on demand it need only be live: loads, also failed ones, make it unready.
+        """
         try:
-            async with self._upstream.sent(b"GET", READY, client=client) as connection:
+            async with self._upstream.sent(b"GET", LIVE if self._idle else READY, client=client) as connection:
                 said = (await connection.read())[:REASON_BYTES].decode(errors="replace")
                 is_ready = connection.status == 200
         except UpstreamLost:

@@ -11,13 +11,16 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hfx.errors import ModelUnknown, RequestRefused
 from hfx.metadata import TEMPORARY, ModelMetadata, TensorMetadata
 from hfx.names import MEMBER_SUFFIXES, Task
 from hfx.tasks import task_of
+
+if TYPE_CHECKING:
+    from hfx.front.idle import IdleModels
 
 REFRESH_SECONDS = 2.0
 OK = 200
@@ -41,17 +44,19 @@ class ServedModel:
 
 
 class Catalog:
-    """The models behind `fetch`, which sends a request to Triton's HTTP."""
+    """The models behind `fetch`, which sends a request to Triton's HTTP; `idle` knows those that are not loaded."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: Fetch, idle: IdleModels | None = None) -> None:
         self._fetch = fetch
+        self._idle = idle
         self._models: dict[str, tuple[float, ServedModel]] = {}
         self._refreshes: dict[str, asyncio.Task[ServedModel]] = {}
 
     async def names(self) -> list[str]:
-        """The names of the ready models, without their members, sorted."""
+        """The names of the ready models, and of those that are loaded on demand, without their members, sorted."""
         _, body = await self._fetch("POST", INDEX)
         ready = {str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"}
+        ready |= set(self._idle.unloaded if self._idle else ())
         return sorted(name for name in ready if not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)))
 
     async def models(self) -> list[ServedModel]:
@@ -90,7 +95,9 @@ class Catalog:
     async def _read(self, name: str) -> ServedModel:
         status, body = 404, b""
         if 0 < len(name) <= NAME_LENGTH and not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)):
-            status, body = await self._fetch("GET", f"/v2/models/{quote(name, safe='')}/config")
+            path = f"/v2/models/{quote(name, safe='')}/config"
+            kept = self._idle.kept(path.encode()) if self._idle else None
+            status, body = await self._fetch("GET", path) if kept is None else (OK, kept)
         if status != OK:
             self._models.pop(name, None)
             raise ModelUnknown(

@@ -22,6 +22,7 @@ from hfx.front.routes import UNKNOWN_PATH
 from hfx.python_backends.errors import REASONS
 
 if TYPE_CHECKING:
+    from hfx.front.idle import IdleModels
     from hfx.front.response import Response
     from hfx.front.shadow import Shadow
 
@@ -111,19 +112,32 @@ PARITY_LIMIT = Family(
 NOT_COMPARED = Family(
     "hfx_parity_skipped_total", CounterMetricFamily, "Answers that were selected but not compared", ("reason",)
 )
+LOADED = Family("hfx_model_loaded", GaugeMetricFamily, "Whether a model is in memory (--idle-unload)", ("model",))
+MODEL_BYTES = Family(
+    "hfx_model_memory_bytes", GaugeMetricFamily, "Memory that a model took when it was loaded last", ("model",)
+)
+LOADS = Family("hfx_model_loads_total", CounterMetricFamily, "Loads of a model for a request", ("model",))
+UNLOADS = Family("hfx_model_unloads_total", CounterMetricFamily, "Unloads of an idle model", ("model",))
+LOAD_WAIT = Family(
+    "hfx_model_load_wait_seconds_total", CounterMetricFamily, "Seconds that requests waited for loads", ("model",)
+)
+IDLE = (LOADED, MODEL_BYTES, LOADS, UNLOADS, LOAD_WAIT)
 PARITY = (COMPARED, DRIFT, PARITY_LIMIT, NOT_COMPARED)
-FAMILIES = (RESTARTS, STARTED, REQUESTS, REFUSALS, ENDED, RECEIVED, SENT, IN_PROGRESS, CONNECTIONS, FIRST_BYTE, *PARITY)
+FAMILIES = (
+    RESTARTS, STARTED, REQUESTS, REFUSALS, ENDED, RECEIVED, SENT, IN_PROGRESS, CONNECTIONS, FIRST_BYTE, *PARITY, *IDLE,
+)  # fmt: skip
 
 
 class Metrics(Collector):
     """The counts of a front since it was started, `started` that of the whole server.
 
-    `shadow` has the counts of comparisons. `ended` are connections by why the front has ended them; `restarts`,
-    `in_progress` and `connections` are set before they are read.
+    `shadow` has the counts of comparisons, `idle` those of loads. `ended` are connections by why the front has
+    ended them; `restarts`, `in_progress` and `connections` are set before they are read.
     """
 
-    def __init__(self, started: float, shadow: Shadow | None = None) -> None:
+    def __init__(self, started: float, shadow: Shadow | None = None, idle: IdleModels | None = None) -> None:
         self._started = started
+        self._idle = idle
         self._shadow = shadow
         self.restarts = self.connections = self.in_progress = 0
         self.ended: Counter[str] = Counter()
@@ -176,6 +190,15 @@ class Metrics(Collector):
                 DRIFT: shadow.drift,
                 PARITY_LIMIT: shadow.limits,
                 NOT_COMPARED: shadow.skipped,
+            }
+        if idle := self._idle:
+            models = {(model.name,): model for model in idle.models.values()}
+            samples |= {
+                LOADED: {key: int(model.is_loaded) for key, model in models.items()},
+                MODEL_BYTES: {key: idle.bytes_of([model]) for key, model in models.items()},
+                LOADS: {key: model.loads for key, model in models.items()},
+                UNLOADS: {key: model.unloads for key, model in models.items()},
+                LOAD_WAIT: {key: model.waited for key, model in models.items()},
             }
         for family, values in samples.items():
             made: Any = family.kind(family.name, family.text, labels=family.labels)

@@ -100,6 +100,9 @@ class Settings:
     without a key and without TLS; -1: none. `shadow` is the share of answers that `shadow_command` compares.
     `batches` is where the process of the Batch API listens (unix://, empty: there is none), `background` another
     listening socket, for the requests of that process; beside others `background_requests` of them are in progress.
+    `commands` is the socket of the process that loads models; empty: all are loaded. One that was not used for
+    `unload_after` seconds is unloaded (0: none is), all together take `memory_budget` bytes (0: any), and a load may
+    take `load_seconds`.
     """
 
     listener: int = -1
@@ -122,6 +125,10 @@ class Settings:
     batches: str = ""
     background: int = -1
     background_requests: int = 1
+    commands: str = ""
+    unload_after: float = 0.0
+    memory_budget: int = 0
+    load_seconds: float = 300.0
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.front`."""

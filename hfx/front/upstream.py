@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -16,6 +16,7 @@ from hfx.front.guard import Disconnected
 from hfx.front.refusals import RETRY, Header, Refusal
 
 if TYPE_CHECKING:
+    from hfx.front.idle import IdleModels
     from hfx.front.shadow import Shadow
 
 STOPPED = "Triton does not take requests at the moment; it is being started again. Try again later."
@@ -23,6 +24,7 @@ LOST = "Triton ended before it answered; it is being started again."
 
 KEPT_CONNECTIONS = 256  # between requests
 POLL_SECONDS = 0.01  # of a server that takes a long request slowly
+SILENT_SECONDS = 0.1
 BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
 COPIED_BYTES = 1 << 20
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
@@ -37,6 +39,7 @@ class Client(Protocol):
     """The client that a request comes from: when it leaves, its connections to Triton are closed."""
 
     upstreams: set[UpstreamConnection]
+    tasks: set[asyncio.Task[Any]]
 
     @property
     def has_left(self) -> bool:
@@ -67,6 +70,11 @@ class UpstreamConnection(asyncio.Protocol):
     def is_read(self) -> bool:
         """Whether `read` has returned all of a complete answer: more may come in while a client takes a part."""
         return self.complete and not self._pieces
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither end has closed it."""
+        return self._transport is not None
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write a request."""
@@ -177,6 +185,7 @@ class Upstream:
     """Triton's HTTP at `url`, with connections that are kept between requests."""
 
     shadow: Shadow | None = None
+    idle: IdleModels | None = None
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -210,21 +219,34 @@ class Upstream:
     ) -> AsyncIterator[UpstreamConnection]:
         """A connection on which a request was sent; it is closed with that of `client`.
 
-        Raises Refusal (503) where Triton does not listen, and Disconnected once `client` has left.
+        Raises Refusal (503) where Triton does not listen, or does not load the model, and Disconnected once `client`
+        has left.
         """
-        try:
-            connection = await self.connect()
-        except OSError:
-            raise Refusal(503, STOPPED, [RETRY]) from None
-        used = set() if client is None else client.upstreams
-        used.add(connection)
-        try:
-            if client is not None and client.has_left:
-                raise Disconnected
-            connection.send(request_head(method, path, len(body), headers), body)
-            yield connection
-        finally:
-            used.discard(connection)
+        async with nullcontext() if self.idle is None else self.idle.used(path, client):
+            try:
+                connection = await self.connect()
+            except OSError:
+                raise Refusal(503, STOPPED, [RETRY]) from None
+            used = set() if client is None else client.upstreams
+            used.add(connection)
+            try:
+                if client is not None and client.has_left:
+                    raise Disconnected
+                connection.send(request_head(method, path, len(body), headers), body)
+                yield connection
+            finally:
+                used.discard(connection)
+                connection.release()
+
+    async def drop_silent(self) -> None:
+        """Close the free connections on which Triton does not answer at the moment; requests use new ones meanwhile."""
+        kept, self.free = self.free, []
+        await asyncio.sleep(SILENT_SECONDS)
+        for connection in kept:
+            if connection.is_open:
+                connection.send(request_head(b"GET", b"/v2/health/live", 0, ()), b"")
+        await asyncio.sleep(SILENT_SECONDS)
+        for connection in kept:
             connection.release()
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Iterable
 
 SHARED_MEMORY_BYTES = 1 << 20  # a Python stub's first region; it grows by itself
 CONTAINER_MODELS = "/models"
@@ -25,15 +26,22 @@ CLOSED_NAME = "no:key"
 
 
 def server_arguments(
-    repository: str, device: str, load_seconds: float, exit_seconds: int, controlled: bool = False, secret: str = ""
+    repository: str,
+    device: str,
+    load_seconds: float,
+    exit_seconds: int,
+    controlled: bool = False,
+    secret: str = "",
+    load: Iterable[str] = ("*",),
 ) -> list[str]:
     """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model).
 
-    With `controlled` every client of HTTP can load and unload models; gRPC stays closed to that. `secret` is the value
-    of the header that opens what is closed; a random one without it.
+    With `controlled` every client of HTTP can load and unload models; gRPC stays closed to that. Those in `load` are
+    loaded at the start (*: all). `secret` is the value of the header that opens what is closed; without, a random one.
     """
     closed = f"{CLOSED_NAME}={secret or secrets.token_hex(16)}"
-    control = ("--model-control-mode=explicit", "--load-model=*") if controlled else ("--model-control-mode=none",)
+    loads = [f"--load-model={name}" for name in load]
+    control = ["--model-control-mode=explicit", *loads] if controlled else ["--model-control-mode=none"]
     return [
         f"--model-repository={repository}",
         *control,

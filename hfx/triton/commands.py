@@ -57,8 +57,10 @@ class Commands:
     def __init__(self, loaded: LoadedModels, report: Callable[[str], None]) -> None:
         self._loaded = loaded
         self._report = report
+        self.path = loaded.folder / SOCKET
         self._passed_over: dict[str, bytes] = {}  # publications that did not load, or were taken out by a command
         self._incomplete: dict[str, FilesSeen] = {}  # of models that did not load
+        self._not_loaded: set[str] = set()  # on demand, at last
         folder = os.open(loaded.folder, os.O_PATH)
         try:  # by the folder's descriptor: a socket's path has 107 bytes at most
             self._listener = _Listener(f"/proc/self/fd/{folder}/{SOCKET}", self._carry_out)
@@ -91,6 +93,8 @@ class Commands:
 
     def _carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
         names = list(map(str, request.get("models", ())))
+        if request["command"] in ("load", "release", "table"):
+            return self._table(request["command"], names, request.get("version"))
         outcomes: list[Outcome] = []
         if request["command"] == "reload":
             outcomes = [self._reload(name) for name in names or self._loaded.changed()]
@@ -101,6 +105,25 @@ class Commands:
             "models": self._loaded.served(),
             "outcomes": [asdict(outcome) for outcome in outcomes],
         }
+
+    def _table(self, command: str, names: Sequence[str], version: int | None) -> dict[str, Any]:
+        """The table of all models, unless it has that `version`; `names` are loaded or released before."""
+        for name in names:
+            if command == "load":
+                self._load(name)
+            else:
+                self._loaded.release(name)
+        return self._loaded.table(version)
+
+    def _load(self, name: str) -> None:
+        try:
+            self._loaded.load(name)
+        except ServerError as error:
+            if name not in self._not_loaded:
+                self._report(f"{error} It is tried again for each request, without a line.")
+            self._not_loaded.add(name)
+            raise
+        self._not_loaded.discard(name)
 
     def _reload(self, name: str) -> Outcome:
         began, manifest = time.monotonic(), self._loaded.published(name)

@@ -83,12 +83,14 @@ class Front:
         """Whether GET / answers with the page."""
         return self._settings.playground
 
-    def start(self, upstream: str, metrics: str) -> None:
+    def start(self, upstream: str, metrics: str, commands: str = "") -> None:
         """Start the process for the URLs of Triton's HTTP and metrics, and return when it answers.
+
+        `commands` is the socket where it has models loaded on demand; empty: none is.
 
         Raises ServerError when it ends instead, or when another program listens at its port by now.
         """
-        self._settings = replace(self._settings, upstream=upstream, metrics=metrics)
+        self._settings = replace(self._settings, upstream=upstream, metrics=metrics, commands=commands)
         for listener, use in zip(self._listeners, ("http", "scrapes"), strict=False):
             try:
                 listener.listen(self._settings.limits.connections)

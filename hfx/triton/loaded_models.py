@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from hfx.triton import process
 from hfx.triton.liveness import Death, call, model_of
 from hfx.triton.models import answers_later, is_ensemble, select_models
 from hfx.triton.reload import Served, Unsettled, manifest_text
+from hfx.triton.residency import MB, Residency
 
 
 class Instances:
     """The processes of the server with process group `group`, as they are now; later ones once they are noted."""
 
     def __init__(self, group: int) -> None:
-        self._group = group
+        self.group = group
         self._serving = {instance: pids[-1] for instance, pids in process.stubs(group).items()}
 
     def deaths(self) -> list[Death]:
@@ -74,7 +75,7 @@ class Instances:
 
     def note(self, models: Collection[str], before: Collection[int]) -> None:
         """Watch the processes of `models`: the latest that is not one of `before`, which may still end its requests."""
-        for name, pids in process.stubs(self._group).items():
+        for name, pids in process.stubs(self.group).items():
             if model_of(name) in models:
                 self._serving[name] = ([pid for pid in pids if pid not in before] or pids)[-1]
 
@@ -82,7 +83,7 @@ class Instances:
         return [pid for name, pid in list(self._serving.items()) if model_of(name) in models]
 
     def _runs(self, pid: int) -> bool:
-        return process.is_running(pid, self._group)
+        return process.is_running(pid, self.group)
 
 
 def _death(instance: str, pid: int) -> Death:
@@ -111,6 +112,7 @@ class LoadedModels:
         self._device = device
         self._instances = Instances(0)
         self._unsettled = ""  # why the server must be started again from its files
+        self.residency = Residency(served)
         (served.folder / OPEN_REQUESTS).mkdir()
 
     @property
@@ -179,6 +181,7 @@ class LoadedModels:
         Raises ServerError with the reason when one does not load; it may be called again.
         """
         with self.changing():
+            models = [model for model in models if model in self.residency.loaded_folders()]
             self._instances.kill(models)
             before = self._instances.forget(models)
             try:
@@ -195,7 +198,7 @@ class LoadedModels:
 
     def served(self) -> list[str]:
         """The models that are served, without the members of others."""
-        return entry_points(self._served.http_url)
+        return sorted({*entry_points(self._served.http_url), *self.residency.unloaded})
 
     def published(self, name: str) -> bytes:
         """The text of the manifest of `name` in the repository; empty for a model without one."""
@@ -221,11 +224,12 @@ class LoadedModels:
             folders = {*self._served.members(name), *select_models(self.repository, [name])}
             before = self._instances.forget(folders)
             try:
-                self._served.replace(self.repository, name)
+                self._served.replace(self.repository, name, name not in self.residency.unloaded)
             except Unsettled as error:
                 self._unsettled = f"{name} was not loaded to the end ({error.message})"
             finally:
                 self._instances.note(folders, before.values())
+                self.residency.refresh(name)
                 self.revision += 1
 
     def unload(self, name: str) -> None:
@@ -235,7 +239,55 @@ class LoadedModels:
             self._instances.forget(folders)
             for folder in reversed(folders):  # an ensemble before its members
                 self._served.unload(folder)
+            self.residency.refresh(name)
             self.revision += 1
+
+    # Models that are loaded on demand
+
+    def load(self, name: str) -> None:
+        """Have `name` in memory. Raises ServerError with the reason when it does not load, or is not served."""
+        with self.changing():
+            if name not in self.residency.names():
+                raise ServerError(f"{name} is not served.")
+            if name in self.residency.unloaded:
+                folders = self.residency.own_folders(name)
+                self.residency.load(name, self._instances.group)
+                self._instances.note(folders, ())
+
+    def release(self, name: str) -> None:
+        """Give the memory of `name` back; it is served on, as it is loaded again on demand."""
+        with self.changing():
+            if name in self.residency.names() and name not in self.residency.unloaded:
+                self._instances.forget(self.residency.own_folders(name))
+                self.residency.unload(name)
+
+    def load_in_turn(
+        self, budget: int, progress: Callable[[str], None], leave_out: Callable[[str, ServerError], None]
+    ) -> None:
+        """Load each model, which measures it; the last ones stay, as many as take `budget` bytes together.
+
+        Raises UsageError for a model that takes more than that by itself. `leave_out` is called with one that does not
+        load.
+        """
+        residency, loaded = self.residency, list[str]()
+        for name in residency.names():
+            residency.check(name, budget)
+            while loaded and residency.bytes_of({*residency.loaded_folders(), *residency.own_folders(name)}) > budget:
+                self.release(loaded.pop(0))
+            try:
+                self.load(name)
+            except ServerError as error:
+                leave_out(name, error)
+                continue
+            progress(f"{name} takes {residency.check(name, budget) / MB:.0f} MB.")
+            loaded.append(name)
+            while residency.bytes_of(residency.loaded_folders()) > budget:
+                self.release(loaded.pop(0))
+
+    def table(self, version: int | None) -> dict[str, Any]:
+        """All models as the front has to know them; empty where it knows this `version`."""
+        with self.changing():
+            return {} if version == self.residency.version else self.residency.table()
 
 
 # As a server tells them

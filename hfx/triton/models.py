@@ -98,11 +98,11 @@ def select_models(repository: Path, names: Sequence[str]) -> list[str]:
             raise ModelMissing(f"{repository} holds no model {name!r}.", f"It holds: {known}.")
         if name not in selected:
             selected.add(name)
-            pending += _members(repository / name)
+            pending += needs(repository / name)
     return sorted(selected)
 
 
-def _members(folder: Path) -> list[str]:
+def needs(folder: Path) -> list[str]:
     """The models that the one in `folder` needs: its manifest's folders and the steps of its ensemble."""
     manifest = folder / MANIFEST_FILE
     published = read_manifest(manifest).folders if manifest.exists() else ()

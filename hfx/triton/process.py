@@ -78,6 +78,19 @@ def stubs(group: int) -> dict[str, list[int]]:
     return dict(sorted(pids.items()))
 
 
+def memory(group: int) -> int:
+    """The bytes of memory that the processes of `group` take, with their share of what they have in common (Pss)."""
+    return sum(_proportional_bytes(each.pid) for each in processes() if each.group == group)
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0  # it has ended
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
+
+
 def is_running(pid: int, group: int) -> bool:
     """Whether `pid` still runs in `group` (a killed child that its parent has not waited for does not run)."""
     process = read_process(pid)

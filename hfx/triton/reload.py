@@ -30,7 +30,7 @@ from hfx.names import MANIFEST_FILE
 from hfx.repository import models
 from hfx.repository.catalog import model_folders
 from hfx.triton.liveness import call
-from hfx.triton.models import copy_models, is_ensemble, select_models
+from hfx.triton.models import copy_models, is_ensemble, needs, select_models
 from hfx.triton.one_hop import prepare_encoders
 
 GENERATION_FILE = ".generation"
@@ -74,6 +74,21 @@ class Served:
             folders = [each for each in select_models(self.repository, [name]) if each.startswith(f"{name}_")]
         return _entry_last(name, folders)
 
+    def needed(self, name: str) -> list[str]:
+        """The folders of `name` and those of all models that it calls, the entry point last."""
+        found: dict[str, None] = {}
+        pending = [name]
+        while pending:
+            folder = pending.pop()
+            if folder not in found and (self.repository / folder).is_dir():
+                found[folder] = None
+                pending += needs(self.repository / folder)
+        return [*found][::-1]
+
+    def file_bytes(self, folder: str) -> int:
+        """The size of the files in `folder`."""
+        return sum(file.stat().st_size for file in (self.repository / folder).rglob("*") if file.is_file())
+
     def folders(self) -> list[Path]:
         """The folders of all models."""
         return model_folders(self.repository)
@@ -91,15 +106,17 @@ class Served:
         # Triton takes a model with a changed file for a new one. Without, it would keep dead processes; with only
         # config.pbtxt changed, 2.51 tries to add an instance to them and crashes.
         (self.repository / model / GENERATION_FILE).write_text(secrets.token_hex(8))
-        self._control(model, "load")
+        self.control(model, "load")
 
     def unload(self, model: str) -> None:
         """Unload `model`, which ends when its requests are answered, and delete its folder."""
         with suppress(ServerError):  # it was not loaded
-            self._control(model, "unload")
+            self.control(model, "unload")
         shutil.rmtree(self.repository / model, ignore_errors=True)
 
-    def _control(self, model: str, action: Literal["load", "unload"]) -> None:
+    def control(
+        self, model: str, action: Literal["load", "unload"], connection: http.client.HTTPConnection | None = None
+    ) -> None:
         """Triton's model control; a model that is loaded anew is served as it was until then, and on when this fails.
 
         Who may load models runs any code as the server's user, and every local user can read a key in the server's
@@ -108,13 +125,15 @@ class Served:
         """
         try:
             url = f"{self.http_url}/v2/repository/models/{quote(model, safe='')}/{action}"
-            call(url, b"{}", self.timeout)
+            call(url, b"{}", self.timeout, connection)
         except (OSError, http.client.HTTPException) as error:
             reason = _reason(str(error))
             raise ServerError(f"Triton did not {action} {model}: {reason}.", "Its log has more.") from error
 
-    def replace(self, source: Path, name: str) -> None:
+    def replace(self, source: Path, name: str, is_loaded: bool = True) -> None:
         """Serve `name` as it is published in the repository `source` now, new or in place of the one before.
+
+        One that is not loaded is replaced on disk alone.
 
         Raises ModelMissing, ModelCorrupt, or ServerError with Triton's reason; the one before serves on then. Raises
         Unsettled when the new one serves and the server is to be started again.
@@ -130,7 +149,10 @@ class Served:
             for folder in folders:
                 (incoming / folder / PUBLICATION_FILE).write_text(publication)
             outgoing.mkdir()
-            if before and is_ensemble(incoming / name):
+            if not is_loaded:
+                for folder in folders:
+                    self._replace_folder(folder, incoming / folder, outgoing)
+            elif before and is_ensemble(incoming / name):
                 self._replace_ensemble(name, folders, incoming, outgoing)
             else:
                 self._replace_models(folders, incoming, outgoing)
@@ -183,7 +205,7 @@ class Served:
         failure = None
         for member in members:
             with suppress(ServerError):  # the memory of the one before is free before the new one is loaded
-                self._control(member, "unload")
+                self.control(member, "unload")
             self._replace_folder(member, incoming / member, outgoing)
         self._replace_folder(name, incoming / name, outgoing)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from hfx.errors import ServerError, UsageError
 from hfx.triton.liveness import Death, call
@@ -111,6 +111,10 @@ class Server(ABC):
     def revision(self) -> int:
         """Of the models that are served: another number, other models."""
         return 0
+
+    def unloaded_configurations(self) -> list[dict[str, Any]]:
+        """Triton's configurations of the models that are not in memory, and loaded on demand."""
+        return [] if self.replaceable is None else self.replaceable.residency.unloaded_configurations()
 
     @abstractmethod
     def restart(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 from hfx.errors import ServerError
@@ -74,7 +74,9 @@ def _next_deaths(server: Server, recovery: Recovery, report_fault: Report) -> li
     """Wait for deaths of which something is to be done now."""
     while True:
         revision = server.revision
-        probing = ProbeLoop(Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS)
+        probing = ProbeLoop(
+            Target(server.http_url, server.metrics_url), PROBE_SECONDS, PATIENCE_SECONDS, server.unloaded_configurations
+        )
         try:
             while server.revision == revision:
                 deaths = [*server.deaths(), *probing.deaths]
@@ -94,11 +96,18 @@ class ProbeLoop:
     itself, as a model that is replaced is not ready either; nor does it prove life, as a process that hangs is ready.
     """
 
-    def __init__(self, target: Target, interval: float, patience: float) -> None:
+    def __init__(
+        self,
+        target: Target,
+        interval: float,
+        patience: float,
+        unloaded: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+    ) -> None:
         self.deaths: list[Death] = []
         self._target = target
         self._interval = interval
         self._patience = patience
+        self._unloaded = unloaded
         self._stopped = threading.Event()
         self._next = threading.Condition()  # notified when probes are due before their time
         self._spawn(self._begin)
@@ -126,7 +135,7 @@ class ProbeLoop:
     def _probes(self) -> list[Probe]:
         while not self._stopped.is_set():
             try:
-                return probes(self._target)
+                return probes(self._target, self._unloaded())
             except NO_ANSWER:  # a busy or dying server; the process check tells which
                 self._stopped.wait(self._interval)
         return []

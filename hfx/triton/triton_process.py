@@ -66,7 +66,7 @@ class TritonProcess(Server):
 
     With `private` its HTTP listens at a socket in its own folder, which only this user reaches, and single models can
     be replaced; `http_url` is then that of liveness.socket_url. Where this Triton can't listen at a socket, `private`
-    becomes False, with a line to `warn`.
+    becomes False, with a line to `warn`. With a `budget` of bytes for loaded models it starts with those that fit.
 
     Raises ServerError: no Triton, a port taken, a model that does not load (with the reason), not ready in time.
     Must be started from the main thread.
@@ -78,6 +78,7 @@ class TritonProcess(Server):
     options: Sequence[str] = ()
     grpc_tls: Tls | None = None
     find: Callable[[], Installation] = find_wheel
+    budget: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,7 +196,11 @@ class TritonProcess(Server):
             self._backends = installation.backend_directory(self.folder / "backends", self.device)
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
+            if self.budget and self.private:
+                self._loaded.residency.unloaded.update(self._loaded.residency.names())
             self._launch_those_that_load()
+            if self.budget and self.private:
+                self._loaded.load_in_turn(self.budget, self.progress, self._leave_out)
             self._rotation = LogRotation(self.log)
         except BaseException as error:
             folder = self.folder
@@ -235,14 +240,22 @@ class TritonProcess(Server):
                 for folder in broken:
                     shutil.rmtree(served.repository / folder)
 
+    def _leave_out(self, name: str, error: ServerError) -> None:
+        """Serve without `name`, which does not load, where others are left; else raise `error`."""
+        if self.strict or self.models or len(self.loaded.residency.names()) == 1:
+            raise error
+        self.warn(f"{error.message}\nThe other models are served.")
+        self.loaded.unload(name)
+
     def _launch_private_or_not(self) -> None:
         try:
             return self._launch_on_free_ports()
         except SocketRefused as refused:  # then without model control, which no other local user may have
             self.private = False
+            self.loaded.residency.unloaded.clear()
             self.warn(
                 f"Triton does not listen at a socket ({refused}); its own HTTP is at {self.inner_host} instead. Dead "
-                "models are replaced by restarts of the whole server, and none is reloaded."
+                "models are replaced by restarts of the whole server, and none is reloaded, or loaded on demand."
             )
             return self._launch_on_free_ports()
 
@@ -317,7 +330,12 @@ class TritonProcess(Server):
         return [
             str(self.installation.binary),
             *server_arguments(
-                str(self.folder / "repository"), self.device, self.timeout, self.exit_timeout, controlled=self.private
+                str(self.folder / "repository"),
+                self.device,
+                self.timeout,
+                self.exit_timeout,
+                controlled=self.private,
+                load=self.loaded.residency.to_load(),
             ),
             f"--backend-directory={self._backends}",
             *self.installation.arguments,

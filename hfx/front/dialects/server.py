@@ -57,7 +57,7 @@ class DialectServer:
         dialects = (*dialects, _about(dialects, others))
         self._rows = [(pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
         self._upstream = upstream
-        self._catalog = Catalog(partial(fetch, upstream))
+        self._catalog = Catalog(partial(fetch, upstream), upstream.idle)
         self._files = ModelFiles(repository)
 
     def find(self, method: str, path: bytes) -> Target | None:

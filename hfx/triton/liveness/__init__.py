@@ -5,11 +5,11 @@ never taken for a dead one. This package is by itself the container's health che
 Python 3.10 only, relative imports.
 """
 
-from .calls import NO_ANSWER, call, connect_socket, socket_url
+from .calls import NO_ANSWER, call, connect, connect_socket, socket_url
 from .probe import PATIENCE_SECONDS, Death, Probe, Target, probes, send
 from .process_table import SERVER, STUB, model_of, processes, read_process
 
 __all__ = [
-    "NO_ANSWER", "PATIENCE_SECONDS", "SERVER", "STUB", "Death", "Probe", "Target", "call", "connect_socket", "model_of",
-    "probes", "processes", "read_process", "send", "socket_url",
+    "NO_ANSWER", "PATIENCE_SECONDS", "SERVER", "STUB", "Death", "Probe", "Target", "call", "connect", "connect_socket",
+    "model_of", "probes", "processes", "read_process", "send", "socket_url",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import http.client
 import os
 import socket
 import ssl
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,19 +18,32 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 NO_ANSWER = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError)
 
 
-def call(url: str, body: bytes | None = None, timeout: float = CONNECT_SECONDS) -> bytes:
-    """The content at `url` (POST with a `body`), without proxies; OSError or HTTPException when there is none."""
-    status, content = answer(url, body, timeout)
+def call(
+    url: str,
+    body: bytes | None = None,
+    timeout: float = CONNECT_SECONDS,
+    connection: http.client.HTTPConnection | None = None,
+) -> bytes:
+    """The content at `url` (POST with a `body`), without proxies; OSError or HTTPException when there is none.
+
+    On a `connection` that stays open, if there is one.
+    """
+    status, content = answer(url, body, timeout, connection)
     if status != http.client.OK:
         said = content[:MAX_REFUSAL_BYTES].decode(errors="replace")
         raise http.client.HTTPException(f"{url} answers {status}: {said}")
     return content
 
 
-def answer(url: str, body: bytes | None = None, timeout: float = CONNECT_SECONDS) -> tuple[int, bytes]:
+def answer(
+    url: str,
+    body: bytes | None = None,
+    timeout: float = CONNECT_SECONDS,
+    kept: http.client.HTTPConnection | None = None,
+) -> tuple[int, bytes]:
     """Status and content at `url`; OSError or HTTPException when no HTTP server answers."""
     path = urlsplit(url).path
-    with closing(connect(url, timeout)) as connection:
+    with nullcontext(kept) if kept is not None else closing(connect(url, timeout)) as connection:
         connection.request("GET" if body is None else "POST", path, body, {} if body is None else JSON_HEADERS)
         answered = connection.getresponse()
         return answered.status, answered.read()

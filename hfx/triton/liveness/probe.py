@@ -40,8 +40,10 @@ class Probe:
     workers: tuple[str, ...]
 
 
-def probes(target: Target) -> list[Probe]:
+def probes(target: Target, unloaded: Sequence[Mapping[str, Any]] = ()) -> list[Probe]:
     """A probe for each entry point whose required inputs are all texts, by name; raises one of NO_ANSWER.
+
+    `unloaded` are configurations of models that are loaded on demand: until then Triton refuses their probes.
 
     Members of an ensemble with a probe are covered by it, and models that take other inputs by those that call them.
     The names are those of the statistics, which are open where the repository's index is not.
@@ -49,7 +51,7 @@ def probes(target: Target) -> list[Probe]:
     models = json.loads(call(f"{target.http_url}/v2/models/stats"))["model_stats"]
     names = sorted({model["name"] for model in models})
     configs = [json.loads(call(f"{target.http_url}{model_path(name)}/config")) for name in names]
-    configs = [config for config in configs if _takes_texts_only(config)]
+    configs = [config for config in [*configs, *unloaded] if _takes_texts_only(config)]
     covered = {step for config in configs for step in _steps(config)}
     return [_probe(config) for config in configs if config["name"] not in covered]
 

@@ -1,0 +1,252 @@
+"""Models that give their memory back while no request needs them, and are loaded again for the next one.
+
+Requests are counted here; the process that watches Triton loads and unloads (triton/residency.py), one model at a time,
+by a command at its socket. A model is unloaded only while it has no request in progress. The requests that need it then
+wait for one load, which goes on when they leave.
+
+Triton 2.51 loads a model in a thread of its HTTP server, and answers on the connections of that thread afterwards. The
+thread is the same for all loads, so that connections found silent during one are closed (Upstream.drop_silent).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfx.front.guard import Disconnected
+from hfx.front.refusals import RETRY, Refusal
+from hfx.front.routes import named
+
+if TYPE_CHECKING:
+    from hfx.front.upstream import Client, Upstream
+
+CHECK_SECONDS = 1.0
+FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
+WAIT_SECONDS = 60.0
+ANSWER_BYTES = 1 << 28  # descriptions of all models
+ROUTE = "/v2/models/{model}"
+THREAD_SECONDS = 0.1  # until a load has its thread: memory is measured before, in 20 ms
+USES = ("/infer", "/generate", "/generate_stream")
+
+
+@dataclass(eq=False)
+class Model:
+    """A model with the `folders` that it needs, and what Triton `described` of it, by the end of the path.
+
+    `in_flight` requests need it, `used_at` is when one did last (time.monotonic).
+    """
+
+    name: str
+    folders: Sequence[str] = ()
+    is_loaded: bool = True
+    described: Mapping[str, str] = field(default_factory=dict)
+    in_flight: int = 0
+    used_at: float = field(default_factory=time.monotonic)
+    loading: asyncio.Task[None] | None = None
+    failed_at: float = -FAILED_SECONDS
+    failure: str = ""
+    loads: int = 0
+    unloads: int = 0
+    waited: float = 0.0  # seconds, of all requests
+
+
+class IdleModels:
+    """The models of `upstream`, which are loaded by commands at the socket `commands`.
+
+    One that was not used for `unload_after` seconds is unloaded (0: none is); together the loaded ones take `budget`
+    bytes (0: any). A request waits for `wait_seconds` at most.
+    """
+
+    def __init__(
+        self, upstream: Upstream, commands: str, unload_after: float, budget: int, wait_seconds: float
+    ) -> None:
+        self._upstream = upstream
+        self._thread_taken_at = 0.0
+        path = Path(commands)
+        # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
+        self._commands = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
+        self._unload_after = unload_after
+        self._budget = budget
+        self._wait_seconds = min(wait_seconds, WAIT_SECONDS)
+        self._version = -1
+        self._bytes: dict[str, int] = {}  # by folder
+        self._by_folder: dict[str, Model] = {}
+        self.models: dict[str, Model] = {}
+        self._changing = asyncio.Lock()
+        self._released = asyncio.Event()  # a model has no request any more
+
+    @property
+    def unloaded(self) -> list[str]:
+        """The models that are not in memory."""
+        return [model.name for model in self.models.values() if not model.is_loaded]
+
+    def kept(self, path: bytes) -> bytes | None:
+        """The answer to a GET of `path` where it is about a model that is unloaded; None otherwise."""
+        route, name = named(path)
+        model = self.models.get(name)
+        if model is None or model.is_loaded:
+            return None
+        text = {"/ready": "", **model.described}.get(route.removeprefix(ROUTE))
+        return None if text is None else text.encode()
+
+    def bytes_of(self, models: Collection[Model]) -> int:
+        """What `models` take in memory, together."""
+        return sum(self._bytes.get(folder, 0) for folder in {folder for model in models for folder in model.folders})
+
+    async def start(self) -> None:
+        """Learn of the models; from now on follow what is published, and unload what is idle."""
+        await self._check()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            await self._check()
+
+    async def _check(self) -> None:
+        with suppress(Refusal):  # the other process is ending
+            async with self._changing:
+                await self._command("table")
+            await self._unload_idle()
+
+    @asynccontextmanager
+    async def used(self, path: bytes, client: Client | None) -> AsyncIterator[None]:
+        """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503), Disconnected."""
+        route, name = named(path)
+        model = self._by_folder.get(name)
+        if (pause := self._thread_taken_at - time.monotonic()) > 0:  # then no new connection comes to that thread
+            await asyncio.sleep(pause)
+        if model is None or not route.endswith(USES):
+            yield
+            return
+        model.in_flight += 1
+        try:
+            if not model.is_loaded:
+                await self._wait(model, client)
+            yield
+        finally:
+            model.in_flight -= 1
+            model.used_at = time.monotonic()
+            if not model.in_flight:
+                self._released.set()
+
+    async def _wait(self, model: Model, client: Client | None) -> None:
+        if client is None:  # a request of the front's own must not load anything
+            raise _unavailable(f"The model {model.name} is not loaded.")
+        if time.monotonic() - model.failed_at < FAILED_SECONDS:
+            raise Refusal(503, model.failure, [RETRY])
+        began, task = time.monotonic(), asyncio.current_task()
+        assert task is not None
+        client.tasks.add(task)  # it is cancelled when the client leaves
+        try:
+            if model.loading is None:
+                model.loading = asyncio.create_task(self._load(model))
+                model.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+            async with asyncio.timeout(self._wait_seconds):
+                await asyncio.shield(model.loading)
+        except TimeoutError:
+            raise _unavailable(self._reason(model)) from None
+        except asyncio.CancelledError:
+            if client.has_left:
+                raise Disconnected from None
+            raise
+        finally:
+            client.tasks.discard(task)
+            model.waited += time.monotonic() - began
+
+    def _reason(self, model: Model) -> str:
+        if self._fits(model):
+            return f"The model {model.name} is still being loaded after {self._wait_seconds:g} s."
+        users = ", ".join(other.name for other in self._loaded() if other.in_flight)
+        return f"The memory budget has no room for the model {model.name} beside those with requests: {users}."
+
+    # Loading and unloading
+
+    async def _load(self, model: Model) -> None:
+        """Load `model` as soon as there is room for it. Raises Refusal (503)."""
+        try:
+            while model.in_flight:
+                self._released.clear()
+                async with self._changing:
+                    if model.is_loaded:
+                        return
+                    if self._fits(model):
+                        self._thread_taken_at = time.monotonic() + THREAD_SECONDS
+                        self._dropping = asyncio.create_task(self._upstream.drop_silent())
+                        await self._command("load", model)
+                        model.loads += 1
+                        return
+                    if other := self._in_the_way(model):
+                        await self._unload(other)
+                        continue
+                await self._released.wait()
+        except Refusal as refusal:
+            model.failed_at, model.failure = time.monotonic(), refusal.message
+            raise
+        finally:
+            model.loading = None
+
+    async def _unload(self, model: Model) -> None:
+        model.is_loaded = False  # at once: a request that comes now waits, and loads it again
+        await self._command("release", model)
+        model.unloads += 1
+
+    async def _unload_idle(self) -> None:
+        """Unload what was not used for long enough, and what is beyond the budget."""
+        for model in self._loaded():
+            async with self._changing:
+                is_over = 0 < self._budget < self.bytes_of(self._loaded())
+                is_old = 0 < self._unload_after <= time.monotonic() - model.used_at
+                if (is_over or is_old) and model.is_loaded and not model.in_flight:
+                    await self._unload(model)
+
+    def _loaded(self) -> list[Model]:
+        """The models in memory, that which was used last at the end."""
+        return sorted((model for model in self.models.values() if model.is_loaded), key=lambda model: model.used_at)
+
+    def _fits(self, model: Model) -> bool:
+        loaded = self._loaded()
+        return not self._budget or not loaded or self.bytes_of([*loaded, model]) <= self._budget
+
+    def _in_the_way(self, model: Model) -> Model | None:
+        """The model to unload before `model` is loaded; None where those with requests leave no room anyway."""
+        loaded = self._loaded()
+        used = [other for other in loaded if other.in_flight]
+        if used and self.bytes_of([*used, model]) > self._budget:
+            return None
+        return next((other for other in loaded if not other.in_flight), None)
+
+    async def _command(self, command: str, *models: Model) -> None:
+        """Have the other process carry `command` out, and take its table of models. Raises Refusal (503) with why."""
+        names = [model.name for model in models]
+        content = {"command": command, "models": names, "version": self._version}
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._commands, limit=ANSWER_BYTES)
+            with closing(writer):
+                writer.write(json.dumps(content).encode() + b"\n")
+                answer = json.loads(await reader.readline())
+        except (OSError, ValueError):
+            raise _unavailable("The process that loads models does not answer.") from None
+        if "error" in answer:
+            raise _unavailable(answer["error"])
+        if answer:
+            self._take(answer)
+
+    def _take(self, table: Mapping[str, Any]) -> None:
+        self._version, self._bytes = table["version"], table["bytes"]
+        self.models = {name: self.models.get(name) or Model(name) for name in table["models"]}
+        for name, row in table["models"].items():
+            model = self.models[name]
+            model.folders, model.is_loaded, model.described = row["folders"], row["is_loaded"], row["described"]
+        self._by_folder = {folder: model for model in self.models.values() for folder in model.folders} | self.models
+
+
+def _unavailable(message: str) -> Refusal:
+    return Refusal(503, f"{message.rstrip('.')}. Try again later.", [RETRY])

@@ -1,0 +1,167 @@
+"""Which of a server's models are in memory: those that are not are served too, and loaded for their next request.
+
+The front decides when (front/idle.py), as it knows the requests. Here they are loaded and unloaded, one at a time, and
+measured. Folders that several models need, such as a step of two ensembles, are counted once and stay for the others.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+from hfx.errors import ServerError, UsageError
+from hfx.names import MEMBER_SUFFIXES
+from hfx.repository import models
+from hfx.triton import process
+from hfx.triton.liveness import call, connect
+from hfx.triton.reload import Served
+
+UNLOAD_SECONDS = 10.0  # for requests that Triton has not freed yet, and for those over gRPC
+POLL_SECONDS = 0.01
+MB = 1_000_000
+DESCRIPTIONS = ("", "/config")  # below a model's path
+
+
+class Residency:
+    """The models of `served`; those in `unloaded` are not in memory. `version` changes with what `table` returns."""
+
+    def __init__(self, served: Served) -> None:
+        self.unloaded: set[str] = set()
+        self.version = 0
+        self._served = served
+        self._folders: dict[str, list[str]] = {}  # of `names`
+        self._described: dict[str, dict[str, str]] = {}
+        self._connections: dict[int, http.client.HTTPConnection] = {}  # for loads: one, so one thread of Triton
+        self._bytes: dict[str, int] = {}  # by folder, as measured when it was loaded last
+
+    def names(self) -> list[str]:
+        """The models that callers name, without their members, sorted."""
+        if not self._folders:
+            names = {entry.name for entry in models(self._served.repository)}
+            names -= {name + end for name in names for end in MEMBER_SUFFIXES}
+            self._folders = {name: self._served.needed(name) for name in sorted(names)}
+        return [*self._folders]
+
+    def loaded_folders(self) -> set[str]:
+        """The folders of all models in memory."""
+        return self._folders_of({*self.names()} - self.unloaded)
+
+    def own_folders(self, name: str) -> list[str]:
+        """The folders of `name` that no model in memory needs, the entry point last."""
+        others = self._folders_of({*self.names()} - self.unloaded - {name})
+        return [folder for folder in self._folders[name] if folder not in others]
+
+    def to_load(self) -> Collection[str]:
+        """What Triton is to load when it starts: names of folders, or a * for all."""
+        return sorted(self.loaded_folders()) if self.unloaded else ("*",)
+
+    def bytes_of(self, folders: Collection[str]) -> int:
+        """What `folders` take in memory: as measured, or as large as their files."""
+        return sum(self._bytes.get(folder) or self._served.file_bytes(folder) for folder in folders)
+
+    def check(self, name: str, budget: int) -> int:
+        """The bytes that `name` takes by itself. Raises UsageError where they are more than `budget`."""
+        size = self.bytes_of(self._folders[name])
+        if size > budget:
+            raise UsageError(
+                f"The model {name!r} takes {size / MB:.0f} MB, more than a memory budget of {budget / MB:.0f} MB.",
+                "Give it a larger --memory-budget, or serve the others with --models.",
+            )
+        return size
+
+    def load(self, name: str, group: int) -> None:
+        """Load `name` into the server with process group `group`. Raises ServerError with the reason."""
+        begun: list[str] = []
+        if group not in self._connections:
+            self._connections = {group: connect(self._served.http_url, self._served.timeout)}
+        try:
+            for folder in self.own_folders(name):
+                begun.append(folder)
+                before = process.memory(group)
+                self._served.control(folder, "load", self._connections[group])
+                self._bytes[folder] = max(process.memory(group) - before, 0)
+            self.describe(name)
+        except ServerError as error:
+            self._connections.pop(group).close()
+            self._unload(begun[::-1])
+            # Callers read it.
+            raise ServerError(error.message.replace(f"{self._served.repository}/", "")) from error
+        self.unloaded.discard(name)
+
+    def unload(self, name: str) -> None:
+        """Unload `name`, and return when its memory is free, or after UNLOAD_SECONDS of requests in it."""
+        folders = self.own_folders(name)
+        self.unloaded.add(name)
+        self.version += 1
+        self._unload(folders[::-1])  # an ensemble before its members
+
+    def refresh(self, name: str) -> None:
+        """Note that `name` was published anew, added or taken out."""
+        self._folders.clear()
+        self.version += 1
+        self.unloaded &= set(self.names())
+        for folder in self._folders.get(name, ()):
+            self._bytes.pop(folder, None)
+        if name in self._described and name in self.names() and name not in self.unloaded:
+            with suppress(ServerError):
+                self.describe(name)
+
+    def describe(self, name: str) -> None:
+        """Keep Triton's descriptions of `name`, which it has none of when the model is unloaded. Raises ServerError."""
+        path = f"/v2/models/{quote(name, safe='')}"
+        try:
+            texts = {
+                end: call(f"{self._served.http_url}{path}{end}", timeout=self._served.timeout).decode()
+                for end in DESCRIPTIONS
+            }
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"Triton does not describe {name}: {error}.") from error
+        self._described[name] = texts
+        self.version += 1
+
+    def unloaded_configurations(self) -> list[dict[str, Any]]:
+        """Triton's configurations of the models that are not in memory."""
+        described = [self._described.get(name) for name in sorted(self.unloaded)]
+        return [json.loads(texts["/config"]) for texts in described if texts]
+
+    def table(self) -> dict[str, Any]:
+        """All models as the front has to know them."""
+        for name in self.names():
+            if name not in self._described and name not in self.unloaded:
+                with suppress(ServerError):
+                    self.describe(name)
+        return {
+            "version": self.version,
+            "bytes": {folder: self.bytes_of([folder]) for folder in self._folders_of(self.names())},
+            "models": {
+                name: {
+                    "folders": needed,
+                    "is_loaded": name not in self.unloaded,
+                    "described": self._described.get(name, {}),
+                }
+                for name, needed in self._folders.items()
+            },
+        }
+
+    def _folders_of(self, names: Iterable[str]) -> set[str]:
+        return {folder for name in names for folder in self._folders[name]}
+
+    def _unload(self, folders: Collection[str]) -> None:
+        for folder in folders:
+            with suppress(ServerError):  # it was not loaded, or the server has died
+                self._served.control(folder, "unload")
+        deadline = time.monotonic() + UNLOAD_SECONDS
+        while time.monotonic() < deadline and self._in_memory() & set(folders):
+            time.sleep(POLL_SECONDS)
+
+    def _in_memory(self) -> set[str]:
+        try:
+            rows = json.loads(call(f"{self._served.http_url}/v2/repository/index", b"{}"))
+        except (OSError, http.client.HTTPException):
+            return set()  # the server has died
+        return {row["name"] for row in rows if row.get("state", "UNAVAILABLE") != "UNAVAILABLE"}
