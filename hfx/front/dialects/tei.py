@@ -204,11 +204,19 @@ def is_late(request: DialectRequest, model: ServedModel) -> bool:
 
 
 async def only_ranker(request: DialectRequest, name: str | None = None) -> ServedModel | None:
-    """The ColBERT of the path or of this `name`, or the only model that ranks, where it is one; else None."""
+    """The ColBERT of the path or of this `name`, or the only model that ranks, where it is one; else None.
+
+    Raises Refusal where several rank and none is named.
+    """
     catalog, name = request.inference.catalog, request.model or name
     models = [await catalog.model(name)] if name else await catalog.models()
     found = [model for model in models if model.task is Task.TEXT_RANKING or is_late(request, model)]
-    return found[0] if len(found) == 1 and is_late(request, found[0]) else None
+    if len(found) > 1:
+        names = ", ".join(model.name for model in found)
+        raise Refusal(
+            400, f"The request's path names no model; these rank: {names}. Send it to /models/NAME.", reason=WRONG_MODEL
+        )
+    return found[0] if found and is_late(request, found[0]) else None
 
 
 async def late_ranks(request: DialectRequest, model: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[Rank]:
