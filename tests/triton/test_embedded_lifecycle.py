@@ -63,7 +63,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing_and_can_start
     assert regions(workspace) == []
     assert list(temporary.iterdir()) == []
     assert files(repository) == before
-    assert lines[-1].endswith("(2)")
+    assert lines[-1] == "loaded toy (2 of 2)"
     server.stop()
     with server:
         assert server.fault() == ""
