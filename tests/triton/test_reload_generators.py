@@ -87,7 +87,7 @@ def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository
         count = generated(server)
         with Client(server.grpc_url) as client:
             whole(client)
-        wait_until(lambda: generated(server) == count + 40, "the new engine counts on")
+        wait_until(lambda: generated(server) >= count + 40, "the new engine counts on")  # others may not be counted yet
         assert server.stop()
 
 
