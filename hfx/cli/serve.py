@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hfx.cli.batch_api_options import BatchOptions
 from hfx.cli.commands import grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
 from hfx.cli.output import Reporter, reporter
-from hfx.cli.serve_options import BatchOptions, FrontOptions, ServeOptions
+from hfx.cli.serve_options import FrontOptions, ServeOptions
 from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
 from hfx.tasks import TASKS
 

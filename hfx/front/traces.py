@@ -6,11 +6,11 @@ the SDK's own thread, which drops them where the collector is gone or slow: no r
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfx.front.refusals import Header
+from hfx.python_backends.serving.traces import flush, open_provider
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 PARENT, STATE = b"traceparent", b"tracestate"
 NAMES = {PARENT, STATE}
-SERVICE = "hfx"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another
-FLUSH_SECONDS = 2.0
-EXPORT_SECONDS = 5.0  # that a collector may take for the spans of a moment
 
 
 class Tracer:
@@ -32,19 +29,11 @@ class Tracer:
     """
 
     def __init__(self, endpoint: str) -> None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        named = Resource({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
-        exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
-        provider = TracerProvider(resource=named, shutdown_on_exit=False)
-        provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._provider = provider
-        self._tracer = provider.get_tracer("hfx.front")
+        self._provider = open_provider(endpoint)
+        self._tracer = self._provider.get_tracer("hfx.front")
         self._propagator = TraceContextTextMapPropagator()
         self._kind = SpanKind.SERVER
 
@@ -55,10 +44,8 @@ class Tracer:
         return Trace(span, self._sent(span))
 
     def flush(self) -> None:
-        """Send what waits, within FLUSH_SECONDS; called once no request is in progress."""
-        sending = threading.Thread(target=self._provider.force_flush, daemon=True)  # its own time limit is not held
-        sending.start()
-        sending.join(FLUSH_SECONDS)
+        """Send what waits, for a moment; called once no request is in progress."""
+        flush(self._provider)
 
     def _sent(self, span: Span) -> Sequence[Header]:
         from opentelemetry.trace import set_span_in_context

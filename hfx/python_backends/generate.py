@@ -105,7 +105,7 @@ class TritonPythonModel:
         self.dispatcher.close()
         self.relays.close()
         self.metrics.close()
-        self.spans.flush()
+        self.spans.close()
 
     def _most_relayed(self) -> int | None:
         """How many requests of relays may be under way; None for any number."""

@@ -14,6 +14,7 @@ from tests.conftest import PUBLISHED
 from tests.rigs import reciting, talking, tiny_checkpoints, tiny_translators
 from tests.rigs.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
 from tests.rigs.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
+from tests.rigs.module_server import client, served  # noqa: F401 - fixtures
 from tests.rigs.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.rigs.published import export_checkpoint, export_zoo, few_texts
 from tests.rigs.serve_process import ServeProcess, serving
@@ -98,5 +99,5 @@ def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="session")
 def grpc(dialects: ServeProcess) -> Iterator[Client]:
     """hfx's client of the same server, over gRPC."""
-    with Client(dialects.ready["grpc_url"]) as client:
-        yield client
+    with Client(dialects.ready["grpc_url"]) as opened:
+        yield opened

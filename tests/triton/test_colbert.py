@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.rigs.colbert_models import write_pylate, write_stanford
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS, Recipe, pooling, write_embedder
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
@@ -42,18 +41,6 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
     write_embedder(references["folder"] / DENSE, Recipe((pooling("mean"),)))
     export_checkpoint(references["folder"] / DENSE / "model", folder, name=DENSE)
     return folder
-
-
-@pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as running:
-        yield running
-
-
-@pytest.fixture(params=["grpc_url", "http_url"])
-def client(request: pytest.FixtureRequest, served: ServeProcess) -> Iterator[Client]:
-    with Client(served.ready[request.param]) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [(PYLATE, 1e-5), (STANFORD, 0.2)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.rigs.decoder_rankers import Ranker, write_classifier, write_logit_ran
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
@@ -40,12 +39,6 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
     for name, (_, checkpoint) in references.items():
         export_checkpoint(checkpoint, folder, name=name, **options[name])
     return folder
-
-
-@pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as running:
-        yield running
 
 
 def found(rows: Any, score: str = "score") -> dict[int, float]:

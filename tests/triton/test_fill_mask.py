@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.rigs.batch_jobs import Opened, output_rows, table
 from tests.rigs.dialect_calls import call
 from tests.rigs.encoder_line import check_equal_fills
 from tests.rigs.published import export_checkpoint
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 NAME = "masks"
@@ -41,12 +40,6 @@ def repository(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     manifest = export_checkpoint(checkpoint, folder, name=NAME)
     assert manifest.task == "fill-mask"
     return folder
-
-
-@pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

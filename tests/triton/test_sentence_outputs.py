@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from tests.rigs.sentence_models import (
     write_multi_vector_encoder,
     write_sparse_encoder,
 )
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
@@ -59,18 +58,6 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
     for name, (_, checkpoint) in references.items():
         export_checkpoint(checkpoint, folder, name=name)
     return folder
-
-
-@pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as running:
-        yield running
-
-
-@pytest.fixture(params=["grpc_url", "http_url"])
-def client(request: pytest.FixtureRequest, served: ServeProcess) -> Iterator[Client]:
-    with Client(served.ready[request.param]) as opened:
-        yield opened
 
 
 def predicted(references: dict[str, Any], **options: Any) -> Any:

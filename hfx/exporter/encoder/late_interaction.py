@@ -27,9 +27,8 @@ from hfx.exporter.encoder.sentence_transformers import (
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import vocab_size
-from hfx.python_backends.settings import Role
+from hfx.python_backends.settings import DOCUMENT, QUERY, Role
 
-QUERY, DOCUMENT = EMBEDDERS_PROMPTS
 PYLATE = "pylate."  # what the types of its modules begin with
 PYLATE_DENSE = "pylate.models.Dense.Dense"
 STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, Splade
+from hfx.python_backends.settings import DOCUMENT, QUERY
 
 MODULES = "modules.json"
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -32,7 +33,7 @@ POOLING_FIELDS: dict[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-EMBEDDERS_PROMPTS = ("query", "document")  # which the library has, empty, where a checkpoint has not
+EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
 SPLADE, TOKEN_MASK, LOGIT_SCORE = "SpladePooling", "MultiVectorMask", "LogitScore"
 ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens

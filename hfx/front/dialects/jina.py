@@ -12,7 +12,7 @@ from typing import Any
 from hfx.client.results import Rank
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
-from hfx.front.dialects.tei import only_ranker, ranked
+from hfx.front.dialects.tei import ranked
 from hfx.front.fields import (
     Fields,
     check_task,
@@ -25,6 +25,7 @@ from hfx.front.fields import (
     texts,
     whole_number,
 )
+from hfx.front.late_interaction import only_colbert
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
@@ -53,8 +54,8 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
     A ColBERT ranks, too.
     """
     catalog, name = request.inference.catalog, request.model or fields.get("model")
-    if late := await only_ranker(request, None if name is None else text(name, "model")):
-        return late
+    if colbert := await only_colbert(request, None if name is None else text(name, "model")):
+        return colbert
     model = await (catalog.only(*tasks) if name is None else catalog.model(text(name, "model")))
     check_task(model, *tasks)
     return model

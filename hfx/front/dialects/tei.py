@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hfx.client import calls
-from hfx.client.results import Rank, best_first, decode_token_embeddings
+from hfx.client.results import Rank, best_first
 from hfx.errors import RequestRefused
 from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
@@ -35,6 +34,7 @@ from hfx.front.fields import (
     text,
     texts,
 )
+from hfx.front.late_interaction import colbert_ranks, is_colbert, only_colbert
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
@@ -49,7 +49,6 @@ TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
 SPARSE, TOKENS = "splade", "tokens"  # what the pooling of models with such vectors begins with
 EMPTY = "EMPTY"
-ROLES = ("query", "document")  # prompts of models that read the two differently
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
 STATUSES = {400: 422, 500: 424, 502: 424, 504: 424}
@@ -168,7 +167,7 @@ async def rerank(request: DialectRequest) -> bytes:
     if not isinstance(sources, list):
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
     sources = texts(_bounded(sources, "texts"), "texts")
-    model = await only_ranker(request) or await _model(request, Task.TEXT_RANKING)
+    model = await only_colbert(request, reason=WRONG_MODEL) or await _model(request, Task.TEXT_RANKING)
     raw = flag(fields, "raw_scores")
     ranks = await ranked(request, model, query, sources, raw_scores=raw, **prompt_of(fields))
     check_cut(fields, ranks, default=False)
@@ -185,56 +184,16 @@ async def ranked(
     **prompt: Any,
 ) -> list[Rank]:
     """The texts with their logits, or the sigmoids of these, best first; of a ColBERT with its sums."""
-    if is_late(request, model):
+    if is_colbert(request, model):
         if prompt:
             raise Refusal(400, "The model's prompts are for queries and documents. Leave it out.", param=PROMPT_NAME)
-        return best_first(await late_ranks(request, model, [(query, source) for source in sources]))
+        return best_first(await colbert_ranks(request, model, [(query, source) for source in sources]))
     call = calls.rank(model.name, query, raw_scores=True, **prompt)
     ranks = best_first(await request.inference.rows(model, [call(item) for item in enumerate(sources)]))
     if raw_scores:
         return ranks
     scores = sigmoid(np.array([rank.score for rank in ranks], np.float32)).tolist()
     return [replace(rank, score=score) for rank, score in zip(ranks, scores, strict=True)]
-
-
-def is_late(request: DialectRequest, model: ServedModel) -> bool:
-    """Whether texts are ranked by the vectors of their tokens (ColBERT)."""
-    embeds = model.task is Task.FEATURE_EXTRACTION
-    return embeds and bool(request.files.settings(model, TOKENIZE_SUFFIX).get("roles"))
-
-
-async def only_ranker(request: DialectRequest, name: str | None = None) -> ServedModel | None:
-    """The ColBERT of the path or of this `name`, or the only model that ranks, where it is one; else None.
-
-    Raises Refusal where several rank and none is named.
-    """
-    catalog, name = request.inference.catalog, request.model or name
-    models = [await catalog.model(name)] if name else await catalog.models()
-    found = [model for model in models if model.task is Task.TEXT_RANKING or is_late(request, model)]
-    if len(found) > 1:
-        names = ", ".join(model.name for model in found)
-        raise Refusal(
-            400, f"The request's path names no model; these rank: {names}. Send it to /models/NAME.", reason=WRONG_MODEL
-        )
-    return found[0] if found and is_late(request, found[0]) else None
-
-
-async def late_ranks(request: DialectRequest, model: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[Rank]:
-    """A rank for each pair of a query and a text, by a ColBERT."""
-    queries, call = list(dict.fromkeys(query for query, _ in pairs)), calls.embed_tokens(model.name, ROLES[0])
-    found = dict(zip(queries, await request.inference.rows(model, [call(query) for query in queries]), strict=True))
-    call = calls.embed_tokens(model.name, ROLES[1])
-    sent = [
-        calls.Call(model.name, call(source).values, partial(_late_rank, index, found[query].vector))
-        for index, (query, source) in enumerate(pairs)
-    ]
-    return await request.inference.rows(model, sent)
-
-
-def _late_rank(index: int, query: Any, outputs: Mapping[str, Any]) -> Rank:
-    """The sum of each of the query's vectors' largest product with one of the text (MaxSim), as PyLate's scores."""
-    document = decode_token_embeddings(outputs)
-    return Rank(index, float((query @ document.vector.T).max(axis=1, initial=-1).sum()), document.truncated_tokens)
 
 
 async def tokenize(request: DialectRequest) -> bytes:

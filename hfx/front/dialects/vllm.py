@@ -17,8 +17,8 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import reranker
 from hfx.front.dialects.openai import error
-from hfx.front.dialects.tei import is_late, late_ranks
 from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, texts
+from hfx.front.late_interaction import colbert_ranks, is_colbert
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
 from hfx.names import Task
@@ -43,8 +43,8 @@ async def score(request: DialectRequest) -> bytes:
         scores = await _ranked(request, model, pairs, raw)
     elif raw:
         raise Refusal(400, "use_activation is false: cosines have no activation. Leave it out.", param="use_activation")
-    elif is_late(request, model):
-        scores = [rank.score for rank in await late_ranks(request, model, pairs)]
+    elif is_colbert(request, model):
+        scores = [rank.score for rank in await colbert_ranks(request, model, pairs)]
     else:
         scores = await _similar(request, model, pairs)
     data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]

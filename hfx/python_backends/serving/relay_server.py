@@ -16,7 +16,7 @@ from .request import Channel, Tensors
 
 RETRY_SECONDS = 0.1
 
-# Takes a request's tensors and parameters, the channel to its caller, an id that nobody can guess, and its trace.
+# Takes a request's tensors and parameters, the channel to its caller, an id that can't be guessed, and its trace.
 Take = Callable[[Tensors, str, Channel, str, str], None]
 MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be under way; None: any number
 

@@ -9,7 +9,8 @@ import pytest
 
 from hfx.cli import main
 from hfx.front.response import Response
-from hfx.front.traces import EXPORT_SECONDS, Tracer
+from hfx.front.traces import Tracer
+from hfx.python_backends.serving.traces import EXPORT_SECONDS
 from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
 from tests.rigs.otlp_collector import Collector, collector
 
@@ -18,7 +19,7 @@ TRACE, PARENT = "1234567890abcdef1234567890abcdef", "fedcba0987654321"
 
 
 async def nothing_sent(message: object) -> None:
-    """Where an answer goes that nobody reads."""
+    """The send function of an answer without a client."""
 
 
 @pytest.fixture
