@@ -84,8 +84,8 @@ class DeviceCache:
         self.parts, self.rows, *self._row = shape
         self._session = open_session(copy_graph(dtype), settings)
         self._dtype: np.dtype[Any] = np.dtype(dtype)
-        self._device = device
-        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, 0)
+        self._device, self._device_id = device, settings.device_id
+        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, settings.device_id)
         self._row_bytes = math.prod(self._row) * self._dtype.itemsize
         # A row on the host, for values that come from there.
         self._upload = np.zeros((1, *self._row), dtype)
@@ -93,7 +93,8 @@ class DeviceCache:
     def part(self, part: int, first: int, count: int) -> DeviceArray:
         """The rows' address."""
         address = self._memory.data_ptr() + (part * self.rows + first) * self._row_bytes
-        return DeviceArray(self._device, address, (count, *self._row), self._dtype, self._memory)
+        shape = (count, *self._row)
+        return DeviceArray(self._device, self._device_id, address, shape, self._dtype, self._memory)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """The whole row."""

@@ -38,13 +38,14 @@ class SessionSettings:
     """How a model's sessions run: `threads` of each operator, 0 for one a core.
 
     `runtime` serves on CPU; None: the one that engine.json names, if it is there. `operators`: a library of operators
-    for ONNX Runtime, without which the graphs' own definitions of them run.
+    for ONNX Runtime, without which the graphs' own definitions of them run. `device_id` is the number of the GPU.
     """
 
     threads: int = 0
     provider: str = "CPU"
     runtime: str | None = None
     operators: Path | None = None
+    device_id: int = 0
 
 
 def check_machine(spec: EngineSpec, settings: SessionSettings) -> None:
@@ -115,10 +116,10 @@ def open_session(model: Path | bytes, settings: SessionSettings) -> Any:
     onnxruntime = _onnxruntime()
     wanted = PROVIDERS[settings.provider]
     options = session_options(settings, onnxruntime)
-    providers = list(dict.fromkeys((wanted, PROVIDERS["CPU"])))
+    on_gpu = [] if settings.provider == "CPU" else [(wanted, {"device_id": settings.device_id})]
     try:
         source = model if isinstance(model, bytes) else str(model)
-        session = onnxruntime.InferenceSession(source, options, providers=providers)
+        session = onnxruntime.InferenceSession(source, options, providers=[*on_gpu, PROVIDERS["CPU"]])
     except Exception as error:  # its exceptions have no common class below Exception
         name = "a graph of the engine's own" if isinstance(model, bytes) else model
         raise ModelDamaged(f"onnxruntime can't load {name}: {error}") from error
@@ -156,9 +157,10 @@ def _onnxruntime() -> Any:
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """Contiguous memory on `device`; `owner` keeps it allocated."""
+    """Contiguous memory on `device` number `device_id`; `owner` keeps it allocated."""
 
     device: str
+    device_id: int
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -205,7 +207,7 @@ class Binding:
 def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...], int]:
     """Device, its number, element type, shape and address, as IOBinding takes them."""
     if isinstance(memory, DeviceArray):
-        return memory.device, 0, memory.dtype.type, memory.shape, memory.address
+        return memory.device, memory.device_id, memory.dtype.type, memory.shape, memory.address
     if not memory.flags["C_CONTIGUOUS"]:
         raise ValueError(f"{name} is not contiguous")
     return "cpu", 0, memory.dtype.type, memory.shape, int(memory.ctypes.data)
