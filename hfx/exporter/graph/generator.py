@@ -70,7 +70,7 @@ class GeneratorWriter:
         writer.save(path)
 
     def encoder_graph(self, path: Path, stack: Stack) -> None:
-        """Sources (right-padded) to K and V of every decoder layer: cross_{i} [requests, source, 2 * heads * dim].
+        """Sources (right-padded) to K and V of every decoder layer: cross_{i} (see SourceMemoryWriter).
 
         In int8 with their scales, cross_scale_{i} [requests, 2 * heads * dim].
         """
@@ -94,8 +94,7 @@ class GeneratorWriter:
         hidden = keep.without_pads(hidden, places)
         for index, layer in enumerate(self.net.decoder.layers):
             if layer.cross is not None:
-                memory = layer.cross.memory
-                keep(index, layers.linear(hidden, memory), memory.weight.shape[0])
+                keep(index, layers.linear(hidden, layer.cross.memory), layer.cross.heads, layer.cross.head_dim)
         writer.save(path)
 
     def step_graph(self, path: Path, beams: int) -> None:
@@ -180,6 +179,25 @@ def top_k_graph(path: Path) -> None:
     writer.nodes("TopK", [scores, k], ["values", "ids"], axis=-1, largest=1, sorted=1)
     writer.output("values", np.float32, ["rows", "k"], "values")
     writer.output("ids", np.int64, ["rows", "k"], "ids")
+    writer.save(path)
+
+
+def place_graph(path: Path, parts: int) -> None:
+    """Encoded sources in float16 to their places in caches, all `parts` (K and V of each layer) in one run.
+
+    source_{p} [1, heads, source, head_dim], `room` [1] of positions behind it and `last` [1], the index of its last ->
+    row_{p} [1, heads, source + room, head_dim], and last_{p} [1, heads, 1, head_dim], that position.
+    """
+    writer = GraphWriter("place", None)
+    room, last = (writer.input(name, np.int64, [1]) for name in ("room", "last"))
+    zeros, behind = writer.const([0] * 6, np.int64), writer.const([0], np.int64)
+    pads = writer.node("Concat", [zeros, room, behind], axis=0)
+    for part in range(parts):
+        source = writer.input(f"source_{part}", np.float16, [1, "heads", "source", "head_dim"])
+        row = writer.node("Pad", [source, pads])
+        writer.output(f"row_{part}", np.float16, [1, "heads", "capacity", "head_dim"], row)
+        end = writer.node("Gather", [source, last], axis=2)
+        writer.output(f"last_{part}", np.float16, [1, "heads", 1, "head_dim"], end)
     writer.save(path)
 
 

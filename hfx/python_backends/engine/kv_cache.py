@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Union
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..checks import Ids
 from .prefix_cache import BLOCK
-from .sessions import Bindables, Binding, DeviceArray, Reserved, SessionSettings, open_session
+from .sessions import Bindable, Bindables, Binding, DeviceArray, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 
 Pairs = Sequence[tuple[int, int]]
@@ -39,7 +41,7 @@ class KvCache:
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._memory = Reserved(shape, dtype)
         self.array = self._memory.array
-        self.parts, self.rows = shape[:2]
+        self.parts, self.rows, _, self.width, _ = shape
 
     def part(self, part: int, first: int, count: int) -> NDArray[np.generic]:
         """Keys or values of `count` rows: a view [count, heads, capacity, head_dim], contiguous."""
@@ -82,13 +84,21 @@ class DeviceCache:
         from onnxruntime import OrtValue
 
         self.parts, self.rows, *self._row = shape
-        self._session = open_session(copy_graph(dtype), settings)
+        self.width = shape[3]
+        self._settings = settings
         self._dtype: np.dtype[Any] = np.dtype(dtype)
         self._device, self._device_id = device, settings.device_id
         self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, settings.device_id)
         self._row_bytes = math.prod(self._row) * self._dtype.itemsize
-        # A row on the host, for values that come from there.
-        self._upload = np.zeros((1, *self._row), dtype)
+
+    @cached_property
+    def _session(self) -> Any:
+        return open_session(copy_graph(self._dtype), self._settings)
+
+    @cached_property
+    def _upload(self) -> NDArray[Any]:
+        """A row on the host, for values that come from there."""
+        return np.zeros((1, *self._row), self._dtype)
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
         """The rows' address."""
@@ -111,6 +121,13 @@ class DeviceCache:
 
 
 Cache = Union[KvCache, DeviceCache]
+
+
+def reshaped(memory: Bindable, shape: tuple[int, ...]) -> Bindable:
+    """The same memory with another shape."""
+    return replace(memory, shape=shape) if isinstance(memory, DeviceArray) else memory.reshape(shape)
+
+
 # From [parts, rows, heads, capacity, head_dim] and dtype: KvCache for the host, a partial DeviceCache for a device.
 CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
 
@@ -155,14 +172,17 @@ class CrossCache:
     """`groups` sources of at most max_source positions.
 
     The operator insists on appending a position at each step: it gets the last one again, whose write changes nothing.
+    Sources that were encoded in float16 are placed on the device (`place`), others come from the host (`put`).
     """
 
     def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
         self._heads, self._head_dim = spec.heads, spec.head_dim
         shape = (2 * spec.layers, groups, spec.heads, spec.max_source, spec.head_dim)
         self._cache = make_cache(shape, spec.cross_type)
-        width = spec.heads * spec.head_dim
-        self._last = Reserved((2 * spec.layers, groups, 1, width), np.float32).array
+        last_type = "float16" if spec.cross_type == "float16" else "float32"
+        self._last = make_cache((*shape[:3], 1, spec.head_dim), last_type)
+        self._width = width = spec.heads * spec.head_dim
+        self._room = spec.max_source
         self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
         self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
@@ -177,15 +197,32 @@ class CrossCache:
         for part in range(self._cache.parts):
             source = by_head[part // 2, :, part % 2]
             self._cache.put(part, group, source)
-            self._last[part, group, 0] = source[-1].reshape(-1)
+            self._last.put(part, group, source[-1:])
         if self._scales is not None and scales is not None:
             self._scales[:, group] = scales.reshape(2 * layers, -1)
+        self.last_positions[group] = length - 1
+
+    def place(self, session: Any, group: int, encoded: Cache, index: int, length: int) -> None:
+        """Fill `group` with source `index` of `encoded`, by a session of Files.place.
+
+        `encoded` is [layers, sources, heads, width, head_dim]; behind K of all sources is V of all.
+        """
+        room, sources = self._room - encoded.width, encoded.rows // 2
+        inputs: dict[str, Bindable] = {"room": np.array([room]), "last": np.array([length - 1])}
+        outputs: dict[str, Bindable] = {}
+        for part in range(self._cache.parts):
+            inputs[f"source_{part}"] = encoded.part(part // 2, part % 2 * sources + index, 1)
+            outputs |= {
+                f"row_{part}": self._cache.part(part, group, 1),
+                f"last_{part}": self._last.part(part, group, 1),
+            }
+        Binding(session, inputs, outputs).run()
         self.last_positions[group] = length - 1
 
     def move(self, source: int, target: int) -> None:
         """Make group `target` hold what group `source` does."""
         self._cache.copy(source, target, int(self.last_positions[source]) + 1)
-        self._last[:, target] = self._last[:, source]
+        self._last.copy(source, target, 1)
         if self._scales is not None:
             self._scales[:, target] = self._scales[:, source]
         self.last_positions[target] = self.last_positions[source]
@@ -197,7 +234,11 @@ class CrossCache:
     def bound(self, groups: int) -> tuple[Bindables, Bindables]:
         """Inputs and outputs of a decoder run of the first `groups` groups."""
         past, present = bind_cache(self._cache, 0, groups, CROSS_PREFIXES)
-        last = {f"cross_{'kv'[part % 2]}_last_{part // 2}": each[:groups] for part, each in enumerate(self._last)}
+        shape = (groups, 1, self._width)
+        last = {
+            f"cross_{'kv'[part % 2]}_last_{part // 2}": reshaped(self._last.part(part, 0, groups), shape)
+            for part in range(self._last.parts)
+        }
         if self._scales is not None:
             scales = enumerate(self._scales)
             last |= {f"cross_{'kv'[part % 2]}_scale_{part // 2}": each[:groups] for part, each in scales}

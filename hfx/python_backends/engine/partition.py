@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import CacheMaker, CrossCache, Pairs, bind_cache
+from .kv_cache import Cache, CacheMaker, CrossCache, Pairs, bind_cache
 from .sessions import Binding, Reserved
 from .spec import EngineSpec
 
@@ -119,8 +119,13 @@ class DecoderPartition:
         """Give `group` the cross K/V of a source (see CrossCache), and empty rows."""
         assert self.cross is not None
         self.cross.put(group, values, scales)
-        for row in range(group * self.width, (group + 1) * self.width):
-            self.start(row, 0)
+        self._start_group(group)
+
+    def place_source(self, session: Any, group: int, encoded: Cache, index: int, length: int) -> None:
+        """As `put_source`, from source `index` of what an encoder wrote in float16 (see CrossCache.place)."""
+        assert self.cross is not None
+        self.cross.place(session, group, encoded, index, length)
+        self._start_group(group)
 
     def put_past(self, row: int, past: NDArray[Any]) -> None:
         """Fill the first positions of a row: [2 * layers, positions, heads, head_dim], as numbered in KvCache."""
@@ -225,6 +230,10 @@ class DecoderPartition:
         if self.cross is not None:
             self.cross.release(first)
         self.touched = first
+
+    def _start_group(self, group: int) -> None:
+        for row in range(group * self.width, (group + 1) * self.width):
+            self.start(row, 0)
 
     def _bind_step(self, groups: int, logits: bool) -> Binding:
         rows = groups * self.width

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import CacheMaker, KvCache, Pairs, PrefixBlocks
+from .kv_cache import Cache, CacheMaker, KvCache, Pairs, PrefixBlocks, reshaped
 from .partition import DecoderPartition, Outputs, StepSize, Tokens
 from .plan import Span
 from .prefix_cache import BLOCK
@@ -175,7 +175,8 @@ class EncoderDecoderRunner:
         self._settings = settings
         self._make_cache = make_cache
         self._encoder = open_session(spec.files.encoder, settings)
-        # What the encoder writes, [layer, tokens, K and V]; it grows with the largest batch.
+        self._place = open_session(spec.files.place, settings) if spec.files.place else None
+        # What the encoder writes on the host, [layer, tokens, K and V]; it grows with the largest batch.
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
@@ -202,6 +203,12 @@ class EncoderDecoderRunner:
 
         The sources are one ragged batch, padded at the right.
         """
+        if self._place is not None:
+            encoded = self._encoded_on_device(sources)
+            for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
+                for width, group in groups:
+                    self.partitions[width].place_source(self._place, group, encoded, at, len(source))
+            return
         values, scales = self._run_encoder(sources)
         for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
             own_scales = None if scales is None else scales[:, at]
@@ -229,7 +236,7 @@ class EncoderDecoderRunner:
 
     def close(self) -> None:
         """Drop bindings and sessions."""
-        self._encoder = None
+        self._encoder = self._place = None
         self._sessions.clear()
         self.partitions.clear()
 
@@ -266,11 +273,25 @@ class EncoderDecoderRunner:
         partition.release_memory(0)
         return size, can_verify
 
-    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+    def _encoded_on_device(self, sources: Sequence[Ids]) -> Cache:
+        """[layers, K's sources and V's, heads, width, head_dim] in float16, where caches lie (see CrossCache.place)."""
+        inputs, spec = self._encoder_inputs(sources), self._spec
+        rows, width = inputs["input_ids"].shape
+        shape = (rows, spec.heads, width, spec.head_dim)
+        encoded = self._make_cache((spec.layers, 2 * rows, *shape[1:]), spec.cross_type)
+        outputs = {f"cross_{at}": reshaped(encoded.part(at, 0, 2 * rows), (2, *shape)) for at in range(spec.layers)}
+        Binding(self._encoder, inputs, outputs).run()
+        return encoded
+
+    def _encoder_inputs(self, sources: Sequence[Ids]) -> dict[str, NDArray[Any]]:
         ids, lengths = pad(sources, self._spec.max_source)
         total = np.array(ids.shape[1], np.int32)
-        inputs = {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
+        return {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
+
+    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+        inputs = self._encoder_inputs(sources)
+        ids = inputs["input_ids"]
         width = 2 * self._spec.heads * self._spec.head_dim
         shape = (*ids.shape, width)
         size = int(np.prod(shape))
