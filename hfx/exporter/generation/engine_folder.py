@@ -20,7 +20,7 @@ from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.plan import BEAMS, GeneratorPlan
 from hfx.exporter.graph.blocks import Attention, Net, Rotary
-from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, place_graph, top_k_graph
+from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
 from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats, KvType
@@ -31,8 +31,7 @@ from hfx.local import Device
 from hfx.python_backends.engine.sessions import trim_heap
 from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
 
-WEIGHTS, ENCODER, PLACE = "weights.bin", "encoder.onnx", "place.onnx"
-LOG_SOFTMAX, TOP_K = "log_softmax.onnx", "top_k.onnx"
+WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
 MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
 ALL_LEVELS = 127
 NATIVE_DECODER = "native_decoder"
@@ -100,8 +99,6 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
                 native_decoders = _write_decoders(writer, folder, NATIVE_DECODER)
         log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
         top_k_graph(folder / TOP_K)
-        if net.encoder is not None and formats.cross == "float16":
-            place_graph(folder / PLACE, 2 * len(net.decoder.layers))
         content = _engine_json(net, formats, levels, decoders)
         if library:
             shutil.copyfile(library, folder / library.name)
@@ -181,7 +178,6 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
             "decoder": decoders,
             "log_softmax": LOG_SOFTMAX,
             "top_k": TOP_K,
-            "place": PLACE if has_encoder and formats.cross == "float16" else None,
         },
         "runtime": "onnxruntime",
         "operators": None,

@@ -182,25 +182,6 @@ def top_k_graph(path: Path) -> None:
     writer.save(path)
 
 
-def place_graph(path: Path, parts: int) -> None:
-    """Encoded sources in float16 to their places in caches, all `parts` (K and V of each layer) in one run.
-
-    source_{p} [1, heads, source, head_dim], `room` [1] of positions behind it and `last` [1], the index of its last ->
-    row_{p} [1, heads, source + room, head_dim], and last_{p} [1, heads, 1, head_dim], that position.
-    """
-    writer = GraphWriter("place", None)
-    room, last = (writer.input(name, np.int64, [1]) for name in ("room", "last"))
-    zeros, behind = writer.const([0] * 6, np.int64), writer.const([0], np.int64)
-    pads = writer.node("Concat", [zeros, room, behind], axis=0)
-    for part in range(parts):
-        source = writer.input(f"source_{part}", np.float16, [1, "heads", "source", "head_dim"])
-        row = writer.node("Pad", [source, pads])
-        writer.output(f"row_{part}", np.float16, [1, "heads", "capacity", "head_dim"], row)
-        end = writer.node("Gather", [source, last], axis=2)
-        writer.output(f"last_{part}", np.float16, [1, "heads", 1, "head_dim"], end)
-    writer.save(path)
-
-
 @dataclass(frozen=True)
 class StackWriter:
     """Writes a stack with the attention that its graph needs.

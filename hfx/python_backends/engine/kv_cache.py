@@ -5,30 +5,20 @@ None knows which rows are in use.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..checks import Ids
+from .device_memory import HOST, Block, Copier
 from .prefix_cache import BLOCK
-from .sessions import Bindable, Bindables, Binding, DeviceArray, Reserved, SessionSettings, open_session
+from .sessions import Bindable, Bindables, DeviceArray, Reserved
 from .spec import EngineSpec
 
 Pairs = Sequence[tuple[int, int]]
-SOURCE, TARGET = "source", "target"
-# What onnx.helper (which is not there where models are served) writes for one Identity from SOURCE to TARGET, both
-# [d0, d1, d2, d3], in opset 17 and IR 10; %c is the element type.
-_TENSOR = b"\x12\x1e\n\x1c\x08%c\x12\x18\n\x04\x12\x02d0\n\x04\x12\x02d1\n\x04\x12\x02d2\n\x04\x12\x02d3"
-_COPY_GRAPH = (
-    b'\x08\n:v\n\x1a\n\x06source\x12\x06target"\x08Identity\x12\x04copy'
-    b"Z(\n\x06source" + _TENSOR + b"b(\n\x06target" + _TENSOR + b"B\x02\x10\x11"
-)
-_ELEMENT_TYPES = {"float32": 1, "int8": 3, "float16": 10}  # TensorProto.DataType
 
 
 class KvCache:
@@ -41,11 +31,15 @@ class KvCache:
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._memory = Reserved(shape, dtype)
         self.array = self._memory.array
-        self.parts, self.rows, _, self.width, _ = shape
+        self.parts, self.rows = shape[:2]
 
     def part(self, part: int, first: int, count: int) -> NDArray[np.generic]:
         """Keys or values of `count` rows: a view [count, heads, capacity, head_dim], contiguous."""
         return self.array[part, first : first + count]
+
+    def layer(self, layer: int) -> NDArray[np.generic]:
+        """Keys and values of all rows: a view [2, rows, heads, capacity, head_dim], contiguous."""
+        return self.array[2 * layer : 2 * layer + 2]
 
     def positions(self, row: int, first: int, end: int) -> NDArray[Any]:
         """Keys and values of a row's positions: a view [parts, heads, positions, head_dim]."""
@@ -56,6 +50,10 @@ class KvCache:
         # One part a time: the memory of two rows of a part is visibly apart, so that numpy makes no copy in between.
         for part in self.array:
             part[target, :, :length] = part[source, :, :length]
+
+    def take(self, row: int, cache: KvCache, source: int, start: int, length: int) -> None:
+        """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
+        self.array[:, row, :, :length] = cache.positions(source, start, start + length)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
         """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
@@ -68,56 +66,56 @@ class KvCache:
             self._memory.release((part * self.rows + first) * row, (part + 1) * self.rows * row)
 
 
-def copy_graph(dtype: DTypeLike) -> bytes:
-    """A serialized ONNX model that copies a tensor of four dimensions within a device."""
-    element = _ELEMENT_TYPES[np.dtype(dtype).name]
-    return _COPY_GRAPH % (element, element)
-
-
 class DeviceCache:
-    """As KvCache, in the memory of `device` ("cuda"): allocated by ONNX Runtime, all at once.
+    """As KvCache, in the memory of `device` ("cuda"): allocated by ONNX Runtime, all at once."""
 
-    Rows are copied one at a time by a graph, in a session with `settings`.
-    """
-
-    def __init__(self, settings: SessionSettings, device: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    def __init__(self, copier: Copier, device: str, device_id: int, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         from onnxruntime import OrtValue
 
         self.parts, self.rows, *self._row = shape
-        self.width = shape[3]
-        self._settings = settings
+        self._heads, self._capacity, head_dim = self._row
         self._dtype: np.dtype[Any] = np.dtype(dtype)
-        self._device, self._device_id = device, settings.device_id
-        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, settings.device_id)
-        self._row_bytes = math.prod(self._row) * self._dtype.itemsize
-
-    @cached_property
-    def _session(self) -> Any:
-        return open_session(copy_graph(self._dtype), self._settings)
-
-    @cached_property
-    def _upload(self) -> NDArray[Any]:
-        """A row on the host, for values that come from there."""
-        return np.zeros((1, *self._row), self._dtype)
+        self._copier, self._device, self._device_id = copier, device, device_id
+        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, device_id)
+        self._item = head_dim * self._dtype.itemsize  # of a position of a head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
         """The rows' address."""
-        address = self._memory.data_ptr() + (part * self.rows + first) * self._row_bytes
-        shape = (count, *self._row)
-        return DeviceArray(self._device, self._device_id, address, shape, self._dtype, self._memory)
+        return self._array(part, first, (count, *self._row))
+
+    def layer(self, layer: int) -> DeviceArray:
+        """Both parts' address."""
+        return self._array(2 * layer, 0, (2, self.rows, *self._row))
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """The whole row."""
-        for part in range(self.parts):
-            Binding(self._session, {SOURCE: self.part(part, source, 1)}, {TARGET: self.part(part, target, 1)}).run()
+        """Positions 0 to `length` of row `source` to row `target`."""
+        self.take(target, self, source, 0, length)
+
+    def take(self, row: int, cache: DeviceCache, source: int, start: int, length: int) -> None:
+        """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
+        width, of_row = length * self._item, self._block(0, row)
+        self._copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
-        """By way of a row on the host."""
-        self._upload[0, :, : len(values)] = values.transpose(1, 0, 2)
-        Binding(self._session, {SOURCE: self._upload}, {TARGET: self.part(part, row, 1)}).run()
+        """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
+        by_head = np.ascontiguousarray(values.transpose(1, 0, 2), self._dtype)
+        width = len(values) * self._item
+        block = Block(by_head.ctypes.data, width, self._heads, HOST)
+        self._copier.copy(block, self._block(part, row), width, self._heads)
 
     def release(self, first: int) -> None:
         """Nothing: what a device lends is kept."""
+
+    def _array(self, part: int, row: int, shape: tuple[int, ...]) -> DeviceArray:
+        return DeviceArray(
+            self._device, self._device_id, self._block(part, row).address, shape, self._dtype, self._memory
+        )
+
+    def _block(self, part: int, row: int, position: int = 0) -> Block:
+        """From a position of all heads of a row on; a plane is a part."""
+        lines = (part * self.rows + row) * self._heads
+        pitch = self._capacity * self._item
+        return Block(self._memory.data_ptr() + lines * pitch + position * self._item, pitch, self.rows * self._heads)
 
 
 Cache = Union[KvCache, DeviceCache]
@@ -172,7 +170,7 @@ class CrossCache:
     """`groups` sources of at most max_source positions.
 
     The operator insists on appending a position at each step: it gets the last one again, whose write changes nothing.
-    Sources that were encoded in float16 are placed on the device (`place`), others come from the host (`put`).
+    Sources that were encoded in float16 lie where the caches do (`take`), others come from the host (`put`).
     """
 
     def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
@@ -182,7 +180,6 @@ class CrossCache:
         last_type = "float16" if spec.cross_type == "float16" else "float32"
         self._last = make_cache((*shape[:3], 1, spec.head_dim), last_type)
         self._width = width = spec.heads * spec.head_dim
-        self._room = spec.max_source
         self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
         self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
@@ -202,21 +199,10 @@ class CrossCache:
             self._scales[:, group] = scales.reshape(2 * layers, -1)
         self.last_positions[group] = length - 1
 
-    def place(self, session: Any, group: int, encoded: Cache, index: int, length: int) -> None:
-        """Fill `group` with source `index` of `encoded`, by a session of Files.place.
-
-        `encoded` is [layers, sources, heads, width, head_dim]; behind K of all sources is V of all.
-        """
-        room, sources = self._room - encoded.width, encoded.rows // 2
-        inputs: dict[str, Bindable] = {"room": np.array([room]), "last": np.array([length - 1])}
-        outputs: dict[str, Bindable] = {}
-        for part in range(self._cache.parts):
-            inputs[f"source_{part}"] = encoded.part(part // 2, part % 2 * sources + index, 1)
-            outputs |= {
-                f"row_{part}": self._cache.part(part, group, 1),
-                f"last_{part}": self._last.part(part, group, 1),
-            }
-        Binding(session, inputs, outputs).run()
+    def take(self, group: int, encoded: Any, source: int, length: int) -> None:
+        """Fill `group` with a source of `encoded`, a cache that its encoder has written."""
+        self._cache.take(group, encoded, source, 0, length)
+        self._last.take(group, encoded, source, length - 1, 1)
         self.last_positions[group] = length - 1
 
     def move(self, source: int, target: int) -> None:

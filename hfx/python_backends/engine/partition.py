@@ -121,10 +121,10 @@ class DecoderPartition:
         self.cross.put(group, values, scales)
         self._start_group(group)
 
-    def place_source(self, session: Any, group: int, encoded: Cache, index: int, length: int) -> None:
-        """As `put_source`, from source `index` of what an encoder wrote in float16 (see CrossCache.place)."""
+    def take_source(self, group: int, encoded: Cache, source: int, length: int) -> None:
+        """As `put_source`, from a cache that the encoder has written."""
         assert self.cross is not None
-        self.cross.place(session, group, encoded, index, length)
+        self.cross.take(group, encoded, source, length)
         self._start_group(group)
 
     def put_past(self, row: int, past: NDArray[Any]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import Cache, CacheMaker, KvCache, Pairs, PrefixBlocks, reshaped
+from .kv_cache import Cache, CacheMaker, KvCache, Pairs, PrefixBlocks
 from .partition import DecoderPartition, Outputs, StepSize, Tokens
 from .plan import Span
 from .prefix_cache import BLOCK
@@ -175,7 +175,6 @@ class EncoderDecoderRunner:
         self._settings = settings
         self._make_cache = make_cache
         self._encoder = open_session(spec.files.encoder, settings)
-        self._place = open_session(spec.files.place, settings) if spec.files.place else None
         # What the encoder writes on the host, [layer, tokens, K and V]; it grows with the largest batch.
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
@@ -203,11 +202,11 @@ class EncoderDecoderRunner:
 
         The sources are one ragged batch, padded at the right.
         """
-        if self._place is not None:
-            encoded = self._encoded_on_device(sources)
+        if self._spec.cross_type == "float16":
+            encoded = self._encoded_there(sources)
             for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
                 for width, group in groups:
-                    self.partitions[width].place_source(self._place, group, encoded, at, len(source))
+                    self.partitions[width].take_source(group, encoded, at, len(source))
             return
         values, scales = self._run_encoder(sources)
         for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
@@ -236,7 +235,7 @@ class EncoderDecoderRunner:
 
     def close(self) -> None:
         """Drop bindings and sessions."""
-        self._encoder = self._place = None
+        self._encoder = None
         self._sessions.clear()
         self.partitions.clear()
 
@@ -273,13 +272,12 @@ class EncoderDecoderRunner:
         partition.release_memory(0)
         return size, can_verify
 
-    def _encoded_on_device(self, sources: Sequence[Ids]) -> Cache:
-        """[layers, K's sources and V's, heads, width, head_dim] in float16, where caches lie (see CrossCache.place)."""
+    def _encoded_there(self, sources: Sequence[Ids]) -> Cache:
+        """A cache where the others lie, of the sources' K and V in float16, as wide as the longest."""
         inputs, spec = self._encoder_inputs(sources), self._spec
         rows, width = inputs["input_ids"].shape
-        shape = (rows, spec.heads, width, spec.head_dim)
-        encoded = self._make_cache((spec.layers, 2 * rows, *shape[1:]), spec.cross_type)
-        outputs = {f"cross_{at}": reshaped(encoded.part(at, 0, 2 * rows), (2, *shape)) for at in range(spec.layers)}
+        encoded = self._make_cache((2 * spec.layers, rows, spec.heads, width, spec.head_dim), spec.cross_type)
+        outputs = {f"cross_{at}": encoded.layer(at) for at in range(spec.layers)}
         Binding(self._encoder, inputs, outputs).run()
         return encoded
 

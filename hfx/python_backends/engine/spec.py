@@ -27,16 +27,12 @@ OPENVINO = "openvino"  # served models of earlier versions, whose ONNX files lie
 
 @dataclass(frozen=True)
 class Files:
-    """The ONNX files of a model. `decoder` maps a number of beams to its graph; without an encoder, 1 serves any.
-
-    `place` copies what an encoder wrote in float16 to its place in a cache (see CrossCache.place).
-    """
+    """The ONNX files of a model. `decoder` maps a number of beams to its graph; without an encoder, 1 serves any."""
 
     encoder: Path | None
     decoder: Mapping[int, Path]
     log_softmax: Path
     top_k: Path
-    place: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,6 @@ def _files(folder: Path, fields: Fields, crosses: bool, widths: tuple[int, ...])
         decoder={width: decoders.take(str(width), file) for width in widths},
         log_softmax=fields.take("log_softmax", file),
         top_k=fields.take("top_k", file),
-        place=fields.take("place", file) if fields.values.get("place") is not None else None,
     )
 
 
