@@ -25,6 +25,16 @@ int cuCtxSetCurrent(void *wanted) { return wanted == &context ? 0 : INVALID_VALU
 
 int cuStreamSynchronize(void *stream) { return stream ? INVALID_VALUE : 0; }
 
+int cuMemcpyHtoD_v2(uint64_t target, const void *source, size_t size) {
+    memcpy((void *)(uintptr_t)target, source, size);
+    return 0;
+}
+
+int cuMemcpyDtoH_v2(void *target, uint64_t source, size_t size) {
+    memcpy(target, (void *)(uintptr_t)source, size);
+    return 0;
+}
+
 static char *line(const struct side *of, size_t height, size_t depth) {
     char *begin = of->memory_type == HOST ? (char *)of->host : (char *)(uintptr_t)of->device;
     return begin + (of->z + depth) * of->height * of->pitch + (of->y + height) * of->pitch + of->x_in_bytes;

@@ -1,13 +1,17 @@
-"""Copies within a GPU's memory, and to it from the host, of parts that lie apart: by CUDA's driver.
+"""A GPU's memory: arrays in it, and copies within it, to it and from it, by CUDA's driver.
 
-ONNX Runtime copies whole tensors only, each in a run of a graph.
+ONNX Runtime copies whole tensors only, each in a run of a graph, and binds no memory of the host to a captured graph.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import EngineError, ProviderMissing
 
@@ -70,7 +74,49 @@ class Copier:
         self._call("cuMemcpy3D_v2", ctypes.byref(_Copy3D(**sides, WidthInBytes=width, Height=lines, Depth=planes)))
         self._call("cuStreamSynchronize", None)
 
+    def upload(self, source: NDArray[Any], target: int) -> None:
+        """Copy a contiguous array of the host to the address `target`. Raises EngineError."""
+        self._call("cuCtxSetCurrent", self._context)
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(target), ctypes.c_void_p(source.ctypes.data), _size(source))
+
+    def download(self, source: int, target: NDArray[Any]) -> None:
+        """Copy from the address `source` to a contiguous array of the host. Raises EngineError."""
+        self._call("cuCtxSetCurrent", self._context)
+        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(target.ctypes.data), ctypes.c_uint64(source), _size(target))
+
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._driver, name)(*arguments)
         if code:
             raise EngineError(f"{name} failed with CUDA's error {code}", "Look at the GPU's log and free memory")
+
+
+def _size(array: NDArray[Any]) -> ctypes.c_size_t:
+    return ctypes.c_size_t(array.nbytes)
+
+
+@dataclass(frozen=True)
+class Device:
+    """The memory of GPU `number`, which ONNX Runtime calls `name` ("cuda")."""
+
+    name: str
+    number: int
+    copier: Copier
+
+    def allocate(self, shape: Sequence[int], dtype: DTypeLike) -> DeviceArray:
+        """An array that is not cleared. Raises what ONNX Runtime raises where there is no memory left."""
+        from onnxruntime import OrtValue
+
+        kind: np.dtype[Any] = np.dtype(dtype)
+        value = OrtValue.ortvalue_from_shape_and_type(list(shape), kind.type, self.name, self.number)
+        return DeviceArray(self, value.data_ptr(), tuple(shape), kind, value)
+
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """Contiguous memory on `device`; `owner` keeps it allocated."""
+
+    device: Device
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    owner: Any

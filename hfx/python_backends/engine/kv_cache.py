@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..checks import Ids
-from .device_memory import HOST, Block, Copier
+from .device_memory import HOST, Block, Device, DeviceArray
 from .prefix_cache import BLOCK
-from .sessions import Bindable, Bindables, DeviceArray, Reserved
+from .sessions import Bindable, Bindables, Reserved
 from .spec import EngineSpec
 
 Pairs = Sequence[tuple[int, int]]
@@ -67,17 +67,13 @@ class KvCache:
 
 
 class DeviceCache:
-    """As KvCache, in the memory of `device` ("cuda"): allocated by ONNX Runtime, all at once."""
+    """As KvCache, in the memory of a GPU, allocated by ONNX Runtime, all at once."""
 
-    def __init__(self, copier: Copier, device: str, device_id: int, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        from onnxruntime import OrtValue
-
+    def __init__(self, device: Device, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.parts, self.rows, *self._row = shape
         self._heads, self._capacity, head_dim = self._row
-        self._dtype: np.dtype[Any] = np.dtype(dtype)
-        self._copier, self._device, self._device_id = copier, device, device_id
-        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, device_id)
-        self._item = head_dim * self._dtype.itemsize  # of a position of a head
+        self._memory = device.allocate(shape, dtype)
+        self._item = head_dim * self._memory.dtype.itemsize  # of a position of a head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
         """The rows' address."""
@@ -94,28 +90,26 @@ class DeviceCache:
     def take(self, row: int, cache: DeviceCache, source: int, start: int, length: int) -> None:
         """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
         width, of_row = length * self._item, self._block(0, row)
-        self._copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
+        self._memory.device.copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
         """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
-        by_head = np.ascontiguousarray(values.transpose(1, 0, 2), self._dtype)
+        by_head = np.ascontiguousarray(values.transpose(1, 0, 2), self._memory.dtype)
         width = len(values) * self._item
         block = Block(by_head.ctypes.data, width, self._heads, HOST)
-        self._copier.copy(block, self._block(part, row), width, self._heads)
+        self._memory.device.copier.copy(block, self._block(part, row), width, self._heads)
 
     def release(self, first: int) -> None:
         """Nothing: what a device lends is kept."""
 
     def _array(self, part: int, row: int, shape: tuple[int, ...]) -> DeviceArray:
-        return DeviceArray(
-            self._device, self._device_id, self._block(part, row).address, shape, self._dtype, self._memory
-        )
+        return replace(self._memory, address=self._block(part, row).address, shape=shape)
 
     def _block(self, part: int, row: int, position: int = 0) -> Block:
         """From a position of all heads of a row on; a plane is a part."""
         lines = (part * self.rows + row) * self._heads
         pitch = self._capacity * self._item
-        return Block(self._memory.data_ptr() + lines * pitch + position * self._item, pitch, self.rows * self._heads)
+        return Block(self._memory.address + lines * pitch + position * self._item, pitch, self.rows * self._heads)
 
 
 Cache = Union[KvCache, DeviceCache]
@@ -180,6 +174,7 @@ class CrossCache:
         last_type = "float16" if spec.cross_type == "float16" else "float32"
         self._last = make_cache((*shape[:3], 1, spec.head_dim), last_type)
         self._width = width = spec.heads * spec.head_dim
+        self._capacity = spec.max_source
         self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
         self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
@@ -234,6 +229,10 @@ class CrossCache:
     def prepare(self, groups: int) -> None:
         """Before a run of the first `groups` groups."""
         self._total[...] = self.last_positions[:groups].max() + 1
+
+    def prepare_any(self) -> None:
+        """Before runs of groups of any sources."""
+        self._total[...] = self._capacity
 
     def release(self, first: int) -> None:
         """Free the memory of groups from `first` on."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import EngineError, ModelDamaged, ProviderMissing
-from .device_memory import Copier
+from .device_memory import Copier, Device
 from .kv_cache import CacheMaker, DeviceCache, KvCache
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 from .sessions import SessionSettings, check_machine, check_products, operators_refusal
@@ -32,7 +32,7 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runn
     device = settings.provider.lower()
     make_cache: CacheMaker = KvCache
     if device != "cpu":
-        make_cache = partial(DeviceCache, Copier(settings.device_id), device, settings.device_id)
+        make_cache = partial(DeviceCache, Device(device, settings.device_id, Copier(settings.device_id)))
     of_kind = EncoderDecoderRunner if spec.has_encoder else DecoderRunner
     try:
         return of_kind(spec, slots, settings, make_cache)

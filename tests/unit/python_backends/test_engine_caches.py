@@ -13,7 +13,7 @@ import pytest
 
 from hfx.exporter.graph.generator import top_k_graph
 from hfx.python_backends.engine.core import Core
-from hfx.python_backends.engine.device_memory import Copier
+from hfx.python_backends.engine.device_memory import Copier, Device
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.kv_cache import CacheMaker, DeviceCache, KvCache
 from hfx.python_backends.engine.picker import Picker
@@ -42,7 +42,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def caches(driver: str) -> CacheMaker:
-    return partial(DeviceCache, Copier(0, driver), "cpu", 0)
+    return partial(DeviceCache, Device("cpu", 0, Copier(0, driver)))
 
 
 def core_of(folder: Path, slots: int, caches: CacheMaker) -> Core:
@@ -54,7 +54,7 @@ def core_of(folder: Path, slots: int, caches: CacheMaker) -> Core:
     for partition in runner.partitions.values():
         for cache in (partition.cache, *([partition.cross._cache] if partition.cross else [])):
             assert isinstance(cache, DeviceCache)
-            cache._memory.update_inplace(np.full(cache._memory.shape(), np.nan, np.float32))
+            cache._memory.owner.update_inplace(np.full(cache._memory.shape, np.nan, np.float32))
     scheduler = FairScheduler(slots, spec.has_encoder, LIMITS)
     return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
 
@@ -80,9 +80,9 @@ def test_rows_are_copied_and_filled_within_the_device(caches: CacheMaker, dtype:
     assert isinstance(cache, DeviceCache)
     assert isinstance(wider, DeviceCache)
     content = np.random.default_rng(0).integers(-9, 9, (2, 4, 2, 5, 8)).astype(dtype)
-    cache._memory.update_inplace(content)
+    cache._memory.owner.update_inplace(content)
     further = np.random.default_rng(1).integers(-9, 9, (2, 3, 2, 7, 8)).astype(dtype)
-    wider._memory.update_inplace(further)
+    wider._memory.owner.update_inplace(further)
     cache.copy(3, 1, 4)
     cache.take(0, wider, 2, 4, 3)
     values = np.arange(3 * 2 * 8, dtype=np.float32).reshape(3, 2, 8)
@@ -90,7 +90,7 @@ def test_rows_are_copied_and_filled_within_the_device(caches: CacheMaker, dtype:
     content[:, 1, :, :4] = content[:, 3, :, :4]
     content[:, 0, :, :3] = further[:, 2, :, 4:]
     content[1, 2, :, :3] = values.transpose(1, 0, 2)
-    assert (cache._memory.numpy() == content).all()
+    assert (cache._memory.owner.numpy() == content).all()
 
 
 def test_a_gpu_or_driver_that_is_not_there_is_refused(driver: str) -> None:
