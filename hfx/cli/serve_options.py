@@ -315,13 +315,14 @@ class FrontOptions:
 
     def _shadow(self, repository: Path, device: Device) -> dict[str, Any]:
         """The share of answers that are compared, and the process that compares. Raises UsageError, RepositoryError."""
-        from hfx.front.shadow import shadow_command
         from hfx.repository import models
 
         if not self.shadow:
             if self.shadow_repository is not None:
                 raise UsageError("--shadow-repository has no share of answers.", "Give one with --shadow.")
             return {}
+        from hfx.front.shadow import shadow_command
+
         references = self.shadow_repository or repository
         served = {entry.name for entry in models(repository) if entry.manifest}
         if not any(entry.manifest and entry.name in served for entry in models(references)):

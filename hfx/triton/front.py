@@ -219,5 +219,5 @@ def _check_packages() -> None:
     if missing:
         raise ServerError(
             f"The public HTTP port needs {', '.join(missing)}, which is not installed.",
-            f"Run: {install_command('front')}",
+            f"Run: {install_command('embedded')}    (with --with local or docker, the extra front is enough)",
         )

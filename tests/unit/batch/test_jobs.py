@@ -57,6 +57,17 @@ def test_a_run_that_is_refused_leaves_nothing(batch: CommandLine, tmp_path: Path
     assert not (tmp_path / "job").exists()
 
 
+def test_a_package_that_a_worker_lacks_is_named_without_a_traceback(
+    batch: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = "raise ModuleNotFoundError(\"No module named 'tokenizers'\", name='tokenizers')"
+    (tmp_path / "tokenizers.py").write_text(absent, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    code, text = batch(*batch.new(CLASSIFIER, tmp_path / "job", texts(tmp_path / "a.csv", 2)))
+    assert (code, "Traceback" in text) == (2, False), text
+    assert "This needs the package tokenizers" in text and "pip install" in text
+
+
 def test_what_has_changed_since_the_plan_is_refused(
     unfinished: Path, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
