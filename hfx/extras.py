@@ -1,4 +1,4 @@
-"""The extras of hfx: their modules, and how to install one from where hfx came: a checkout, wheel, git repository or index."""
+"""The extras of hfx: their modules, and how one is installed from where hfx came (a checkout, wheel, git or index)."""
 
 from __future__ import annotations
 

@@ -135,7 +135,6 @@ def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
     return reporter.failure(lacking, lacking.exit_code, cause=error) if lacking else _unexpected(error, reporter)
 
 
-
 def _parsing_failure(error: Any, reporter: Reporter) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # a group alone: the message is its help
         print(error.format_message())

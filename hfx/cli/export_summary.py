@@ -64,7 +64,7 @@ def _trials(choice: Any) -> list[str]:
         for shape in next(iter(times.values()))
     ]
     if other := choice.get("other_cores"):
-        lines.append(f"other processes used {other:g} cores meanwhile: times are more accurate on an idle machine")
+        lines.append(f"other processes kept {other:g} of the cores busy: times are more accurate on an idle machine")
     return lines
 
 

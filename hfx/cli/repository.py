@@ -171,13 +171,13 @@ def reload(
             f"No `hfx serve` of this user serves {repository}.",
             "Start one, or name its repository with --repository. One in a container has to be restarted.",
         )
-    with report.progress("Loading the models"):
+    with report.progress("Reloading"):
         outcomes = [outcome for path in servers for outcome in send(path, "reload", names or ())["outcomes"]]
-    lines = [f"{each['model']}: {each['outcome']} {each['reason']}".strip() for each in outcomes]
+    lines = [": ".join(filter(None, (each["model"], each["outcome"], each["reason"]))) for each in outcomes]
     report.result({"repository": str(repository), "models": outcomes}, lines or ["All models are served as published."])
     failed = [each["model"] for each in outcomes if each["outcome"] == "failed"]
     if failed:
         raise ServerError(
-            f"Not served as published: {', '.join(failed)}. What was served before is served on.",
-            "The reason of each is above. Correct it, then reload again.",
+            f"Not reloaded: {', '.join(failed)}. The server keeps the former version, if it had one.",
+            "The reasons are above. Correct them, then reload again.",
         )

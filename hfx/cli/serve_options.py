@@ -53,7 +53,7 @@ class ServeOptions:
         ),
     ] = "native"
     models: Annotated[str, Option(help="Serve only these models.", metavar="A,B")] = ""
-    timeout: Annotated[float, Option(help="Time limit for loading the models.", metavar="SECONDS")] = 300.0
+    timeout: Annotated[float, Option(help="Time limit for loading the models.", metavar="SECONDS")] = 300
     drain: Annotated[
         int, Option(help="Time that requests in flight get at shutdown.", min=0, max=3600, metavar="SECONDS")
     ] = 30
@@ -74,7 +74,7 @@ class ServeOptions:
             min=0,
             metavar="SECONDS",
         ),
-    ] = 0.0
+    ] = 0
     memory_budget: Annotated[
         str,
         Option(
@@ -116,7 +116,7 @@ class ServeOptions:
 
         if self.method != "docker" and (self.triton or self.image or self.dry_run):
             raise UsageError(
-                "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
+                "--triton, --image and --dry-run are for containers.", "Add --with docker, or leave them out."
             )
         if self.method == "docker" and self.steps == "python":
             raise UsageError("A container serves encoders as they are published.", "Leave --steps out.")
@@ -262,7 +262,7 @@ class FrontOptions:
             max=1,
             metavar="SHARE",
         ),
-    ] = 0.0
+    ] = 0
     shadow_repository: Annotated[
         Path | None,
         Option(
@@ -391,7 +391,7 @@ class FrontOptions:
         is_protected = self.insecure or self.api_key_file is not None or (tls is not None and tls.client_authorities)
         if not is_loopback(host) and not is_protected:
             raise UsageError(
-                f"At {host} everyone who reaches this port could use the models.",
+                f"On {host}, everyone who can reach this port could use the models.",
                 "Give --api-key-file (HFX_API_KEY_FILE), or --tls-client-ca with --tls-cert and --tls-key; --insecure "
                 "(HFX_INSECURE=1) where you trust the network, as with a container's port published at 127.0.0.1 only.",
             )

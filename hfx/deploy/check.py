@@ -70,7 +70,7 @@ class Checked:
     @property
     def summary(self) -> str:
         """The numbers, for people."""
-        differ = f"{len(self.differences)} files of `hfx deploy {self.target}` differ, " if self.target else ""
+        differ = f"Files that differ from `hfx deploy {self.target}`: {len(self.differences)}. " if self.target else ""
         return f"{differ}{self.errors} errors, {len(self.findings) - self.errors} warnings."
 
 

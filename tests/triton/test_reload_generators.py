@@ -108,7 +108,7 @@ def test_a_batch_has_no_rows_of_a_model_that_came_meanwhile(
             assert running.wait(60) == 2
             assert "serves another model 'stories' than before" in running.communicate()[0]
         code, said = batch("resume", folder)
-        assert code == 2 and "was exported anew since the job was planned" in said
+        assert code == 2 and "was exported again since the job was planned" in said
     with EmbeddedServer(aside, private=True) as server:
         batch.done("resume", folder, "--url", server.grpc_url)
     assert (folder / "predictions.csv").read_bytes() == (tmp_path / "here" / "predictions.csv").read_bytes()

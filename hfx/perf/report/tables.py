@@ -122,7 +122,7 @@ def best_table(result: Result) -> Table:
         held = best(work)
         rows += [_best(label, held.get(label)) for label in dict.fromkeys(run.subject.label for run in work)]
     columns = (
-        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s a core", "price per hour",
+        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s per core", "price per hour",
         "per 1M requests", "per 1M tokens",
     )  # fmt: skip
     evens = result.details.get("break even")
@@ -286,7 +286,7 @@ def _cautions(found: Sequence[Group]) -> list[str]:
     lines = []
     for (name, _), notes in alike.items():
         (load, note), *others = notes.items()
-        also = f" Alike: {', '.join(other for other, _ in others)}." if others else ""
+        also = f" The same at {', '.join(other for other, _ in others)}." if others else ""
         lines.append(f"{name}, {load}: {note.rstrip('.')}.{also}")
     return lines
 
@@ -294,7 +294,7 @@ def _cautions(found: Sequence[Group]) -> list[str]:
 def _notes(run: Run) -> list[str]:
     return [
         *([run.client.saturated] if run.client and run.client.saturated else []),
-        *(["interrupted: figures are of what was done until then."] if run.interrupted else []),
+        *(["interrupted: the figures cover the requests until then."] if run.interrupted else []),
         *(["did not become stable."] if run.stable is False else []),
         *run.notes,
     ]

@@ -84,7 +84,7 @@ def test_what_has_changed_since_the_plan_is_refused(
     for old, new, reason in (
         ('"instructions": [', '"instructions": ["sve",', "--mixed-processors"),
         ('"onnxruntime": "', '"onnxruntime": "0.', "onnxruntime"),
-        ('"files": "', '"files": "0', "was exported anew since the job was planned"),
+        ('"files": "', '"files": "0', "was exported again since the job was planned"),
         ('"positive"', '"brilliant"', "is another model"),
     ):
         assert old in job
@@ -99,7 +99,7 @@ def test_what_has_changed_since_the_plan_is_refused(
 
 def test_a_new_job_is_not_mixed_with_another(unfinished: Path, batch: CommandLine, tmp_path: Path) -> None:
     code, text = batch(*batch.new(CLASSIFIER, unfinished, tmp_path / "a.csv"))
-    assert code == 2 and "holds a job already" in text and "hfx batch resume" in text
+    assert code == 2 and "already has a batch job" in text and "hfx batch resume" in text
     for words, reason in (([], "other inputs or settings"), (["--keep-columns", "id"], "other inputs or settings")):
         name = "a.csv" if words else "b.csv"
         source = texts(tmp_path / "b.csv", 6) if not words else tmp_path / name

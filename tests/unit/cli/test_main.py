@@ -190,7 +190,7 @@ def test_serving_with_only_the_client_installed_says_what_to_install(tmp_path: P
     code = WITHOUT.format(modules=modules, words=["serve", str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 5
-    assert "uvicorn, httptools, uvloop, which is not installed" in done.stderr
+    assert "not installed: uvicorn, httptools, uvloop" in done.stderr
     assert "Run: pip install" in done.stderr and "[embedded]" in done.stderr
 
 

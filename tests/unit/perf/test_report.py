@@ -129,7 +129,7 @@ def test_failures_stand_before_everything_else() -> None:
 def test_cautions_that_differ_only_in_numbers_stand_once() -> None:
     made = concurrencies((1, 2, 32))
     runs = tuple(replace(run, notes=(f"it was late by {n} ms.",)) for n, run in enumerate(made.runs[:2]))
-    said = ("sentiment, 1 caller: it was late by 0 ms. Alike: 2 callers.",)
+    said = ("sentiment, 1 caller: it was late by 0 ms. The same at 2 callers.",)
     assert warnings(replace(made, runs=runs)) == said
 
 
