@@ -128,7 +128,7 @@ BAD_ROWS = {
     "not UTF-8 in a cell of three lines": (
         "a.csv", b'id,text\n1,"a\nb\xe9\nc"\n2,b\n', {1: (2, r"not UTF-8 \(byte 2 of line 3\)")}),
     "NUL": ("a.tsv", b"id\ttext\n1\ta\0\n2\tb\n", {1: (2, "NUL")}),
-    "no object": ("a.jsonl", b'{"text": "a"}\n\n[1]\n{"text": "b"}\n{"text": "c"\n', {2: (3, "list"), 4: (5, "not a J")}),
+    "no object": ("a.jsonl", b'{"text": "a"}\n\n[1]\n{"text": "b"}\n{"text": "c"\n', {2: (3, "list"), 4: (5, "a J")}),
     "JSON that is no text": ("a.jsonl", b'{"text": "a"}\n{"text": "\xe4"}\n', {2: (2, "not UTF-8")}),
     "half a character": ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}\n{"text": "\\ud83d\\ude00"}', {2: (2, "ha")}),
     "no number": ("a.jsonl", b'{"text": 1}\n{"text": 1e999}\n{"text": NaN}', {2: (2, "too large"), 3: (3, "NaN")}),
