@@ -46,7 +46,7 @@ def _steps(tokenizer: Any) -> list[str]:
     if tokenizer is None:
         return []
     if tokenizer["compiled"]:
-        return [f"  {'tokenizer':9} compiled; same ids for {tokenizer['texts_compared']} texts"]
+        return [f"  {'tokenizer':9} compiled; same ids for {tokenizer['texts_compared']:,} texts"]
     return [f"  {'tokenizer':9} in Python, not compiled: {tokenizer['reason']}"]
 
 

@@ -13,7 +13,7 @@ from hfx.cli.output import reporter
 from hfx.errors import LintFailed, RepositoryError, ServerError
 from hfx.releases import MINIMUM_SECURE
 
-COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
+COLUMNS = ("NAME", "TASK", "CPU AGREEMENT", "GPU AGREEMENT", "MB", "CREATED", "PROBLEM")
 
 
 def list_(context: typer.Context, repository: RepositoryArgument = DEFAULT_REPOSITORY) -> None:
@@ -71,21 +71,23 @@ def _agreement(figures: Any) -> float | None:
 
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     if entry["task"] is None:
-        return (entry["name"], "-", "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
-    shares = {device: _agreement(entry["parity"].get(device)) for device in ("cpu", "gpu")}
-    agreements = [f"{device} {100 * share:.1f} %" for device, share in shares.items() if share is not None]
-    precision = entry["precision"]
+        return (entry["name"], "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
     return (
         entry["name"],
         entry["task"],
-        precision["cpu"] or "-",
-        " ".join(filter(None, (entry["cpu_runtime"], "bf16" if entry["cpu_math"] == "bf16" else ""))) or "-",
-        precision["gpu"] or "-",
+        _built(entry, "cpu", entry["cpu_runtime"], "bf16" if entry["cpu_math"] == "bf16" else None),
+        _built(entry, "gpu"),
         f"{entry['bytes'] / 1e6:.1f}",
-        ", ".join(agreements) or "-",
-        entry["created"].replace("T", " ").replace("Z", " UTC"),
+        entry["created"].partition("T")[0],
         entry["problem"] or "",
     )
+
+
+def _built(entry: dict[str, Any], device: str, *how: str | None) -> str:
+    """The precision for a device, `how` it is computed, and the share of equal answers; `-` where nothing was built."""
+    share = _agreement(entry["parity"].get(device))
+    equal = None if share is None else f"{100 * share:.1f} %"
+    return " ".join(filter(None, (entry["precision"][device], *how, equal))) or "-"
 
 
 def lint(

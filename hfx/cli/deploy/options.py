@@ -111,7 +111,11 @@ def print_written(
         "files": files,
         **figures,
     }
-    lines = [f"Wrote {output}: {size / 1e6:.1f} MB ({', '.join(files)})."]
+    lines = [
+        f"Wrote {output}: {size / 1e6:.1f} MB ({', '.join(files)})."
+        if size > 1e5
+        else f"Wrote {output}: {', '.join(files)}."
+    ]
     if sizing is None:
         lines.append(f"  {deployment.cpus.value} processors, {mib(deployment.memory.value)} of memory (estimated)")
     else:

@@ -123,7 +123,7 @@ def cut_in_blocks(source: Source, rows: int, block: int) -> list[Chunk]:
 
 
 BAD_ROWS = {
-    "ragged": ("a.csv", b"id,text\n1,a\n2\n3,b,c\n4,d\n", {2: (3, "1 field under 2"), 3: (4, "3 fields under 2")}),
+    "ragged": ("a.csv", b"id,text\n1,a\n2\n3,b,c\n4,d\n", {2: (3, "fields is 1, not 2"), 3: (4, "fields is 3, not 2")}),
     "not UTF-8": ("a.csv", b"id,text\n1,\xe4\n2,b\n", {1: (2, r"not UTF-8 \(byte 3 of line 2\)")}),
     "not UTF-8 in a cell of three lines": (
         "a.csv", b'id,text\n1,"a\nb\xe9\nc"\n2,b\n', {1: (2, r"not UTF-8 \(byte 2 of line 3\)")}),

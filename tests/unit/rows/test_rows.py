@@ -61,7 +61,7 @@ def test_parquet_has_its_own_types(tmp_path: Path) -> None:
     [
         ("a.csv", "", None, "is empty"),
         ("a.csv", "text,text\na,b\n", 1, "the column 'text' stands there twice"),
-        ("a.csv", "id,text\n1,a\n2\n", 3, "1 field under 2 columns"),
+        ("a.csv", "id,text\n1,a\n2\n", 3, "fields is 1, not 2"),
         ("a.csv", 'text\na\n"b\nc\n', 3, "unexpected end of data"),
         ("a.csv", b"text\na\n\xe4\n", 3, r"not UTF-8 \(byte 1 of line 3\)"),
         ("a.csv", b"text\na\nb\0c\n", 3, r"NUL \(byte 2 of line 3\)"),
