@@ -84,7 +84,7 @@ def command(
     steps = steps_of(plan)
     manifest = export(plan, report.numbered(len(steps)), steps)
     lines = summary(manifest, options.repository) + (details(manifest) if verbose else [])
-    report.result(published(manifest, options.repository), [*lines, next_command(options.repository)])
+    report.result(published(manifest, options.repository), [*lines, next_command(options.repository, manifest.name)])
 
 
 def _model_and_options(

@@ -91,9 +91,14 @@ def _times(what: str, times: Mapping[str, float]) -> str:
     return f"  {what}: " + ", ".join(f"{_shape(shape)} {ms:.2f} ms" for shape, ms in times.items())
 
 
-def next_command(repository: Path) -> str:
-    """What serves the published model."""
-    return f"Next: hfx serve{'' if repository == DEFAULT_REPOSITORY else f' {shlex.quote(str(repository))}'}"
+def next_command(repository: Path, name: str) -> str:
+    """What serves the published model: a running `hfx serve` of the repository, or a new one."""
+    from hfx.triton.commands import servers_of
+
+    folder = "" if repository == DEFAULT_REPOSITORY else shlex.quote(str(repository))
+    if servers_of(repository):
+        return f"Next: hfx reload {name}{folder and f' --repository {folder}'}"
+    return f"Next: hfx serve{folder and f' {folder}'}"
 
 
 def _math(manifest: Manifest) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hfx.cli.export_summary import next_command
 from hfx.client import Client
 from hfx.errors import HfxError
 from hfx.exporter.steps import stamp
@@ -222,6 +223,7 @@ def test_a_reload_tells_what_became_of_each_model(repository: Path) -> None:
     assert hfx("reload", "--repository", repository)[0] == 5  # nobody serves it
     with serving(repository) as served:
         old = text_of(served)
+        assert next_command(repository, "stories") == f"Next: hfx reload stories --repository {repository}"
         code, result = hfx("reload", "stories", "--repository", repository)
         assert (code, [each["outcome"] for each in result["models"]]) == (0, ["unchanged"])
         publish_another(repository)

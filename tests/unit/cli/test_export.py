@@ -123,4 +123,4 @@ def test_what_was_not_compared_and_what_was_refused_is_told() -> None:
     assert "fp32 on ONNX Runtime (OpenVINO can't run it: No such op)" in text
     assert "not compared with the checkpoint on this machine: There is no GPU." in text
     assert "accuracy on 2 rows of d.csv: the checkpoint 0.5000" in text
-    assert next_command(Path("my models")) == "Next: hfx serve 'my models'"
+    assert next_command(Path("my models"), "m") == "Next: hfx serve 'my models'"
