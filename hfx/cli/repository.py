@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName, RepositoryArgument, model_names
-from hfx.cli.output import reporter
+from hfx.cli.output import counted, reporter
 from hfx.errors import LintFailed, RepositoryError, ServerError
 from hfx.releases import MINIMUM_SECURE
 
@@ -112,9 +112,11 @@ def lint(
     value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
-    report.result(value, [*lines, f"{errors} errors, {warnings} warnings."])
+    report.result(value, [*lines, f"{counted(errors, 'error')}, {counted(warnings, 'warning')}."])
     if errors:
-        raise LintFailed(f"{repository} breaks the rules in {errors} places.", "Each finding above says what to do.")
+        raise LintFailed(
+            f"{repository} breaks the rules in {counted(errors, 'place')}.", "Each finding above says what to do."
+        )
 
 
 def remove(

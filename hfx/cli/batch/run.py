@@ -130,7 +130,7 @@ def run(
     prepare(folder, shared=shard is not None)
     with working(folder, shard, f"Scoring with {name}", report) as show:
         folder.check_cancelled()
-        show("planning")
+        show("reading the inputs")
         with opened_runner(engine, name, options, spec.settings, probe=True) as running:
             job, planned = create(folder, spec, task, options, running.open, shared=shard is not None)
             on_event = logged(folder, shard, Watcher.of(folder, planned, shard, show))

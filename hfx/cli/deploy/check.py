@@ -14,11 +14,12 @@ from typer import Argument, Option
 
 from hfx.cli.commands import flag, given, grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, connect, headers_of, token_of
-from hfx.cli.output import Reporter, reporter
+from hfx.cli.output import Reporter, counted, reporter
 from hfx.cli.serve_options import Device
 from hfx.errors import LintFailed, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
+    from hfx.deploy.check import Checked
     from hfx.deploy.server_check import Dialect
     from hfx.exporter.verify import Ask, Published
 
@@ -113,14 +114,22 @@ def _check_folder(report: Reporter, folder: Path) -> None:
     checked = check_folder(folder)
     lines = [f"{problem.kind:10} {problem.message}" for problem in checked.differences]
     lines += [line for finding in checked.findings for line in finding.lines()]
-    report.result({"folder": str(folder), **asdict(checked)}, [*lines, checked.summary])
+    report.result({"folder": str(folder), **asdict(checked)}, [*lines, _summary(checked)])
     if checked.differences:
         raise LintFailed(
             f"{folder} is not as `hfx deploy {checked.target}` wrote it.",
             "Each difference is above. Write the folder again with --force, or keep your changes elsewhere.",
         )
     if checked.errors:
-        raise LintFailed(f"{folder} breaks the rules in {checked.errors} places.", "Each finding says what to do.")
+        raise LintFailed(
+            f"{folder} breaks the rules in {counted(checked.errors, 'place')}.", "Each finding says what to do."
+        )
+
+
+def _summary(checked: Checked) -> str:
+    differ = f"{counted(len(checked.differences), 'difference')}, " if checked.target else ""
+    warnings = len(checked.findings) - checked.errors
+    return f"{differ}{counted(checked.errors, 'error')}, {counted(warnings, 'warning')}."
 
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:

@@ -246,7 +246,7 @@ def test_bad_rows_can_end_a_job_before_work(batch: CommandLine, tmp_path: Path) 
     words = batch.new(CLASSIFIER, tmp_path / "job", source)
     code, text = batch(*words, "--on-bad-row", "fail")
     assert code == 2 and "Row 2: The column 'text' is null." in text
-    assert "2 rows, 1 errors" in batch.done(*words)
+    assert "2 rows, 1 error" in batch.done(*words)
 
 
 def test_sampling_is_the_same_by_any_number_of_workers(batch: CommandLine, generator: Opened, tmp_path: Path) -> None:
