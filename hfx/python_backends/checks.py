@@ -186,7 +186,7 @@ def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str,
     for name, value in parameters.items():
         if name not in types:
             known = f"its parameters are {', '.join(types)}" if types else "it takes none"
-            raise ValueError(f"{name[:NAME_LENGTH]} is not a parameter of this model; {known}")
+            raise ValueError(f"{name[:NAME_LENGTH]} is no parameter of this model; {known}")
         if type(value) is not types[name]:
             raise ValueError(f"{name} has another type; allowed: {KINDS[types[name]]}")
     return parameters

@@ -147,7 +147,7 @@ def test_a_parameter_of_an_encoder_is_its_tensor(writing_server: EmbeddedServer)
 
 @pytest.mark.parametrize("way", ["infer", "generate", "generate, parameters", "gRPC infer"])
 def test_a_parameter_that_an_encoder_lacks_is_refused(way: str, writing_server: EmbeddedServer) -> None:
-    with pytest.raises(AskFailed, match="topk is not a parameter of this model; its parameters are top_k") as refused:
+    with pytest.raises(AskFailed, match="topk is no parameter of this model; its parameters are top_k") as refused:
         WAYS[way](writing_server, "sentiment", {"topk": 2})
     assert refused.value.status in {400, "INVALID_ARGUMENT"}
     own = {} if way == "gRPC infer" else {name: value for name, value in TRITONS.items() if "sequence" not in name}
