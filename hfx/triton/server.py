@@ -215,7 +215,7 @@ def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
     """The error for a port that can't be listened at."""
     return ServerError(
         f"Can't listen on {host}:{port}: {reason}.",
-        "Stop the program that uses it, or choose another port with {OPTIONS[use]} (0: a free one).",
+        f"Stop the program that uses it, or choose another port with {OPTIONS[use]} (0: a free one).",
     )
 
 
