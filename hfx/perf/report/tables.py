@@ -54,7 +54,12 @@ class Table:
 
 
 def to_lines(table: Table) -> list[str]:
-    """`table` for a terminal: title, aligned rows, notes; nothing of an empty one."""
+    """`table` for a terminal: title, aligned rows, notes; nothing of an empty one. An only variant is in the title."""
+    variants = {row[0] for row in table.rows}
+    if table.columns[:1] == ("variant",) and len(variants) == 1:
+        rows = tuple(row[1:] for row in table.rows)
+        title = f"{table.title}: {variants.pop()}"
+        table = replace(table, title=title, columns=table.columns[1:], rows=rows, words=table.words - 1)
     lines = [table.title] if table and table.title else []
     if table.rows:
         cells = [table.columns, *table.rows]
