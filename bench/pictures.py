@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from tests import zoo
@@ -39,8 +37,6 @@ def main() -> None:
             )
         with serving(folder / "model_repository") as server, chromium.tab(folder / "profile") as tab:
             playground(tab, server.http_url)
-            while os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):  # above it, the report warns of other work
-                time.sleep(5)
             load = ("--concurrency", "1:16:2x", "--duration", "3s", "--slo", "latency<50ms")
             run(folder, "perf", "run", "sentiment", "--url", server.ready["grpc_url"], *load, "--output", "load.json")
             run(folder, "perf", "report", "load.json", "--output", "report.html")

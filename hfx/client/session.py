@@ -227,7 +227,7 @@ class Session:
 def check_seconds(name: str, seconds: float) -> float:
     """`seconds` when it is a positive number; raises UsageError otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise UsageError(f"The {name} is {seconds!r}; it must be positive.", "Give a positive number of seconds.")
+        raise UsageError(f"The {name} is {seconds!r}.", "Give a positive number of seconds.")
     return seconds
 
 
