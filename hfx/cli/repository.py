@@ -104,6 +104,7 @@ def lint(
       hfx lint
       hfx lint /srv/models --triton 26.07 --cores 8
     """
+    from hfx.repository.catalog import models
     from hfx.repository.lint import lint as find
 
     report = reporter(context)
@@ -112,6 +113,8 @@ def lint(
     value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
+    if not models(repository):
+        report.warn(f"There is no model in {repository}.")
     report.result(value, [*lines, f"{counted(errors, 'error')}, {counted(warnings, 'warning')}."])
     if errors:
         raise LintFailed(
