@@ -188,7 +188,7 @@ def time_in_steps(result: Result) -> Chart | None:
     ]
     if not rows:
         return None
-    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=LINES)
+    x = alt.X("ms:Q", title="ms per request, on average", stack="zero", axis=LINES)
     drawn = bars(rows, x, colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
     longest = max(rows, key=lambda row: float(row["ms"]))
     description = f"The longest part: {number(longest['ms'])} ms in {longest['phase']} of {longest['bar']}."

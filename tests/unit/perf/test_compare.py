@@ -131,7 +131,7 @@ def test_one_that_can_not_be_opened_is_named_and_has_no_number() -> None:
     stage = Stage()
     candidates = [stage.candidate("gpu", broken="no GPU\nhere"), stage.candidate("cpu")]
     found = result_of("t", "c", [*stage.runs(*candidates)], stage.notes, candidates)
-    assert found.notes == ("gpu was not run: no GPU here",)
+    assert found.notes == ("gpu was not run: no GPU here.",)
     assert {each.subject.label for each in found.runs} == {"cpu"}
     assert found.base == "cpu"
     with pytest.raises(LoadFailed, match="No candidate could be measured:\ngpu was not run: no GPU here"):
