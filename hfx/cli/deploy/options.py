@@ -12,8 +12,10 @@ from typer import Argument, Option
 from hfx.cli.connection import DEFAULT_REPOSITORY, model_names
 from hfx.cli.output import Reporter
 from hfx.errors import UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
+    from hfx.deploy.bundle import Packages
     from hfx.deploy.deployment import Deployment
     from hfx.deploy.options import Scale
     from hfx.deploy.sizing import Measured, Sizing
@@ -26,9 +28,19 @@ Loads = Annotated[
 ]
 
 
-Offline = Annotated[Path | None, Option(help="Take wheels from this folder instead of a package index.")]
-NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out. Encoders then run on ONNX Runtime.")]
-Python = Annotated[str, Option(help="Python version of Triton's stubs, such as 3.12. Default: the release's.")]
+@dataclass(frozen=True)
+class PackageOptions:
+    """Where packages that models import come from, and which of them."""
+
+    offline: Path | None = option(None, "Take wheels from this folder instead of a package index.")
+    no_openvino: bool = option(False, "Leave OpenVINO out. Encoders then run on ONNX Runtime.")
+    python: str = option("", "Python version of Triton's stubs, such as 3.12. Default: the release's.")
+
+    def packages(self, deployment: Deployment) -> Packages:
+        """The same as the value that hfx.deploy.bundle takes."""
+        from hfx.deploy import bundle
+
+        return bundle.Packages(bundle.python_of(deployment, self.python), self.offline, not self.no_openvino)
 
 
 @dataclass(frozen=True)
@@ -41,16 +53,14 @@ class DeployOptions:
         list[str], Argument(metavar="NAME...", help="Published models to deploy.", autocompletion=model_names)
     ]
     output: Annotated[Path, Option(help="Folder to write. It must be empty or not exist.")]
-    repository: Annotated[Path, Option(help="Model repository.")] = DEFAULT_REPOSITORY
-    device: Annotated[Literal["cpu", "gpu"], Option(help="Device to run the models on.")] = "cpu"
-    triton: Annotated[str, Option(help="Triton release. Default: 26.07.")] = ""
-    name: Annotated[str, Option(help="Name of the deployment. Default: the first model's name.")] = ""
-    image: Annotated[str, Option(help="Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE.")] = ""
-    cpus: Annotated[int | None, Option(help="CPUs to request. Default: the threads that the models use.")] = None
-    drain: Annotated[int, Option(help="Seconds that requests in flight get at shutdown.")] = 30
-    force: Annotated[bool, Option("--force", help="Replace a folder written by an earlier run of this command.")] = (
-        False
-    )
+    repository: Path = option(DEFAULT_REPOSITORY, "Model repository.")
+    device: Literal["cpu", "gpu"] = option("cpu", "Device to run the models on.")
+    triton: str = option("", "Triton release. Default: 26.07.")
+    name: str = option("", "Name of the deployment. Default: the first model's name.")
+    image: str = option("", "Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE.")
+    cpus: int | None = option(None, "CPUs to request. Default: the threads that the models use.")
+    drain: int = option(30, "Seconds that requests in flight get at shutdown.")
+    force: bool = option(False, "Replace a folder written by an earlier run of this command.")
 
     def deployment(self, report: Reporter) -> Deployment:
         """The checked deployment; what is known against its release is reported."""
