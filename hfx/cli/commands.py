@@ -42,6 +42,7 @@ COMMANDS = {
     "deploy": "hfx.cli.deploy",
     "demo": "hfx.cli.demo",
 }
+PLAIN: Mapping[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class Commands(PlainHelp, TyperGroup):
@@ -73,7 +74,7 @@ def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
     module = importlib.import_module(path)
     if not function and hasattr(module, "COMMANDS"):
         return _group(name, module)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single = typer.Typer(**PLAIN)
     command = getattr(module, function or "command")
     text, examples = text_and_examples(command.__doc__)
     single.command(name, cls=Command, help=text, epilog=examples, context_settings=SETTINGS)(
@@ -90,10 +91,8 @@ def _group(name: str, module: Any) -> Any:
         cls=group_class,
         help=title.partition("\n")[0],
         epilog=examples,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
         context_settings=SETTINGS,
+        **PLAIN,
     )
     group.callback(no_args_is_help=True)(_with_shared_options(lambda: None))
     return typer.main.get_command(group)

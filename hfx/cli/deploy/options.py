@@ -139,25 +139,19 @@ def measured(paths: Iterable[Path], deployment: Deployment) -> dict[str, Measure
 
     best: dict[str, Measured] = {}
     for path in paths:
-        found = _best(path, read_result(path), deployment)
-        if not found:
+        result = read_result(path)
+        runs = [run for run in result.runs if _counts(run, deployment)]
+        if not runs:
             raise UsageError(
                 f"{path} has no load of {', '.join(deployment.names)} on {deployment.device} that was answered to"
                 f" {100 * LEAST_KEPT:g} %.",
                 "Give a result of `hfx perf run NAME --output F.json` for a deployed model, with fewer callers.",
             )
-        for one in found:
-            if one.model not in best or one.requests_per_second > best[one.model].requests_per_second:
-                best[one.model] = one
+        for run in runs:
+            known = best.get(run.subject.model)
+            if known is None or run.throughput > known.requests_per_second:
+                best[run.subject.model] = _measured(path, result, run)
     return best
-
-
-def _best(path: Path, result: Result, deployment: Deployment) -> list[Measured]:
-    """The best load of each deployed model in one file."""
-    runs = [run for run in result.runs if _counts(run, deployment)]
-    models = dict.fromkeys(run.subject.model for run in runs)
-    tops = [max((run for run in runs if run.subject.model == name), key=lambda run: run.throughput) for name in models]
-    return [_measured(path, result, run) for run in tops]
 
 
 def _counts(run: Run, deployment: Deployment) -> bool:
