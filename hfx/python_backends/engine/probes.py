@@ -100,19 +100,15 @@ def verifies(spec: EngineSpec, partition: DecoderPartition, reset: Callable[[int
     if before < 1:
         return False
 
-    def stepped(count: int) -> list[bytes]:
-        reset(1)
-        found = []
-        for token in fed[:count]:
-            partition.set_next_tokens([(0, token)])
-            found.append(row_bytes(partition.step(1, logits=True), 0))
-        return found
-
-    expected = stepped(len(fed))[before:]
-    stepped(before)
+    reset(1)
+    expected = []
+    for token in fed:
+        partition.set_next_tokens([(0, token)])
+        expected.append(row_bytes(partition.step(1, logits=True), 0))
+    partition.drop(MOST_DRAFT + 1)
     partition.set_next_tokens([(0, fed[before])])
     outputs = partition.verify(fed[before + 1 :], logits=True)
-    return [row_bytes(outputs, row) for row in range(MOST_DRAFT + 1)] == expected
+    return [row_bytes(outputs, row) for row in range(MOST_DRAFT + 1)] == expected[before:]
 
 
 def row_bytes(outputs: Outputs, row: int) -> bytes:
