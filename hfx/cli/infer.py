@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -20,10 +20,24 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
-from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
+from hfx.metadata import TensorMetadata
+from hfx.names import (
+    EMBEDDING,
+    LOGPROBS,
+    PROMPT_NAME,
+    QUERY,
+    RETURN_LOG_PROBS,
+    SCORE,
+    TEXT_INPUT,
+    TOP_K,
+    TRUNCATED_TOKENS,
+    Task,
+)
+from hfx.python_backends.settings import DOCUMENT
+from hfx.tasks import has_token_vectors
 
 if TYPE_CHECKING:
-    from hfx.answering import Model, Request
+    from hfx.answering import Answer, Model, Request
 
 NO_TEXT = UsageError("There is no text.", "Give one, pipe lines in, or name a file with --input.")
 
@@ -94,6 +108,8 @@ def command(
     _check_log_probs(form, generation, report)
     entries = _entries(texts or [], form)
     with _model(name, connection, place) as model:
+        if encoder.query is not None and has_token_vectors(model.metadata):
+            model = _ranker(model)
         chosen = settings(model.task, encoder, generation)
         request = partial(request_of, model.task, settings=chosen, model=model.metadata)
         if form.stream:
@@ -162,6 +178,28 @@ def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
     if first is None:
         raise NO_TEXT
     return chain([first], entries)
+
+
+def _ranker(model: Model) -> Model:
+    """A model with vectors of tokens (ColBERT) as a model that ranks texts for a query."""
+    import numpy as np
+
+    from hfx.client.results import max_sim
+
+    def vectors(text: str, role: str) -> tuple[Any, Answer]:
+        request: Request = {TEXT_INPUT: [text]} | ({PROMPT_NAME: [role]} if PROMPT_NAME in taken else {})
+        answer = model.answer(request)
+        return np.asarray(answer.pop(EMBEDDING), np.float32), answer
+
+    def answer(request: Request) -> Answer:
+        (query,), (text,) = request[QUERY], request[TEXT_INPUT]
+        found, counts = vectors(text, DOCUMENT)
+        return {SCORE: max_sim(query_vectors(query, QUERY)[0], found), TRUNCATED_TOKENS: counts[TRUNCATED_TOKENS]}
+
+    taken, query_vectors = model.metadata.input_types, cache(vectors)
+    inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in (QUERY, TEXT_INPUT))
+    metadata = replace(model.metadata, inputs=inputs, outputs=())
+    return replace(model, task=Task.TEXT_RANKING, metadata=metadata, answer=answer, answer_many=None)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class EncoderOptions:
         ),
     ] = None
     context: Annotated[str | None, Option(help="Question answering: text that contains the answer.")] = None
-    query: Annotated[str | None, Option(help="Text ranking: query to rank the texts for.")] = None
+    query: Annotated[str | None, Option(help="Text ranking, also with ColBERT: query to rank the texts for.")] = None
     raw_scores: Annotated[
         bool | None,
         Option("--raw-scores/--no-raw-scores", help="Text ranking: return scores without activation function."),

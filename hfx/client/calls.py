@@ -24,6 +24,7 @@ from hfx.client.results import (
     decode_entities,
     decode_fills,
     decode_generation,
+    decode_max_sim,
     decode_piece,
     decode_rank,
     decode_scores,
@@ -32,6 +33,7 @@ from hfx.client.results import (
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
 from hfx.metadata import INT32_MAX, Values, check_text
+from hfx.python_backends.settings import DOCUMENT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,6 +111,28 @@ def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Ca
     """Feature extraction, of models that have a vector for each token."""
     options = _prompts(prompt_name, prompt)
     return lambda text: Call(name, _text(text) | options, decode_token_embeddings, (names.EMBEDDING,))
+
+
+def of_role(model: ModelMetadata, role: str, prompt: Word = None) -> Callable[[str], Call[Embedding]]:
+    """The vectors of the tokens of a query, or of a document, of models that tell them apart."""
+    return embed_tokens(model.name, role if names.PROMPT_NAME in model.input_types else None, prompt)
+
+
+def check_roles(prompt_name: Word) -> None:
+    """Raise UsageError for a prompt's name, where queries and documents have their own."""
+    if prompt_name is not None:
+        raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
+
+
+def rank_by_tokens(model: ModelMetadata, query: Vectors) -> Callable[[tuple[int, str]], Call[Rank]]:
+    """Text ranking by the vectors of tokens (ColBERT): MaxSim of `query`'s, and an index and a text."""
+    make = of_role(model, DOCUMENT)
+
+    def call(item: tuple[int, str]) -> Call[Rank]:
+        index, text = item
+        return Call(model.name, make(text).values, partial(decode_max_sim, query=query, index=index))
+
+    return call
 
 
 def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:

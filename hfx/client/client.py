@@ -17,7 +17,8 @@ from hfx.client.streams import TextStream
 from hfx.client.transport import run
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
-from hfx.tasks import check_summarizer
+from hfx.python_backends.settings import QUERY
+from hfx.tasks import check_summarizer, has_token_vectors
 
 if TYPE_CHECKING:
     from hfx.client.calls import Vectors
@@ -193,12 +194,17 @@ class Client(BlockingBase):
         """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
 
         `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query, or the
-        instruction of a template.
+        instruction of a template. Of models with vectors of tokens (ColBERT) the scores are MaxSim; these take no
+        `prompt_name`.
         """
         calls.check_several(texts)
-        return best_first(
-            self._call_all(calls.rank(name, query, raw_scores, prompt_name, prompt), enumerate(texts), timeout)
-        )
+        make = calls.rank(name, query, raw_scores, prompt_name, prompt)
+        model = run(self._session.metadata(name, timeout))
+        if has_token_vectors(model):
+            calls.check_roles(prompt_name)
+            found = run(self._session.call(calls.of_role(model, QUERY, prompt)(query), timeout))
+            make = calls.rank_by_tokens(model, found.vector)
+        return best_first(self._call_all(make, enumerate(texts), timeout))
 
     def predict(
         self,

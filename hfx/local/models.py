@@ -68,17 +68,21 @@ def _sha256(repository: Path, name: str) -> str:
 
 
 def published_metadata(repository: Path, name: str) -> ModelMetadata:
-    """What a server would say of a published model's inputs. Raises ModelMissing and ModelCorrupt."""
+    """What a server would say of a published model's tensors. Raises ModelMissing and ModelCorrupt."""
     task = published_model(repository, name).task
-    inputs = [
-        TensorMetadata(
-            tensor["name"],
-            tensor["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
-            (-1, *map(int, tensor["dims"])),
+    config = read_config(repository / name / "config.pbtxt")
+    inputs, outputs = (
+        tuple(
+            TensorMetadata(
+                tensor["name"],
+                tensor["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
+                (-1, *map(int, tensor["dims"])),
+            )
+            for tensor in config[side]
         )
-        for tensor in read_config(repository / name / "config.pbtxt")["input"]
-    ]
-    return ModelMetadata(name, tuple(inputs), (), str(task))
+        for side in ("input", "output")
+    )
+    return ModelMetadata(name, inputs, outputs, str(task))
 
 
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:

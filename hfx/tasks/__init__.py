@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hfx.errors import RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
-from hfx.names import Task
+from hfx.names import EMBEDDING, INPUT_TOKENS, Task
 from hfx.tasks import (
     feature_extraction,
     fill_mask,
@@ -67,4 +67,9 @@ def check_summarizer(model: ModelMetadata) -> None:
         )
 
 
-__all__ = ["TASKS", "TaskView", "check_summarizer", "task_of"]
+def has_token_vectors(model: ModelMetadata) -> bool:
+    """Whether a model has a vector for each token of a text (ColBERT), by which texts are ranked."""
+    return {EMBEDDING, INPUT_TOKENS} <= {tensor.name for tensor in model.outputs}
+
+
+__all__ = ["TASKS", "TaskView", "check_summarizer", "has_token_vectors", "task_of"]

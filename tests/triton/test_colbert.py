@@ -11,6 +11,7 @@ import pytest
 
 from hfx.cli import main
 from hfx.client import Client
+from hfx.errors import UsageError
 from tests.rigs.colbert_models import write_pylate, write_stanford
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is l
 
 PYLATE, STANFORD, DENSE = "pylate", "stanford", "dense"
 SHORT = list(TEXTS[:6])
+RECORDED = json.loads((Path(__file__).parents[1] / "unit/exporter/recorded/pylate.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,39 @@ def test_texts_are_ranked_by_the_sums_of_the_library(
         assert [row["index"] for row in rows] == sorted(range(6), key=lambda at: -expected[at])
 
 
+@pytest.mark.parametrize("prompt", [None, "the dog: "])
+def test_the_client_ranks_as_pylate_and_as_the_front(served: ServeProcess, client: Client, prompt: str | None) -> None:
+    """Of PyLate, the MaxSim that it was recorded to give."""
+    expected = RECORDED["pylate"]["scores"][prompt or ""]
+    ranks = client.rank(PYLATE, SHORT[0], SHORT, prompt=prompt)
+    assert [rank.index for rank in ranks] == sorted(range(6), key=lambda at: -expected[at])
+    assert [rank.score for rank in ranks] == pytest.approx(sorted(expected, reverse=True), rel=1e-5, abs=1e-5)
+    if prompt is None:
+        body = {"query": SHORT[0], "texts": SHORT}
+        _, _, rows = call(served, f"/models/{PYLATE}/rerank", body)
+        assert [(rank.index, rank.score) for rank in ranks] == [(row["index"], row["score"]) for row in rows]
+    assert client.rank(PYLATE, SHORT[0], []) == []
+    assert client.rank(PYLATE, SHORT[0], ["the dog " * 60])[0].truncated_tokens > 0
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_the_command_line_ranks(
+    served: ServeProcess, repository: Path, is_local: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--local", "--repository", str(repository)] if is_local else ["--url", served.ready["grpc_url"]]
+    assert main(["infer", PYLATE, *SHORT, "--query", SHORT[0], "--json", *place]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    expected = RECORDED["pylate"]["scores"][""]
+    assert [each["score"] for each in results] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert main(["infer", PYLATE, SHORT[0], "--query", SHORT[0], *place]) == 0
+    assert capsys.readouterr().out == f"{expected[0]:.4f}\n"
+    for option, said in (("--prompt-name=query", "no input prompt_name"), ("--raw-scores", "no input raw_scores")):
+        assert main(["infer", PYLATE, SHORT[0], "--query", SHORT[0], option, *place]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["infer", DENSE, SHORT[0], "--query", SHORT[0], *place]) == 2
+    assert "does not take --query" in capsys.readouterr().err
+
+
 def test_what_does_not_rank_is_refused(served: ServeProcess) -> None:
     body = {"query": "a", "texts": ["b"]}
     for path, sent, message in (
@@ -106,3 +141,8 @@ def test_what_does_not_rank_is_refused(served: ServeProcess) -> None:
     ):
         status, _, answer = call(served, path, sent)
         assert status in (400, 422, 424) and message in answer["error"]
+    with Client(served.ready["grpc_url"]) as client:
+        with pytest.raises(UsageError, match="queries and documents"):
+            client.rank(PYLATE, "a", ["b"], prompt_name="query")
+        with pytest.raises(UsageError, match="gives no score"):
+            client.rank(DENSE, "a", ["b"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hfx import names
+from hfx.client.results import max_sim
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.ranking import spearman
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask
@@ -55,8 +56,8 @@ def compare_tokens(reference: Answer, answer: Answer) -> Comparison:
 
 
 def maxsim(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
-    """The sum of each token's product with its nearest of the other text (ColBERT)."""
-    return float((np.asarray(a, np.float64) @ np.asarray(b, np.float64).T).max(axis=1).sum())
+    """As the client computes it of a query and a text."""
+    return max_sim(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
