@@ -103,15 +103,12 @@ def test_other_precisions_have_nearly_the_same_vectors(tmp_path: Path, precision
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe((token_mask(skiplist_words=["."]),)),
-        Recipe((token_mask(keep_only_token_ids=[5]),)),
-        Recipe((token_mask(),), transformer={"query_length": 32}),
         Recipe((pooling("mean"), token_mask())),
         Recipe((dense(HIDDEN, 24), token_mask())),  # of the text's vector, which there is none of
     ],
-    ids=["skiplist", "allowlist", "query_length", "pooled", "sentence"],
+    ids=["pooled", "sentence"],
 )
-def test_what_leaves_tokens_out_is_unsupported(tmp_path: Path, recipe: Recipe) -> None:
+def test_vectors_of_texts_are_unsupported(tmp_path: Path, recipe: Recipe) -> None:
     write_multi_vector_encoder(tmp_path, recipe)
     with pytest.raises(CheckpointUnsupported) as caught:
         export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
