@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from hfx import names
 from hfx.cli import printing, reading
 from hfx.cli.commands import given, grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, PublishedName, connect, refuse_all
@@ -21,20 +22,9 @@ from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
 from hfx.metadata import TensorMetadata
-from hfx.names import (
-    EMBEDDING,
-    LOGPROBS,
-    PROMPT_NAME,
-    QUERY,
-    RETURN_LOG_PROBS,
-    SCORE,
-    TEXT_INPUT,
-    TOP_K,
-    TRUNCATED_TOKENS,
-    Task,
-)
-from hfx.python_backends.settings import DOCUMENT
-from hfx.tasks import has_token_vectors
+from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
+from hfx.python_backends.settings import DOCUMENT, QUERY
+from hfx.tasks import TASKS, has_token_vectors
 
 if TYPE_CHECKING:
     from hfx.answering import Answer, Model, Request
@@ -182,22 +172,20 @@ def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 def _ranker(model: Model) -> Model:
     """A model with vectors of tokens (ColBERT) as a model that ranks texts for a query."""
-    import numpy as np
-
     from hfx.client.results import max_sim
 
-    def vectors(text: str, role: str) -> tuple[Any, Answer]:
-        request: Request = {TEXT_INPUT: [text]} | ({PROMPT_NAME: [role]} if PROMPT_NAME in taken else {})
-        answer = model.answer(request)
-        return np.asarray(answer.pop(EMBEDDING), np.float32), answer
+    def answer_of(text: str, role: str) -> Answer:
+        prompt = {names.PROMPT_NAME: [role]} if names.PROMPT_NAME in model.metadata.input_types else {}
+        return model.answer({names.TEXT_INPUT: [text], **prompt})
 
     def answer(request: Request) -> Answer:
-        (query,), (text,) = request[QUERY], request[TEXT_INPUT]
-        found, counts = vectors(text, DOCUMENT)
-        return {SCORE: max_sim(query_vectors(query, QUERY)[0], found), TRUNCATED_TOKENS: counts[TRUNCATED_TOKENS]}
+        (query,), (text,) = request[names.QUERY], request[names.TEXT_INPUT]
+        found = answer_of(text, DOCUMENT)
+        score = max_sim(query_of(query, QUERY)[names.EMBEDDING], found[names.EMBEDDING])
+        return {names.SCORE: score, names.TRUNCATED_TOKENS: found[names.TRUNCATED_TOKENS]}
 
-    taken, query_vectors = model.metadata.input_types, cache(vectors)
-    inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in (QUERY, TEXT_INPUT))
+    query_of = cache(answer_of)
+    inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in TASKS[Task.TEXT_RANKING].row.needed)
     metadata = replace(model.metadata, inputs=inputs, outputs=())
     return replace(model, task=Task.TEXT_RANKING, metadata=metadata, answer=answer, answer_many=None)
 

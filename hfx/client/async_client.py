@@ -13,7 +13,6 @@ from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
-from hfx.python_backends.settings import QUERY
 from hfx.tasks import check_summarizer, has_token_vectors
 
 if TYPE_CHECKING:
@@ -190,8 +189,7 @@ class AsyncClient(AsyncBase):
         make = calls.rank(name, query, raw_scores, prompt_name, prompt)
         model = await self._session.metadata(name, timeout)
         if has_token_vectors(model):
-            calls.check_roles(prompt_name)
-            found = await self._session.call(calls.of_role(model, QUERY, prompt)(query), timeout)
+            found = await self._session.call(calls.query_tokens(model, prompt_name, prompt)(query), timeout)
             make = calls.rank_by_tokens(model, found.vector)
         return best_first(await self._call_all(make, enumerate(texts), timeout))
 

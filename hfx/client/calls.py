@@ -33,7 +33,7 @@ from hfx.client.results import (
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
 from hfx.metadata import INT32_MAX, Values, check_text
-from hfx.python_backends.settings import DOCUMENT
+from hfx.python_backends.settings import DOCUMENT, QUERY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,10 +118,11 @@ def of_role(model: ModelMetadata, role: str, prompt: Word = None) -> Callable[[s
     return embed_tokens(model.name, role if names.PROMPT_NAME in model.input_types else None, prompt)
 
 
-def check_roles(prompt_name: Word) -> None:
-    """Raise UsageError for a prompt's name, where queries and documents have their own."""
+def query_tokens(model: ModelMetadata, prompt_name: Word, prompt: Word) -> Callable[[str], Call[Embedding]]:
+    """The vectors of a query's tokens. Raises UsageError for a prompt's name, which says what a text is."""
     if prompt_name is not None:
         raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
+    return of_role(model, QUERY, prompt)
 
 
 def rank_by_tokens(model: ModelMetadata, query: Vectors) -> Callable[[tuple[int, str]], Call[Rank]]:

@@ -17,7 +17,6 @@ from hfx.client.streams import TextStream
 from hfx.client.transport import run
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
-from hfx.python_backends.settings import QUERY
 from hfx.tasks import check_summarizer, has_token_vectors
 
 if TYPE_CHECKING:
@@ -201,8 +200,7 @@ class Client(BlockingBase):
         make = calls.rank(name, query, raw_scores, prompt_name, prompt)
         model = run(self._session.metadata(name, timeout))
         if has_token_vectors(model):
-            calls.check_roles(prompt_name)
-            found = run(self._session.call(calls.of_role(model, QUERY, prompt)(query), timeout))
+            found = run(self._session.call(calls.query_tokens(model, prompt_name, prompt)(query), timeout))
             make = calls.rank_by_tokens(model, found.vector)
         return best_first(self._call_all(make, enumerate(texts), timeout))
 

@@ -228,12 +228,15 @@ def decode_rank(outputs: Tensors, index: int) -> Rank:
     return Rank(index, _value(outputs, names.SCORE, float), _truncated_tokens(outputs))
 
 
-def max_sim(query: npt.NDArray[Any], document: npt.NDArray[Any]) -> float:
+def max_sim(query: npt.ArrayLike, document: npt.ArrayLike) -> float:
     """The sum of each of a query's vectors' largest product with one of a text, as ColBERT ranks.
 
     A text without vectors has the least that those of length 1 can have.
     """
-    return float((query @ document.T).max(axis=1).sum() if len(document) else -len(query))
+    import numpy as np
+
+    a, b = np.asarray(query), np.asarray(document)
+    return float((a @ b.T).max(axis=1).sum() if len(a) and len(b) else -len(a))
 
 
 def decode_max_sim(outputs: Tensors, query: Vectors, index: int) -> Rank:

@@ -120,8 +120,7 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
         first = " in ".join(filter(None, modules[0]))
         raise CheckpointUnsupported(
             f"{folder / MODULES} begins with {first}: the folder has no transformer's config.json.",
-            "hfx exports models that begin with a Transformer in the folder itself, where sentence-transformers 2 to 6 "
-            "save it.",
+            "hfx exports models that begin with a Transformer, saved in the folder itself.",
         )
     return folder, commit, read_config(folder)
 

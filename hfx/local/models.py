@@ -15,7 +15,7 @@ from hfx.answering import Answer, Model, Piece, Request, plain_values
 from hfx.errors import HfxError, UsageError
 from hfx.local import Device, read_config
 from hfx.manifest import model_sha256
-from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata
+from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata, tensors_of
 from hfx.names import GENERATION_TASKS, MODEL_SHA256, Task
 from hfx.repository.catalog import model as published_model
 
@@ -71,17 +71,7 @@ def published_metadata(repository: Path, name: str) -> ModelMetadata:
     """What a server would say of a published model's tensors. Raises ModelMissing and ModelCorrupt."""
     task = published_model(repository, name).task
     config = read_config(repository / name / "config.pbtxt")
-    inputs, outputs = (
-        tuple(
-            TensorMetadata(
-                tensor["name"],
-                tensor["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
-                (-1, *map(int, tensor["dims"])),
-            )
-            for tensor in config[side]
-        )
-        for side in ("input", "output")
-    )
+    inputs, outputs = (tensors_of(config[side], (-1,)) for side in ("input", "output"))
     return ModelMetadata(name, inputs, outputs, str(task))
 
 

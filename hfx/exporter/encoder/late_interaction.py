@@ -58,9 +58,9 @@ STANFORD_FIELDS = {
     "punctuation": ("mask_punctuation", True),
     "width": ("dim", 128),
 }
-EXPANSION, LENGTHS = "query_expansion", ("query_length", "document_length")
+EXPANSION, LEAST, LENGTHS = "query_expansion", "length", ("query_length", "document_length")
 STRATEGIES = ("fixed", "min")
-TOKEN_MASK, TASKS = "MultiVectorMask", (DOCUMENT,)  # the module, and whose words it skips by default
+TOKEN_MASK = "MultiVectorMask"
 KINDS = {str: "a text", int: "a whole number of at least 16", bool: "true or false", tuple: "a list of words"}
 SHORTEST = 16  # tokens of a query or document, and numbers of a vector
 
@@ -70,9 +70,9 @@ class Reading:
     """How the files say that queries, or documents, are read.
 
     A text has `length` tokens at most (0: as many as the model reads), behind the first one the `marker`, if there is
-    one. Up to `least` tokens, a text is filled with the `filler`
-    (the mask token, where there is none), which others attend to only if it `attends`. Words that are `skipped` have no
-    vector; one that is no token stands for the unknown token only if the reading `skips_unknown` ones.
+    one. Up to `least` tokens, it is filled with the `filler` (the mask token, where there is none), which others attend
+    to only if it `attends`. Words that are `skipped` have no vector; those that are no tokens mean the unknown token
+    only if the reading `skips_unknown` ones.
     """
 
     length: int
@@ -118,10 +118,11 @@ class LateInteraction:
             return role
         filler = tokenizer.eos_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
         filler = known.get(reading.filler) if reading.filler else filler
-        if filler is None or filler >= embeddings or filler in skipped or tokenizer.padding_side == "left":
+        is_left = tokenizer.padding_side == "left"
+        if is_left or filler is None or filler >= embeddings or filler in skipped:
+            kind = f"{reading.filler[:50] or 'mask'} tokens, which have no {'vectors' if filler in skipped else 'id'}"
             raise CheckpointUnsupported(
-                f"Queries for {checkpoint.folder} are filled with {reading.filler[:50] or 'mask'} tokens, which its "
-                "tokenizer has not, or which have no vector, or on the left.",
+                f"Queries for {checkpoint.folder} are filled {'on the left' if is_left else f'with {kind}'}.",
                 "hfx expands queries on the right, with a token of the model that has vectors.",
             )
         return replace(role, least=reading.least, filler=filler, attends=reading.attends)
@@ -186,21 +187,18 @@ def _of_sentence_transformers(folder: Path, mask_file: Path) -> LateInteraction:
         raise CheckpointUnsupported(
             f"keep_only_token_ids in {mask_file} leaves all other tokens out.", "hfx leaves out skiplist_words only."
         )
-    if not isinstance(expansion, dict) or (expansion and expansion.get("strategy") not in STRATEGIES):
-        raise CheckpointCorrupt(f"{EXPANSION} in {file} has no strategy of {' or '.join(STRATEGIES)}.", AGAIN)
-    lengths = {name: _checked(file, name, config, 0) if config.get(name) is not None else 0 for name in LENGTHS}
-    words, tasks = (
-        _checked(mask_file, *each) for each in (("skiplist_words", mask, ()), ("skiplist_tasks", mask, TASKS))
-    )
-    skipped = {name: words if name in tasks else () for name in EMBEDDERS_PROMPTS}
-    query = Reading(lengths["query_length"], skipped=skipped[QUERY])
-    if expansion:
-        least, filler = _checked(file, "length", expansion, 0), _checked(file, "token", expansion, "")
-        length = least if expansion["strategy"] == "fixed" else query.length and max(query.length, least)
-        query = replace(
-            query, length=length, least=least, filler=filler, attends=_checked(file, "attend", expansion, False)
-        )
-    return LateInteraction(query, Reading(lengths["document_length"], skipped=skipped[DOCUMENT]))
+    is_read = isinstance(expansion, dict) and expansion.get("strategy") in STRATEGIES and expansion.get(LEAST)
+    if expansion and not is_read:
+        raise CheckpointCorrupt(f"{EXPANSION} in {file} has no {LEAST}, or no strategy of {STRATEGIES}.", AGAIN)
+    query_length, document_length = (_checked(file, name, config, 0) for name in LENGTHS)
+    least, filler = _checked(file, LEAST, expansion, 0), _checked(file, "token", expansion, "")
+    attends = _checked(file, "attend", expansion, False)
+    words = _checked(mask_file, "skiplist_words", mask, ())
+    tasks = _checked(mask_file, "skiplist_tasks", mask, (DOCUMENT,))
+    of_query, of_document = (words if name in tasks else () for name in (QUERY, DOCUMENT))
+    length = least if expansion.get("strategy") == "fixed" else query_length and max(query_length, least)
+    query = Reading(length, "", least, filler, attends, of_query)
+    return LateInteraction(query, Reading(document_length, skipped=of_document))
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
@@ -216,7 +214,9 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 def _checked(file: Path, name: str, stated: Mapping[str, Any], default: Any) -> Any:
     """The value of a field; `default`, whose type it has, where it is missing or null. Raises CheckpointCorrupt."""
-    value = default if stated.get(name) is None else stated[name]
+    value = stated.get(name)
+    if value is None:
+        return default
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = tuple(value)
     if type(value) is not type(default) or (type(value) is int and value < SHORTEST):

@@ -88,11 +88,6 @@ def is_embedder(folder: Path) -> bool:
     return module_kinds(folder)[:2] == ["Transformer", "Pooling"] and not is_ranker
 
 
-def scores_answers(folder: Path) -> bool:
-    """Whether a score is made of the next token's logits of the language model in `folder`."""
-    return LOGIT_SCORE in module_kinds(folder)
-
-
 def _splade(folder: Path) -> Pooling:
     modules = read_modules(folder)
     if [kind for kind, _ in modules] not in (["Transformer", SPLADE], ["MLMTransformer", SPLADE]):
@@ -183,7 +178,7 @@ def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False)
     Raises CheckpointCorrupt.
     """
     file = folder / LIBRARY_CONFIG
-    config = read_optional_json(file) if read_modules(folder) else {}
+    config = _of_library(file)
     stated, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(stated, dict) or not all(isinstance(text, str | None) for text in stated.values()):
         raise CheckpointCorrupt(f"prompts in {file} are no texts by name.", AGAIN)
@@ -243,14 +238,19 @@ def _activation_path(folder: Path, config: Mapping[str, Any]) -> str | None:
     """The dotted path of an activation, from the places where CrossEncoder looks for it, in its order."""
     own, field = config.get("sentence_transformers"), "activation_fn"
     path = own[field] if isinstance(own, dict) and field in own else config.get(CROSS_ENCODER_FIELD)
-    return read_optional_json(folder / LIBRARY_CONFIG).get(field) or path
+    return _of_library(folder / LIBRARY_CONFIG).get(field) or path
+
+
+def _of_library(file: Path) -> dict[str, Any]:
+    """The object in a file of the library, which it reads beside modules.json only."""
+    return read_optional_json(file) if (file.parent / MODULES).is_file() else {}
 
 
 def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The file in which the transformer module's settings are, or would be, and these; none without modules.json."""
     files = [folder / name for name in TRANSFORMER_CONFIGS]
     file = next(filter(Path.is_file, files), files[0])
-    return file, read_optional_json(file) if (folder / MODULES).is_file() else {}
+    return file, _of_library(file)
 
 
 def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection[str] = ()) -> None:

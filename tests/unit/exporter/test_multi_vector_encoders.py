@@ -14,6 +14,7 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
 from hfx.local.encoder import LocalModel
+from tests.attacks.damage import DROPPED
 from tests.rigs import tiny_encoders
 from tests.rigs.colbert_models import WORDS, change, write_pylate, write_stanford
 from tests.rigs.published import export_checkpoint
@@ -22,7 +23,6 @@ from tests.rigs.sentence_models import (
     TEXTS,
     Recipe,
     dense,
-    layer_norm,
     normalize,
     token_mask,
     write_multi_vector_encoder,
@@ -92,6 +92,16 @@ def write_again(folder: Path, write: Callable[[Path], Path]) -> Any:
 
 CASES: dict[str, Callable[[Path], Any]] = {
     **{name: partial(write_multi_vector_encoder, recipe=each) for name, each in RECIPES.items()},
+    "decoder": partial(
+        write_multi_vector_encoder,
+        recipe=Recipe(
+            (token_mask(skiplist_words=["a"]),),
+            PROMPTS,
+            {"query_expansion": {"strategy": "min", "length": 24}},
+            decoder="qwen3",
+            side="right",
+        ),
+    ),
     "xlm-roberta": partial(
         write_of_type, model_type="xlm-roberta", pieces="xlm-roberta", query_expansion={"strategy": "min", "length": 24}
     ),
@@ -130,24 +140,38 @@ def answers(model: LocalModel, texts: Any, **options: Any) -> list[Any]:
     return [np.array(each["embedding"]).reshape(each["input_tokens"], -1) for each in found]
 
 
+def joined_tokens() -> Any:
+    """The module that joins vectors of a document."""
+    from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
+
+    return HierarchicalTokenPooling(pool_factor=2)
+
+
 def expansion(**fields: Any) -> Callable[[Path], None]:
     """A change of the expansion in the transformer's file."""
-    return lambda folder: change(folder / "sentence_bert_config.json", query_expansion=FIXED | fields)
+    kept = {name: value for name, value in (FIXED | fields).items() if value is not DROPPED}
+    return lambda folder: change(folder / "sentence_bert_config.json", query_expansion=kept)
 
 
 REFUSED: dict[str, tuple[Recipe, Callable[[Path], None], type[SourceError], str]] = {
     "allowlist": (recipe({"keep_only_token_ids": [5]}), lambda folder: None, CheckpointUnsupported, "keep_only_token"),
-    "strategy": (recipe(), expansion(strategy="most"), CheckpointCorrupt, "query_expansion in .* fixed or min"),
+    "strategy": (recipe(), expansion(strategy="most"), CheckpointCorrupt, "query_expansion in .* no strategy of"),
     "length": (recipe(), expansion(length="32"), CheckpointCorrupt, "length in .*'32'"),
+    "no-length": (recipe(), expansion(length=DROPPED), CheckpointCorrupt, "query_expansion in .* no length"),
     "short": (recipe(), expansion(length=8), CheckpointCorrupt, "length in .*'8'"),
     "attend": (recipe(), expansion(attend=1), CheckpointCorrupt, "attend in .*'1'"),
-    "token": (recipe(), expansion(token="nowhere"), CheckpointUnsupported, "filled with nowhere tokens"),
+    "token": (
+        recipe(),
+        expansion(token="nowhere"),
+        CheckpointUnsupported,
+        "nowhere tokens, which have no id",
+    ),
     "long": (recipe(), expansion(length=65), CheckpointUnsupported, "65 tokens.*64"),
     "skipped": (
         recipe({"skiplist_words": ["[MASK]"], "skiplist_tasks": ["query"]}, query_expansion=FIXED),
         lambda folder: None,
         CheckpointUnsupported,
-        "have no vector",
+        "have no vectors",
     ),
     "pylate": (
         recipe(),
@@ -155,11 +179,23 @@ REFUSED: dict[str, tuple[Recipe, Callable[[Path], None], type[SourceError], str]
         CheckpointUnsupported,
         "PyLate's query_prefix",
     ),
-    "norm": (
-        Recipe((layer_norm(HIDDEN), token_mask(), token_mask()), words=WORDS),
+    "two-masks": (
+        Recipe((*LAYERS, token_mask(), token_mask()), words=WORDS),
         lambda folder: None,
         CheckpointUnsupported,
         "MultiVectorMask, MultiVectorMask",
+    ),
+    "joined-tokens": (
+        Recipe((*LAYERS, token_mask(), joined_tokens), words=WORDS),
+        lambda folder: None,
+        CheckpointUnsupported,
+        "HierarchicalTokenPooling",
+    ),
+    "left": (
+        Recipe((token_mask(),), transformer={"query_expansion": FIXED}, decoder="qwen3"),
+        lambda folder: None,
+        CheckpointUnsupported,
+        "on the left",
     ),
 }
 
