@@ -15,12 +15,25 @@ from hfx.errors import UsageError
 from tests.rigs.colbert_models import write_pylate, write_stanford
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS, Recipe, pooling, write_embedder
+from tests.rigs.sentence_models import (
+    TEXTS,
+    Recipe,
+    pooling,
+    token_mask,
+    write_embedder,
+    write_multi_vector_encoder,
+)
 from tests.rigs.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
-PYLATE, STANFORD, DENSE = "pylate", "stanford", "dense"
+PYLATE, STANFORD, LIBRARY, DENSE = "pylate", "stanford", "library", "dense"
+WORDS = {"skiplist_words": ["the", "."], "skiplist_tasks": ["query", "document"]}
+OF_LIBRARY = Recipe(  # whose vectors have any length
+    (token_mask(**WORDS),),
+    {"prompts": {"query": "the dog: ", "document": "a cat: "}},
+    {"query_expansion": {"strategy": "min", "length": 20}, "document_length": 30},
+)
 SHORT = list(TEXTS[:6])
 RECORDED = json.loads((Path(__file__).parents[1] / "unit/exporter/recorded/pylate.json").read_text())
 
@@ -32,7 +45,8 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     folder = tmp_path_factory.mktemp("checkpoints")
     made = {PYLATE: write_pylate(folder / PYLATE), STANFORD: write_stanford(folder / STANFORD)}
-    return {name: MultiVectorEncoder(str(path), device="cpu") for name, path in made.items()} | {"folder": folder}
+    models = {name: MultiVectorEncoder(str(path), device="cpu") for name, path in made.items()}
+    return models | {LIBRARY: write_multi_vector_encoder(folder / LIBRARY, OF_LIBRARY), "folder": folder}
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +54,13 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("repository")
     export_checkpoint(references["folder"] / PYLATE, folder, name=PYLATE)
     export_checkpoint(references["folder"] / STANFORD, folder, name=STANFORD, precision="int8", max_drop=0.5)
+    export_checkpoint(references["folder"] / LIBRARY / "model", folder, name=LIBRARY)
     write_embedder(references["folder"] / DENSE, Recipe((pooling("mean"),)))
     export_checkpoint(references["folder"] / DENSE / "model", folder, name=DENSE)
     return folder
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [(PYLATE, 1e-5), (STANFORD, 0.2)])
+@pytest.mark.parametrize(("name", "tolerance"), [(PYLATE, 1e-5), (STANFORD, 0.2), (LIBRARY, 1e-5)])
 def test_vectors_are_those_of_the_library(
     client: Client, references: dict[str, Any], name: str, tolerance: float
 ) -> None:
@@ -57,6 +72,8 @@ def test_vectors_are_those_of_the_library(
         assert max(np.abs(a - b).max() for a, b in zip(found, expected, strict=True)) < tolerance
         alone = [client.embed_tokens(name, [text], prompt_name=role)[0] for text in TEXTS]
         assert all(np.array_equal(a, b) for a, b in zip(alone, found, strict=True))
+    if name == LIBRARY:
+        return  # a text without a prompt
     plain = client.embed_tokens(name, SHORT)
     assert all(np.array_equal(a, b) for a, b in zip(plain, found[:6], strict=True))
 
@@ -111,6 +128,18 @@ def test_the_client_ranks_as_pylate_and_as_the_front(served: ServeProcess, clien
         assert [(rank.index, rank.score) for rank in ranks] == [(row["index"], row["score"]) for row in rows]
     assert client.rank(PYLATE, SHORT[0], []) == []
     assert client.rank(PYLATE, SHORT[0], ["the dog " * 60])[0].truncated_tokens > 0
+
+
+def test_vectors_of_any_length_rank_by_their_products(
+    served: ServeProcess, client: Client, references: dict[str, Any]
+) -> None:
+    model = references[LIBRARY]
+    expected = model.similarity(model.encode_query([SHORT[0]]), model.encode_document(SHORT))[0].tolist()
+    ranks = client.rank(LIBRARY, SHORT[0], SHORT)
+    assert [rank.index for rank in ranks] == sorted(range(6), key=lambda at: -expected[at])
+    assert [rank.score for rank in ranks] == pytest.approx(sorted(expected, reverse=True), rel=1e-5)
+    _, _, rows = call(served, f"/models/{LIBRARY}/rerank", {"query": SHORT[0], "texts": SHORT})
+    assert [(rank.index, rank.score) for rank in ranks] == [(row["index"], row["score"]) for row in rows]
 
 
 @pytest.mark.parametrize("is_local", [False, True])
