@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from hfx.cli import main
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.local.encoder import LocalModel
 from tests.rigs.published import export_checkpoint
@@ -76,7 +78,9 @@ def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
         assert same([answers(model, (text,), **chosen)[0] for text in TEXTS], found)
 
 
-def test_an_embedder_has_the_vectors_of_its_transformer_on_request(tmp_path: Path) -> None:
+def test_an_embedder_has_the_vectors_of_its_transformer_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     reference = write_embedder(tmp_path, Recipe((pooling("mean"), dense(HIDDEN, 24), normalize)))
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", token_vectors=True)
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -84,6 +88,10 @@ def test_an_embedder_has_the_vectors_of_its_transformer_on_request(tmp_path: Pat
     expected = [reference.encode([text], output_value="token_embeddings")[0].numpy() for text in TEXTS]
     check(found, expected)
     assert same([answers(model, (text,))[0] for text in TEXTS], found)
+    place = ["--local", "--repository", str(tmp_path / "repository"), "--json"]
+    assert main(["infer", "model", *TEXTS[:5], "--query", TEXTS[0], *place]) == 0
+    ranked = [each["score"] for each in json.loads(capsys.readouterr().out)["results"]]
+    assert ranked == pytest.approx([(expected[0] @ each.T).max(axis=1).sum() for each in expected[:5]], rel=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
