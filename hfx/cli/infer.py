@@ -24,7 +24,7 @@ from hfx.errors import UsageError
 from hfx.metadata import TensorMetadata
 from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
 from hfx.python_backends.settings import DOCUMENT, QUERY
-from hfx.tasks import TASKS, has_token_vectors
+from hfx.tasks import TASKS, is_colbert
 
 if TYPE_CHECKING:
     from hfx.answering import Answer, Model, Request
@@ -98,7 +98,7 @@ def command(
     _check_log_probs(form, generation, report)
     entries = _entries(texts or [], form)
     with _model(name, connection, place) as model:
-        if encoder.query is not None and has_token_vectors(model.metadata):
+        if encoder.query is not None and is_colbert(model.metadata):
             model = _ranker(model)
         chosen = settings(model.task, encoder, generation)
         request = partial(request_of, model.task, settings=chosen, model=model.metadata)
@@ -171,12 +171,11 @@ def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _ranker(model: Model) -> Model:
-    """A model with vectors of tokens (ColBERT) as a model that ranks texts for a query."""
+    """A ColBERT as a model that ranks texts for a query."""
     from hfx.client.results import max_sim
 
     def answer_of(text: str, role: str) -> Answer:
-        prompt = {names.PROMPT_NAME: [role]} if names.PROMPT_NAME in model.metadata.input_types else {}
-        return model.answer({names.TEXT_INPUT: [text], **prompt})
+        return model.answer({names.TEXT_INPUT: [text], names.PROMPT_NAME: [role]})
 
     def answer(request: Request) -> Answer:
         (query,), (text,) = request[names.QUERY], request[names.TEXT_INPUT]

@@ -113,25 +113,20 @@ def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Ca
     return lambda text: Call(name, _text(text) | options, decode_token_embeddings, (names.EMBEDDING,))
 
 
-def of_role(model: ModelMetadata, role: str, prompt: Word = None) -> Callable[[str], Call[Embedding]]:
-    """The vectors of the tokens of a query, or of a document, of models that tell them apart."""
-    return embed_tokens(model.name, role if names.PROMPT_NAME in model.input_types else None, prompt)
-
-
-def query_tokens(model: ModelMetadata, prompt_name: Word, prompt: Word) -> Callable[[str], Call[Embedding]]:
-    """The vectors of a query's tokens. Raises UsageError for a prompt's name, which says what a text is."""
+def query_tokens(name: str, prompt_name: Word, prompt: Word) -> Callable[[str], Call[Embedding]]:
+    """The vectors of the tokens of a ColBERT's query. Raises UsageError for the name of another prompt."""
     if prompt_name is not None:
         raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
-    return of_role(model, QUERY, prompt)
+    return embed_tokens(name, QUERY, prompt)
 
 
-def rank_by_tokens(model: ModelMetadata, query: Vectors) -> Callable[[tuple[int, str]], Call[Rank]]:
-    """Text ranking by the vectors of tokens (ColBERT): MaxSim of `query`'s, and an index and a text."""
-    make = of_role(model, DOCUMENT)
+def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Call[Rank]]:
+    """Text ranking by a ColBERT: MaxSim of a query's vectors, and an index and a text."""
+    make = embed_tokens(name, DOCUMENT)
 
     def call(item: tuple[int, str]) -> Call[Rank]:
         index, text = item
-        return Call(model.name, make(text).values, partial(decode_max_sim, query=query, index=index))
+        return Call(name, make(text).values, partial(decode_max_sim, query=query, index=index))
 
     return call
 

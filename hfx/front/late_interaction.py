@@ -11,7 +11,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal
 from hfx.names import Task
 from hfx.python_backends.settings import QUERY
-from hfx.tasks import has_token_vectors
+from hfx.tasks import is_colbert
 
 if TYPE_CHECKING:
     from hfx.front.dialect import DialectRequest
@@ -24,19 +24,19 @@ async def only_colbert(request: DialectRequest, name: str | None = None, reason:
     """
     catalog, name = request.inference.catalog, request.model or name
     models = [await catalog.model(name)] if name else await catalog.models()
-    found = [model for model in models if model.task is Task.TEXT_RANKING or has_token_vectors(model.metadata)]
+    found = [model for model in models if model.task is Task.TEXT_RANKING or is_colbert(model.metadata)]
     if len(found) > 1:
         names = ", ".join(model.name for model in found)
         raise Refusal(
             400, f"The request's path names no model; these rank: {names}. Send it to /models/NAME.", reason=reason
         )
-    return found[0] if found and has_token_vectors(found[0].metadata) else None
+    return found[0] if found and is_colbert(found[0].metadata) else None
 
 
 async def colbert_ranks(request: DialectRequest, model: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[Rank]:
     """A rank for each pair of a query and a text, by a ColBERT."""
-    queries, call = list(dict.fromkeys(query for query, _ in pairs)), calls.of_role(model.metadata, QUERY)
+    queries, call = list(dict.fromkeys(query for query, _ in pairs)), calls.embed_tokens(model.name, QUERY)
     found = dict(zip(queries, await request.inference.rows(model, [call(query) for query in queries]), strict=True))
-    ranks = {query: calls.rank_by_tokens(model.metadata, each.vector) for query, each in found.items()}
+    ranks = {query: calls.rank_by_tokens(model.name, each.vector) for query, each in found.items()}
     sent = [ranks[query]((index, source)) for index, (query, source) in enumerate(pairs)]
     return await request.inference.rows(model, sent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,10 +87,9 @@ def test_an_embedder_has_the_vectors_of_its_transformer_on_request(
     expected = [reference.encode([text], output_value="token_embeddings")[0].numpy() for text in TEXTS]
     check(found, expected)
     assert same([answers(model, (text,))[0] for text in TEXTS], found)
-    place = ["--local", "--repository", str(tmp_path / "repository"), "--json"]
-    assert main(["infer", "model", *TEXTS[:5], "--query", TEXTS[0], *place]) == 0
-    ranked = [each["score"] for each in json.loads(capsys.readouterr().out)["results"]]
-    assert ranked == pytest.approx([(expected[0] @ each.T).max(axis=1).sum() for each in expected[:5]], rel=1e-5)
+    place = ["--local", "--repository", str(tmp_path / "repository")]
+    assert main(["infer", "model", "a", "--query", "b", *place]) == 2  # it does not tell queries from documents
+    assert "does not take --query" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
