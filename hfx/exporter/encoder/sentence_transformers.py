@@ -268,10 +268,11 @@ def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection
             f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
         )
     for field in (each for each in OTHER_TEXTS if each not in but):
-        if config.get(field) and not (field == "processing_kwargs" and _sets_template(config[field])):
+        if config.get(field) and not (field == OTHER_TEXTS[0] and _sets_template(config[field])):
+            fix = f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export."
             raise CheckpointUnsupported(
-                f"The texts for {folder} have tokenizer settings of their own ({field}): {str(config[field])[:80]}.",
-                f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export.",
+                f"The texts for {folder} have settings of their own ({field}): {str(config[field])[:80]}.",
+                fix if field == OTHER_TEXTS[0] else f"hfx reads {field} of a ColBERT (MultiVectorMask) only.",
             )
 
 

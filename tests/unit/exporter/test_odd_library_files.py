@@ -240,6 +240,11 @@ def with_logits(folder: Path) -> None:
     write_sparse_encoder(folder, Recipe((pooling("max"),)))
 
 
+def with_lengths(folder: Path) -> None:
+    """Queries cut by the library at another length."""
+    write_embedder(folder, Recipe(MEAN, transformer={"query_length": 17}))
+
+
 REFUSED: dict[Callable[[Path], None], str] = {
     with_template: "messages of a chat template.*sentence_bert_config.json",
     with_static_embeddings: "begins with StaticEmbedding",
@@ -249,6 +254,7 @@ REFUSED: dict[Callable[[Path], None], str] = {
     with_folder: "begins with Transformer in 0_Transformer",
     with_custom_scores: "'own.Identity'",
     with_logits: "to 'logits'",
+    with_lengths: r"settings of their own \(query_length\)",
 }
 
 
