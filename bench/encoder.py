@@ -66,7 +66,7 @@ def encoders(settings: Settings, figures: Figures) -> None:
     fetch()  # perf_analyzer: on few cores a generator in Python would be what is measured
     with ExitStack() as stack:
         children = open_ways(settings.chosen(WAYS), checkpoint, figures, stack)
-        ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
+        ways: dict[str, Turn] = {label: partial(session_figures, child) for label, child in children.items()}
         repositories = {precision: SHAPE.repository(precision, settings.quick) for precision in EXPORTED}
         opened = [each for each in EXPORTED if f"hfx {each}" in children]
         served: dict[str, tuple[str, Steps]] = {f"hfx {each} served": (each, "native") for each in opened}
@@ -112,7 +112,7 @@ def _int8_sessions(settings: Settings, figures: Figures, work: str, shape: Serve
     with ExitStack() as stack:
         int8 = settings.chosen([way for way in WAYS if way.precision == "int8"])
         children = open_ways(int8, checkpoint, figures, stack)
-        ways: dict[str, Turn] = {label: partial(_session, child) for label, child in children.items()}
+        ways: dict[str, Turn] = {label: partial(session_figures, child) for label, child in children.items()}
         take_turns(figures, work, loads, ways, settings.turns(5))
 
 
@@ -198,7 +198,8 @@ def _limited(repository: Path, rates: roofline.Rates, turn: Turn, load: CaseLoad
     return {**found, "of the limit": roofline.share_of_limit(repository, NAME, rates, *work)}
 
 
-def _session(child: Child, load: CaseLoad) -> dict[str, float | None]:
+def session_figures(child: Child, load: CaseLoad) -> dict[str, float | None]:
+    """A bare session on a case's texts: the net alone, and from texts to labels."""
     case, requests = load
     batch = case.batch(requests)
     text, net = (child.run(each, SECONDS) for each in (batch, Batch(batch.texts, net_only=True)))

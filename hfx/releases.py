@@ -85,7 +85,7 @@ def release(tag: str) -> Release:
     """The release with the image tag `tag`, for example "24.10"; UsageError for a tag that isn't in the table."""
     if tag not in _BY_TAG:
         raise UsageError(
-            f"{tag!r} is no Triton release that hfx knows; it does not guess which operators one can run.",
+            f"hfx does not know the Triton release {tag!r}.",
             f"Choose one of {', '.join(_BY_TAG)}.",
         )
     return _BY_TAG[tag]

@@ -1,4 +1,6 @@
-"""hfx without a server: what `hfx export` publishes, opened in a process. The variant is the runtime.
+"""hfx without a server: what `hfx export` publishes, opened in a process. The variant is the CPU's runtime.
+
+fp16 runs on a GPU.
 
 Token ids go to the engine with a slot for each row; texts of a classifier through all stages of the published model.
 """
@@ -16,6 +18,7 @@ from bench.exports import NAME, export, sources
 from bench.packages import Packages
 from bench.peers import Batch, Ids, Model
 from hfx import names
+from hfx.local import Device
 
 PACKAGES: tuple[Packages, ...] = ()
 CONVERTED_VARIANTS = ("onnxruntime", "native")
@@ -29,15 +32,17 @@ def convert(model: Model, folder: str, precision: str, variant: str) -> None:
 
 def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Classifier:
     """The published model."""
-    return Classifier(folder) if model.kind == "classifier" else Net(model, folder, threads, variant or None)
+    if model.kind == "classifier":
+        return Classifier(folder, "gpu" if precision == "fp16" else "cpu")
+    return Net(model, folder, "CUDA" if precision == "fp16" else "CPU", threads, variant or None)
 
 
 class Net:
     """The engine, opened for each number of slots."""
 
-    def __init__(self, model: Model, folder: str, threads: int, runtime: str | None) -> None:
-        self._folder = Path(folder) / (NAME + names.STREAM_SUFFIX) / "1" / "cpu"
-        self._threads, self._runtime = threads, runtime
+    def __init__(self, model: Model, folder: str, provider: str, threads: int, runtime: str | None) -> None:
+        self._folder = Path(folder) / (NAME + names.STREAM_SUFFIX) / "1" / ("cpu" if provider == "CPU" else "gpu")
+        self._provider, self._threads, self._runtime = provider, threads, runtime
         self._start = () if model.start is None else (model.start,)
         self._engines: dict[int, Any] = {}
 
@@ -53,6 +58,7 @@ class Net:
                 slots=slots,
                 max_queue=slots,
                 threads=self._threads,
+                provider=self._provider,
                 runtime=self._runtime,
                 prefix_cache_mb=0,  # the same prompts come again and again
                 guesses=False,  # random weights repeat themselves: guesses would be right as they are for no text
@@ -70,10 +76,10 @@ class Net:
 class Classifier:
     """All stages one after the other, or the session of the net alone."""
 
-    def __init__(self, repository: str) -> None:
+    def __init__(self, repository: str, device: Device) -> None:
         from hfx.local.encoder import LocalModel
 
-        self._model = LocalModel.open(Path(repository), NAME)
+        self._model = LocalModel.open(Path(repository), NAME, device)
 
     def labels(self, texts: Sequence[str]) -> list[str]:
         """The likeliest label of each text."""

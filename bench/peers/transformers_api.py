@@ -1,4 +1,8 @@
-"""transformers: the peer on torch, fp32 or bf16; and `generate` and the pipeline over any model that offers them."""
+"""transformers: the peer on torch; and `generate` and the pipeline over any model that offers them.
+
+On CPU in fp32 or bf16, on a GPU in fp16; the variant "compiled" has a static cache, with which transformers compiles
+the net.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,19 @@ from bench.packages import Packages
 from bench.peers import Batch, Ids, Model
 
 PACKAGES: tuple[Packages, ...] = ()
-TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+COMPILED = "compiled"
 
 
 class Generating:
     """`generate` on token ids."""
 
-    def __init__(self, net: Any, model: Model) -> None:
+    def __init__(self, net: Any, model: Model, variant: str = "") -> None:
         import transformers
 
         transformers.logging.set_verbosity_error()
         self._net, self._start = net, model.start
+        self._cache = {"cache_implementation": "static"} if variant == COMPILED else {}
         self._settings: Any = copy.deepcopy(net.generation_config)
         ends = self._settings.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [ends])
@@ -43,6 +49,7 @@ class Generating:
             min_length=0,
             max_length=None,
             decoder_start_token_id=self._start,
+            **self._cache,
         )
         self._net.generation_config = config  # the defaults of a passed one would yield to the model's own
         with torch.inference_mode():
@@ -61,7 +68,7 @@ class Generating:
             place = slice(0, len(prompt)) if self._start is not None else slice(width - len(prompt), width)
             ids[row, place] = torch.tensor(prompt)
             mask[row, place] = 1
-        return ids, mask
+        return ids.to(self._net.device), mask.to(self._net.device)
 
     def _cut(self, row: list[int]) -> list[int]:
         end = next((place for place, token in enumerate(row) if token in self._ends), len(row))
@@ -80,7 +87,7 @@ class Classifying:
         self._net, self._longest = net, model.longest
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model.folder)
         self._pipeline: Any = pipeline(
-            "text-classification", model=net, tokenizer=self._tokenizer, device=torch.device("cpu")
+            "text-classification", model=net, tokenizer=self._tokenizer, device=torch.device(net.device)
         )
 
     def labels(self, texts: Sequence[str]) -> list[str]:
@@ -97,14 +104,14 @@ class Classifying:
 
         def run() -> None:
             with torch.inference_mode():
-                self._net(**feed)
+                self._net(**{name: tensor.to(self._net.device) for name, tensor in feed.items()}).logits.cpu()
 
         return run
 
 
-def wrapped(net: Any, model: Model) -> Generating | Classifying:
+def wrapped(net: Any, model: Model, variant: str = "") -> Generating | Classifying:
     """A net of the model's kind."""
-    return Classifying(net, model) if model.kind == "classifier" else Generating(net, model)
+    return Classifying(net, model) if model.kind == "classifier" else Generating(net, model, variant)
 
 
 def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Generating | Classifying:
@@ -114,4 +121,5 @@ def open_net(model: Model, folder: str, precision: str, threads: int, variant: s
 
     torch.set_num_threads(threads)
     kind = getattr(transformers, f"Auto{model.auto_class}")
-    return wrapped(kind.from_pretrained(model.folder, dtype=getattr(torch, TYPES[precision])).eval(), model)
+    net = kind.from_pretrained(model.folder, dtype=getattr(torch, TYPES[precision])).eval()
+    return wrapped(net.to("cuda") if precision == "fp16" else net, model, variant)

@@ -102,8 +102,8 @@ def prepare(folder: Folder, shared: bool = False) -> None:
 
 
 def _occupied(folder: Folder) -> JobError:
-    fix = f"`hfx batch resume {folder.path}` goes on with it; or give another --output."
-    return JobError(f"{folder.path} holds a job already.", fix)
+    fix = f"`hfx batch resume {folder.path}` continues it; or give another --output."
+    return JobError(f"{folder.path} already has a batch job.", fix)
 
 
 def _spooled(folder: Folder, inputs: Sequence[str], form: Format | None) -> list[str]:
@@ -141,7 +141,7 @@ def _same(folder: Folder, job: Job, options: RunOptions) -> Job:
     names = [source.name for source in there.inputs]
     if neutral != there or names != [source.name for source in job.inputs]:
         raise JobError(
-            f"{folder.path} holds a job with other inputs or settings.",
+            f"{folder.path} has a batch job with other inputs or settings.",
             "Give all shards the same options, or another --output.",
         )
     return there

@@ -69,7 +69,7 @@ class Folder:
     def check_cancelled(self) -> None:
         """Raise JobCancelled if the job is to stop."""
         if self.is_cancelled:
-            raise JobCancelled(f"{self.path} was cancelled.", f"`hfx batch resume {self.path}` goes on.")
+            raise JobCancelled(f"{self.path} was cancelled.", f"`hfx batch resume {self.path}` continues it.")
 
     def cancel(self) -> None:
         """Let all runners, on any machine, stop; those that are started again, too, until `uncancel`."""

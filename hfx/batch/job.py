@@ -61,7 +61,7 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
-            raise UsageError(f"{self.action!r} is no output action.", f"Give {' or '.join(get_args(Action))}.")
+            raise UsageError(f"{self.action!r} is not an output action.", f"Give {' or '.join(get_args(Action))}.")
         if not (_is_file_name(self.file_name) and self.ending in ENDINGS):
             raise UsageError(
                 f"{self.file_name!r} can't be the output's name.",
@@ -154,7 +154,7 @@ def read_job(folder: Folder) -> Job:
     """Read job.json. Raises JobError where there is none, or where it is damaged or of another version."""
     path = folder.path / JOB
     if not path.is_file():
-        raise JobError(f"{folder.path} holds no job.", "Give the --output of a `hfx batch run`.")
+        raise JobError(f"{folder.path} is not the folder of a batch job.", "Give the --output of a `hfx batch run`.")
     with storage(path), open_file(path) as file:
         data = file.read(MAX_BYTES)
     try:
@@ -166,7 +166,7 @@ def read_job(folder: Folder) -> Job:
     except (ValueError, RecursionError, UsageError) as error:
         raise JobError(
             f"{path} can't be read: {error.message if isinstance(error, UsageError) else error}.",
-            "Was it written by another version of hfx? Start the job anew.",
+            "Was it written by another version of hfx? Start a new job.",
         ) from error
     return job
 

@@ -199,7 +199,7 @@ class Runner:
         elif "opened" in content:
             model = record_of(JobModel, content["opened"]["model"])
             if self._model not in (None, model):
-                raise ModelChanged(f"{self._start.name} was exported anew during the run.", "Start a new job.")
+                raise ModelChanged(f"{self._start.name} was exported again during the run.", "Start a new job.")
             self._model = model
         elif "error" in content:
             raise reported(content["error"])
@@ -228,7 +228,7 @@ class Runner:
             raise ServerError(
                 f"The process of the model has ended {self._futile_deaths} times, and answered nothing in between"
                 f" ({how}).",
-                f"{self._cause()} `hfx batch resume {folder.path}` goes on.",
+                f"{self._cause()} `hfx batch resume {folder.path}` continues it.",
             )
         self._on_event({"event": "death", "how": how, "chunks": sorted(worker.begun), "row": worker.row})
         if work := worker.work:

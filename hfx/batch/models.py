@@ -121,4 +121,4 @@ def _check_equal(models: Sequence[Model], sha256: str) -> None:
                 "Give servers of one and the same repository.",
             )
     if sha256 and first.sha256 != sha256:
-        raise ModelChanged(f"The servers have another model {first.metadata.name!r} than before.", "Start anew.")
+        raise ModelChanged(f"The servers have another model {first.metadata.name!r} than before.", "Start a new job.")

@@ -32,7 +32,7 @@ class Threshold:
         match = re.fullmatch(r"([0-9]{1,15})|([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
         if match is None or (match[2] and float(match[2]) > 100):
             fix = "Give a number of rows, a share such as 0.5%, or -1 for any."
-            raise UsageError(f"{text!r} is no error threshold.", fix)
+            raise UsageError(f"{text!r} is not an error threshold.", fix)
         return cls(int(match[1])) if match[1] else cls(float(match[2]), percent=True)
 
     def is_exceeded(self, errors: int, rows: int) -> bool:

@@ -168,7 +168,7 @@ def parse_shard(text: str, environment: Mapping[str, str] = os.environ) -> Shard
     place, count = map(int, match.groups())
     if not (place <= count and 1 <= count <= MAX_SHARDS):
         raise UsageError(
-            f"There is no shard {text}.", f"Give --shard I/N, I from 1 to N, and N at most {MAX_SHARDS:,}."
+            f"--shard {text} is out of range.", f"Give --shard I/N, I from 1 to N, and N at most {MAX_SHARDS:,}."
         )
     return Shard(place % count, count)
 
@@ -201,7 +201,7 @@ def _pair(environment: Mapping[str, str], rank: str, size: str) -> Shard:
     texts = environment[rank], environment[size]
     if not all(re.fullmatch("[0-9]{1,9}", text) for text in texts) or not int(texts[0]) < int(texts[1]) <= MAX_SHARDS:
         raise UsageError(
-            f"{rank}={texts[0]} and {size}={texts[1]} are no rank and number of processes.",
+            f"{rank}={texts[0]} and {size}={texts[1]} are not a rank and a number of processes.",
             f"{rank} counts from 0 to {size} - 1, and {size} is at most {MAX_SHARDS:,}.",
         )
     return Shard(int(texts[0]), int(texts[1]))

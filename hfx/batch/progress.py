@@ -104,7 +104,7 @@ def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, option
 def check_files(sha256: str, job: Job) -> None:
     """Raise ModelChanged where the model's files are not those that the job was planned with, as far as both say."""
     if sha256 and job.model.files and sha256 != job.model.files:
-        raise ModelChanged(f"{job.model.name} was exported anew since the job was planned.", "Start a new job.")
+        raise ModelChanged(f"{job.model.name} was exported again since the job was planned.", "Start a new job.")
 
 
 def check_machine(job: Job, options: RunOptions) -> None:

@@ -123,7 +123,7 @@ def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> T
     """The error of a job above its threshold."""
     return TooManyErrors(
         f"{errors} of {total} rows are errors, and --error-threshold allows {threshold}.",
-        f"What was done is kept: `hfx batch resume {folder.path} --error-threshold N` goes on with a higher one.",
+        f"What was done is kept: `hfx batch resume {folder.path} --error-threshold N` continues with a higher one.",
     )
 
 

@@ -141,7 +141,7 @@ class Servers:
         if self._unsure > max(1, self._persistence.retries):
             raise ServerUnreachable(
                 "A server does not say which model it has, each time that it has answered.",
-                "Nothing is lost: `hfx batch resume` of the job's folder goes on, with other addresses if need be.",
+                "Nothing is lost: `hfx batch resume` continues the job, with other addresses if need be.",
             )
         return not away
 

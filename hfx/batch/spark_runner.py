@@ -199,7 +199,7 @@ def _failed(error: Exception) -> ServerError:
     reason = next(own, first_line(error)).removeprefix(OWN_ERRORS)
     return ServerError(
         f"Spark has given up: {reason}",
-        "Nothing is lost: `hfx batch resume` of the job's folder goes on, with --engine spark or on one machine.",
+        "Nothing is lost: `hfx batch resume` of the job's folder continues it, with --engine spark or on one machine.",
     )
 
 

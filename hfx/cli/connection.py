@@ -109,10 +109,10 @@ def token_of(connection: Connection) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(
-            f"The token's file {connection.token_file} can't be read: {reason}.", "Give --token-file a text file."
+            f"The token file {connection.token_file} can't be read: {reason}.", "Give --token-file a text file."
         ) from error
     if not token:
-        raise UsageError(f"The token's file {connection.token_file} is empty.", "Write the token into it.")
+        raise UsageError(f"The token file {connection.token_file} is empty.", "Write the token into it.")
     return token
 
 

@@ -84,7 +84,7 @@ def command(
     steps = steps_of(plan)
     manifest = export(plan, report.numbered(len(steps)), steps)
     lines = summary(manifest, options.repository) + (details(manifest) if verbose else [])
-    report.result(published(manifest, options.repository), [*lines, next_command(options.repository)])
+    report.result(published(manifest, options.repository), [*lines, next_command(options.repository, manifest.name)])
 
 
 def _model_and_options(
@@ -125,7 +125,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
         raise UsageError(f"{name} was not made by `hfx export MODEL`, but by {command!r}.", fix)
     if model is None and source.revision is None and not Path(source.id).is_dir():
         fix = f"Give it: hfx export FOLDER --again {name}."
-        raise UsageError(f"{name} was made of a folder {source.id!r}, which is not here.", fix)
+        raise UsageError(f"{name} was exported from a folder {source.id!r}, which is not here.", fix)
     before = load("export").make_context("hfx export", words[2:]).params
     chosen: dict[str, Any] = {each: before[each] for each in names} | {
         "name": name,
@@ -144,7 +144,7 @@ def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> No
     source = published_model(options.repository, name).source
     if (found := checkpoint.sha256()) != source.sha256:
         raise UsageError(
-            f"The checkpoint {checkpoint.folder} (sha256 {found[:12]}) is not the one that {name} was made of: "
+            f"The checkpoint {checkpoint.folder} (sha256 {found[:12]}) is not the one that {name} was exported from: "
             f"{source.id} (sha256 {source.sha256[:12]}).",
             f"Give the folder of that one: hfx export FOLDER --again {name}. To replace {name} by this one, leave "
             f"--again out: hfx export {checkpoint.id} --name {name} --force, with the options of `{options.command}`.",

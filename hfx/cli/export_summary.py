@@ -46,7 +46,7 @@ def _steps(tokenizer: Any) -> list[str]:
     if tokenizer is None:
         return []
     if tokenizer["compiled"]:
-        return [f"  {'tokenizer':9} compiled; same ids for {tokenizer['texts_compared']} texts"]
+        return [f"  {'tokenizer':9} compiled; same ids for {tokenizer['texts_compared']:,} texts"]
     return [f"  {'tokenizer':9} in Python, not compiled: {tokenizer['reason']}"]
 
 
@@ -64,7 +64,7 @@ def _trials(choice: Any) -> list[str]:
         for shape in next(iter(times.values()))
     ]
     if other := choice.get("other_cores"):
-        lines.append(f"other processes used {other:g} cores meanwhile: times are more accurate on an idle machine")
+        lines.append(f"other processes kept {other:g} of the cores busy: times are more accurate on an idle machine")
     return lines
 
 
@@ -91,9 +91,14 @@ def _times(what: str, times: Mapping[str, float]) -> str:
     return f"  {what}: " + ", ".join(f"{_shape(shape)} {ms:.2f} ms" for shape, ms in times.items())
 
 
-def next_command(repository: Path) -> str:
-    """What serves the published model."""
-    return f"Next: hfx serve{'' if repository == DEFAULT_REPOSITORY else f' {shlex.quote(str(repository))}'}"
+def next_command(repository: Path, name: str) -> str:
+    """What serves the published model: a running `hfx serve` of the repository, or a new one."""
+    from hfx.triton.commands import servers_of
+
+    folder = "" if repository == DEFAULT_REPOSITORY else shlex.quote(str(repository))
+    if servers_of(repository):
+        return f"Next: hfx reload {name}{folder and f' --repository {folder}'}"
+    return f"Next: hfx serve{folder and f' {folder}'}"
 
 
 def _math(manifest: Manifest) -> str:

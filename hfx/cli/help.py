@@ -19,6 +19,7 @@ from typer.models import ArgumentInfo, OptionInfo
 EXAMPLES = "\nExamples:\n"
 # Of contexts: click bounds lines to 80 characters unless it gets another bound.
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 1000}
+HYPHEN = "\N{NON-BREAKING HYPHEN}"  # no line ends in an option's name
 OPTIONS, GLOBAL = "Options", "Global options"
 METAVARS = {str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
 
@@ -118,6 +119,7 @@ def _summaries(group: Any, ctx: Any) -> list[tuple[str, str]]:
 
 
 def _write(formatter: Any, heading: str, rows: Iterable[tuple[str, str]]) -> None:
-    if rows := list(rows):
+    if rows := [(name, text.replace("-", HYPHEN)) for name, text in rows]:
         with formatter.section(heading):
             formatter.write_dl(rows)
+        formatter.buffer = [text.replace(HYPHEN, "-") for text in formatter.buffer]

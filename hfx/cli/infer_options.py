@@ -143,7 +143,9 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
     for name in needed:
         if name not in request:
             option = f" with {flag(EncoderOptions, name)}, or" if name in EncoderOptions.__annotations__ else ""
-            raise UsageError(f"This {task} model needs a {name}.", f'Give it{option} as "{name}" of a JSON line.')
+            raise UsageError(
+                f"This {task} model needs the input {name}.", f'Give it{option} as "{name}" of a JSON line.'
+            )
     return checked(request, model)
 
 

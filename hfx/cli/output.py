@@ -195,3 +195,8 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName, RepositoryArgument, model_names
-from hfx.cli.output import reporter
+from hfx.cli.output import counted, reporter
 from hfx.errors import LintFailed, RepositoryError, ServerError
 from hfx.releases import MINIMUM_SECURE
 
-COLUMNS = ("NAME", "TASK", "CPU", "RUNTIME", "GPU", "MB", "AGREEMENT", "CREATED", "PROBLEM")
+COLUMNS = ("NAME", "TASK", "CPU AGREEMENT", "GPU AGREEMENT", "MB", "CREATED", "PROBLEM")
 
 
 def list_(context: typer.Context, repository: RepositoryArgument = DEFAULT_REPOSITORY) -> None:
@@ -71,21 +71,23 @@ def _agreement(figures: Any) -> float | None:
 
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     if entry["task"] is None:
-        return (entry["name"], "-", "-", "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
-    shares = {device: _agreement(entry["parity"].get(device)) for device in ("cpu", "gpu")}
-    agreements = [f"{device} {100 * share:.1f} %" for device, share in shares.items() if share is not None]
-    precision = entry["precision"]
+        return (entry["name"], "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
     return (
         entry["name"],
         entry["task"],
-        precision["cpu"] or "-",
-        " ".join(filter(None, (entry["cpu_runtime"], "bf16" if entry["cpu_math"] == "bf16" else ""))) or "-",
-        precision["gpu"] or "-",
+        _built(entry, "cpu", entry["cpu_runtime"], "bf16" if entry["cpu_math"] == "bf16" else None),
+        _built(entry, "gpu"),
         f"{entry['bytes'] / 1e6:.1f}",
-        ", ".join(agreements) or "-",
-        entry["created"].replace("T", " ").replace("Z", " UTC"),
+        entry["created"].partition("T")[0],
         entry["problem"] or "",
     )
+
+
+def _built(entry: dict[str, Any], device: str, *how: str | None) -> str:
+    """The precision for a device, `how` it is computed, and the share of equal answers; `-` where nothing was built."""
+    share = _agreement(entry["parity"].get(device))
+    equal = None if share is None else f"{100 * share:.1f} %"
+    return " ".join(filter(None, (entry["precision"][device], *how, equal))) or "-"
 
 
 def lint(
@@ -102,6 +104,7 @@ def lint(
       hfx lint
       hfx lint /srv/models --triton 26.07 --cores 8
     """
+    from hfx.repository.catalog import models
     from hfx.repository.lint import lint as find
 
     report = reporter(context)
@@ -110,9 +113,13 @@ def lint(
     value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
-    report.result(value, [*lines, f"{errors} errors, {warnings} warnings."])
+    if not models(repository):
+        report.warn(f"There is no model in {repository}.")
+    report.result(value, [*lines, f"{counted(errors, 'error')}, {counted(warnings, 'warning')}."])
     if errors:
-        raise LintFailed(f"{repository} breaks the rules in {errors} places.", "Each finding above says what to do.")
+        raise LintFailed(
+            f"{repository} breaks the rules in {counted(errors, 'place')}.", "Each finding above says what to do."
+        )
 
 
 def remove(
@@ -171,13 +178,13 @@ def reload(
             f"No `hfx serve` of this user serves {repository}.",
             "Start one, or name its repository with --repository. One in a container has to be restarted.",
         )
-    with report.progress("Loading the models"):
+    with report.progress("Reloading"):
         outcomes = [outcome for path in servers for outcome in send(path, "reload", names or ())["outcomes"]]
-    lines = [f"{each['model']}: {each['outcome']} {each['reason']}".strip() for each in outcomes]
+    lines = [": ".join(filter(None, (each["model"], each["outcome"], each["reason"]))) for each in outcomes]
     report.result({"repository": str(repository), "models": outcomes}, lines or ["All models are served as published."])
     failed = [each["model"] for each in outcomes if each["outcome"] == "failed"]
     if failed:
         raise ServerError(
-            f"Not served as published: {', '.join(failed)}. What was served before is served on.",
-            "The reason of each is above. Correct it, then reload again.",
+            f"Not reloaded: {', '.join(failed)}. The server keeps the former version, if it had one.",
+            "The reasons are above. Correct them, then reload again.",
         )

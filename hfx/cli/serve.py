@@ -12,7 +12,7 @@ import typer
 
 from hfx.cli.batch_api_options import BatchOptions
 from hfx.cli.commands import grouped
-from hfx.cli.connection import DEFAULT_REPOSITORY, RepositoryArgument
+from hfx.cli.connection import DEFAULT_REPOSITORY, DEFAULT_URL, RepositoryArgument
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import FrontOptions, ServeOptions
 from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
@@ -223,7 +223,8 @@ def example(repository: Path, name: str, url: str) -> str:
 
     tasks = {entry.name: entry.manifest.task for entry in models(repository) if entry.manifest}
     arguments = TASKS[tasks[name]].example if name in tasks else "'some text'"
-    return f"hfx infer {name} --url {url} {arguments}"
+    server = "" if url == DEFAULT_URL else f" --url {url}"
+    return f"hfx infer {name}{server} {arguments}"
 
 
 def _print_lines(server: DockerServer, report: Reporter) -> None:

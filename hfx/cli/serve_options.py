@@ -53,7 +53,7 @@ class ServeOptions:
         ),
     ] = "native"
     models: Annotated[str, Option(help="Serve only these models.", metavar="A,B")] = ""
-    timeout: Annotated[float, Option(help="Time limit for loading the models.", metavar="SECONDS")] = 300.0
+    timeout: Annotated[float, Option(help="Time limit for loading the models.", metavar="SECONDS")] = 300
     drain: Annotated[
         int, Option(help="Time that requests in flight get at shutdown.", min=0, max=3600, metavar="SECONDS")
     ] = 30
@@ -74,7 +74,7 @@ class ServeOptions:
             min=0,
             metavar="SECONDS",
         ),
-    ] = 0.0
+    ] = 0
     memory_budget: Annotated[
         str,
         Option(
@@ -116,7 +116,7 @@ class ServeOptions:
 
         if self.method != "docker" and (self.triton or self.image or self.dry_run):
             raise UsageError(
-                "--triton, --image and --dry-run are about containers.", "Add --with docker, or leave them out."
+                "--triton, --image and --dry-run are for containers.", "Add --with docker, or leave them out."
             )
         if self.method == "docker" and self.steps == "python":
             raise UsageError("A container serves encoders as they are published.", "Leave --steps out.")
@@ -262,7 +262,7 @@ class FrontOptions:
             max=1,
             metavar="SHARE",
         ),
-    ] = 0.0
+    ] = 0
     shadow_repository: Annotated[
         Path | None,
         Option(
@@ -315,13 +315,14 @@ class FrontOptions:
 
     def _shadow(self, repository: Path, device: Device) -> dict[str, Any]:
         """The share of answers that are compared, and the process that compares. Raises UsageError, RepositoryError."""
-        from hfx.front.shadow import shadow_command
         from hfx.repository import models
 
         if not self.shadow:
             if self.shadow_repository is not None:
                 raise UsageError("--shadow-repository has no share of answers.", "Give one with --shadow.")
             return {}
+        from hfx.front.shadow import shadow_command
+
         references = self.shadow_repository or repository
         served = {entry.name for entry in models(repository) if entry.manifest}
         if not any(entry.manifest and entry.name in served for entry in models(references)):
@@ -390,7 +391,7 @@ class FrontOptions:
         is_protected = self.insecure or self.api_key_file is not None or (tls is not None and tls.client_authorities)
         if not is_loopback(host) and not is_protected:
             raise UsageError(
-                f"At {host} everyone who reaches this port could use the models.",
+                f"On {host}, everyone who can reach this port could use the models.",
                 "Give --api-key-file (HFX_API_KEY_FILE), or --tls-client-ca with --tls-cert and --tls-key; --insecure "
                 "(HFX_INSECURE=1) where you trust the network, as with a container's port published at 127.0.0.1 only.",
             )

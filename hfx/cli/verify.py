@@ -66,7 +66,7 @@ def command(
       hfx verify sentiment --data dev.csv --url 127.0.0.1:8001
     """
     if data is None and (input_column or target_column or metric or minimum is not None):
-        raise UsageError("--input-column, --target-column, --metric and --min are about --data.", "Add --data F.csv.")
+        raise UsageError("--input-column, --target-column, --metric and --min need --data.", "Add --data F.csv.")
     if data is not None and not data.is_file():
         raise UsageError(f"There is no file {data} (--data).", "Give a CSV, TSV, JSON-lines or Parquet file.")
     if minimum is not None and max_drop is not None:

@@ -75,7 +75,7 @@ def checked_headers(
 ) -> dict[str, str]:
     """The headers of each request, with lower-case names; raises UsageError for what contradicts the address."""
     if tls is not None and not address.secure:
-        raise UsageError(f"{address.url} is not encrypted, so that tls has no use.", "Give grpcs:// or https://.")
+        raise UsageError(f"{address.url} is not encrypted, so tls has no effect.", "Give grpcs:// or https://.")
     sent = {name.lower(): value for name, value in (headers or {}).items()}
     for name, value in sent.items():
         if not name.isascii() or not isinstance(value, str) or "\n" in value or "\r" in value:

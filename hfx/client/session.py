@@ -161,7 +161,8 @@ class Session:
         """Raise UsageError if the client is closed, or was made before this process was forked."""
         if self._closed:
             raise UsageError(
-                f"The connection to {self.transport.url} is closed.", "Make a new Client, or ask inside its `with`."
+                f"The connection to {self.transport.url} is closed.",
+                "Make a new Client, or call it inside its `with` block.",
             )
         if os.getpid() != self._process:
             raise UsageError(
@@ -226,7 +227,7 @@ class Session:
 def check_seconds(name: str, seconds: float) -> float:
     """`seconds` when it is a positive number; raises UsageError otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise UsageError(f"The {name} is {seconds!r}: that can't be kept.", "Give a positive number of seconds.")
+        raise UsageError(f"The {name} is {seconds!r}.", "Give a positive number of seconds.")
     return seconds
 
 

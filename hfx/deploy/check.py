@@ -67,12 +67,6 @@ class Checked:
         """How many findings are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
-    @property
-    def summary(self) -> str:
-        """The numbers, for people."""
-        differ = f"{len(self.differences)} files of `hfx deploy {self.target}` differ, " if self.target else ""
-        return f"{differ}{self.errors} errors, {len(self.findings) - self.errors} warnings."
-
 
 def check_folder(folder: Path) -> Checked:
     """Check `folder` against its record, where it has one, and by the rules.

@@ -138,7 +138,7 @@ def check_output(output: Path, force: bool) -> None:
     if not output.exists() or not any(output.iterdir()):
         return
     if not (output / RECORD_FILE).is_file():
-        raise UsageError(f"{output} holds files that `hfx deploy` did not write.", "Choose another --output.")
+        raise UsageError(f"{output} has files that `hfx deploy` did not write.", "Choose another --output.")
     if not force:
         raise UsageError(f"{output} exists.", "Use --force to replace it, or choose another --output.")
 

@@ -168,7 +168,7 @@ def _shards(folder: Path, index: Path, suffix: str) -> list[Path]:
         if Path(name).name != name or name == "..":
             raise CheckpointUnsafe(f"{index} names {name!r}, outside the checkpoint.", "Use a checkpoint you trust.")
         if not name.endswith(suffix):
-            raise CheckpointCorrupt(f"{index} names {name!r}, which is no {suffix} file.", AGAIN)
+            raise CheckpointCorrupt(f"{index} names {name!r}, which is not a {suffix} file.", AGAIN)
         if len(os.fsencode(name)) > os.pathconf(folder, "PC_NAME_MAX") or not (folder / name).is_file():
             raise CheckpointCorrupt(f"{index} names {name[:100]!r}, which is missing.", AGAIN)
     if not isinstance(contents.get("metadata"), dict):

@@ -32,7 +32,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """The object in a small JSON file of a checkpoint."""
     value = read_json_value(file)
     if not isinstance(value, dict):
-        raise CheckpointCorrupt(f"{file} holds no JSON object.", AGAIN)
+        raise CheckpointCorrupt(f"{file} is not a JSON object.", AGAIN)
     return value
 
 

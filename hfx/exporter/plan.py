@@ -135,9 +135,11 @@ def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, P
         raise UsageError(
             "fp16 is for GPUs: no CPU runtime computes faster in it.", "Add --device gpu, or use --quantize."
         )
-    if precision in ("int8", "int4") and options.device == "gpu":
-        raise UsageError(f"{precision} is for CPUs; the GPU file is fp16.", "Leave it out, or use --device both.")
     cpu, gpu = PRECISIONS[precision]
+    if int4:  # of generators: ONNX Runtime's attention on CUDA has no float32
+        gpu = "fp16"
+    if gpu != (precision or gpu) and options.device == "gpu":
+        raise UsageError(f"{precision} is for CPUs; the GPU file is fp16.", "Leave it out, or use --device both.")
     return (cpu if options.device != "gpu" else None), (gpu if options.device != "cpu" else None)
 
 

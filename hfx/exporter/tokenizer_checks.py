@@ -61,7 +61,9 @@ def try_files(checkpoint: Checkpoint) -> None:
             _tokens(checkpoint, path, _texts())
         except TrialUnread:  # of others, transformers says why
             if path.name in needed:
-                raise CheckpointCorrupt(f"{checkpoint.folder / path.name} is no SentencePiece model.", AGAIN) from None
+                raise CheckpointCorrupt(
+                    f"{checkpoint.folder / path.name} is not a SentencePiece model.", AGAIN
+                ) from None
 
 
 def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:

@@ -13,7 +13,7 @@ from hfx.front.refusals import Refusal, json_type, refused, refused_setting
 from hfx.front.refusals import shown as shown
 from hfx.metadata import INT32_MAX, check_text
 from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
-from hfx.python_backends.checks import Check, boolean, integer
+from hfx.python_backends.checks import Check, boolean, integer, nearest
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.python_backends.errors import TOO_LONG, InvalidRequest
 from hfx.python_backends.tasks import PROMPTS
@@ -37,7 +37,7 @@ def json_object(content: Any) -> dict[str, Any]:
 def text(value: Any, param: str) -> str:
     """`value` when it is a text. Raises Refusal (400)."""
     if not isinstance(value, str):
-        raise Refusal(400, f"The {param} is of type {json_type(value)}. Send a string.", param=param)
+        raise Refusal(400, f"{param} is {shown(value)}. Send a string.", param=param)
     try:
         return check_text(value, param)
     except UsageError as error:
@@ -125,8 +125,11 @@ def refuse_unknown(fields: Fields, known: Collection[str]) -> None:
     """Raise Refusal (400) for a field that is not `known`."""
     for name in fields:
         if name not in known:
-            allowed = f"Send {', '.join(sorted(known))}" if known else "There are none"
-            raise Refusal(400, f"There is no field {shown(name)}. {allowed}.", param=name)
+            near = nearest(name, known)
+            allowed = (
+                f"Did you mean {near}?" if near else f"Send {', '.join(sorted(known))}." if known else "Leave it out."
+            )
+            raise Refusal(400, f"There is no field {shown(name)}. {allowed}", param=name)
 
 
 def refuse_unsupported(fields: Fields, neutral: Mapping[str, tuple[Any, ...]]) -> None:

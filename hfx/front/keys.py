@@ -121,7 +121,7 @@ def read_keys(path: str) -> dict[bytes, Caller]:
             )
         keys[digest] = caller
     if not keys:
-        raise UsageError(f"{path} holds no API key.", "Write one into each line.")
+        raise UsageError(f"{path} has no API key.", "Write one into each line.")
     return keys
 
 
@@ -147,7 +147,7 @@ def _parsed(line: str, where: str) -> tuple[str, str, Rates]:
         label, key = "", named
     if not KEY.fullmatch(key):
         raise UsageError(
-            f"{where} is no API key: it is shorter than {SHORTEST} characters, or has others.",
+            f"{where} is not an API key: it is shorter than {SHORTEST} characters, or has others.",
             f"Write KEY or LABEL:KEY, with a key of {SHORTEST} or more letters, digits and signs without spaces, "
             "as `openssl rand -hex 24` makes it.",
         )

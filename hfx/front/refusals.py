@@ -67,8 +67,8 @@ class Refusal(Exception):
 
 
 def shown(value: object) -> str:
-    """`value` of a JSON body in at most 60 characters, in JSON's words."""
-    return shown_in(value, _JSON_FORM)
+    """`value` of a JSON body in at most 60 characters, in JSON's words; a field that is not there is None."""
+    return "missing or null" if value is None else shown_in(value, _JSON_FORM)
 
 
 def json_type(value: object) -> str:

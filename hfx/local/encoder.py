@@ -44,6 +44,7 @@ class LocalModel:
         from hfx.python_backends.tasks.postprocessing import open_postprocessor
 
         self.name = name
+        self.kind = kind
         self.max_batch_size = int(config["max_batch_size"])
         self.scalars = scalar_outputs(repository, name)
         self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")

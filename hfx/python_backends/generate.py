@@ -44,6 +44,7 @@ class TritonPythonModel:
         self.generator = TextGenerator.open(
             Path(args["model_repository"]) / args["model_version"],
             device=parameters["device"],
+            device_id=int(args["model_instance_device_id"]),
             runtime=parameters.get("cpu_runtime"),
             slots=int(parameters["slots"]),
             max_queue=int(parameters["max_queue_size"]),

@@ -46,8 +46,8 @@ def model(repository: Path, name: str) -> Manifest:
     if not path.exists():
         known = ", ".join(entry.name for entry in models(repository) if entry.manifest) or "none"
         raise ModelMissing(
-            f"There is no model {name!r} of hfx in {repository}.",
-            f"Models there: {known}. Export it, or correct the name.",
+            f"{repository} has no model {name!r}.",
+            f"Its models: {known}. Export it, or correct the name.",
         )
     return _named(read_manifest(path), path)
 

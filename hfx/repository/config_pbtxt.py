@@ -70,9 +70,10 @@ class EnsembleStep:
 class ModelConfig:
     """Everything that a config.pbtxt of hfx says; a model without a `backend` is an ensemble of `steps`.
 
-    `instance_kind` is KIND_CPU or KIND_GPU for one instance there; without it Triton decides. `batching` puts Triton's
-    dynamic batcher before the model. `item_shapes` names the tensors that Triton adds for each batch, each with the
-    ragged input whose rows' shapes it holds. `note` is a comment: lines for readers of the file.
+    `instance_kind` is KIND_CPU or KIND_GPU for one instance there; without it Triton decides. KIND_GPU is an instance
+    on each GPU, or with `one_gpu` on the first. `batching` puts Triton's dynamic batcher before the model.
+    `item_shapes` names the tensors that Triton adds for each batch, each with the ragged input whose rows' shapes it
+    holds. `note` is a comment: lines for readers of the file.
     """
 
     name: str
@@ -82,6 +83,7 @@ class ModelConfig:
     backend: str = ""
     default_model_filename: str = ""
     instance_kind: str = ""
+    one_gpu: bool = False
     batching: bool = False
     item_shapes: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +114,7 @@ def to_protobuf(config: ModelConfig) -> Any:
             pb.BatchInput(kind="BATCH_ITEM_SHAPE", target_name=[target], data_type="TYPE_INT32", source_input=[source])
             for target, source in config.item_shapes.items()
         ],
-        instance_group=[pb.ModelInstanceGroup(kind=config.instance_kind, count=1)] if config.instance_kind else [],
+        instance_group=[_instance_group(config)] if config.instance_kind else [],
         # No preferred_batch_size: small batches would wait for it. No queue policy: with a queue size or timeout Triton
         # prepares no batch ahead, and misses the moment when the model is free again: under any load, requests wait
         # for 0.5 s now and then (measured on 2.51; fixed in 26.08, core #509). The tokenizing step bounds queues.
@@ -123,6 +125,10 @@ def to_protobuf(config: ModelConfig) -> Any:
         ensemble_scheduling=pb.ModelEnsembling(step=map(_step, config.steps)) if config.steps else None,
         model_transaction_policy=pb.ModelTransactionPolicy(decoupled=True) if config.decoupled else None,
     )
+
+
+def _instance_group(config: ModelConfig) -> Any:
+    return pb.ModelInstanceGroup(kind=config.instance_kind, count=1, gpus=[0] if config.one_gpu else [])
 
 
 def _optimization(cpu_accelerators: Sequence[tuple[str, Mapping[str, str]]]) -> Any:

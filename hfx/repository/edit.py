@@ -99,7 +99,7 @@ def change(
         changed_copy(repository, name, edits, staging.root, made_by, record)
         check_rules(staging.root, before.triton.minimum, "Choose other values; nothing was changed.")
         if model(repository, name) != before:
-            raise RepositoryError(f"{name!r} was published anew meanwhile.", "Try again.")
+            raise RepositoryError(f"{name!r} was published again meanwhile.", "Try again.")
         return publish(staging, replace=True)
 
 
@@ -135,7 +135,7 @@ def _holder(message: Any, field: str) -> tuple[Any, str] | None:
         return (message.dynamic_batching, field) if message.HasField("dynamic_batching") else None
     if field in ("max_batch_size", "default_model_filename"):
         return message, field
-    raise RepositoryError(f"{field!r} can't be changed.", f"Choose of {', '.join(FIELDS)}, {PARAMETER}KEY.")
+    raise RepositoryError(f"{field!r} can't be changed.", f"Choose from {', '.join(FIELDS)}, {PARAMETER}KEY.")
 
 
 def _read(holder: tuple[Any, str] | None) -> Value | None:

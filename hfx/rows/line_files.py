@@ -150,7 +150,7 @@ class DelimitedRows:
         for line, cells in self.records():
             number += 1
             if len(cells) != width:
-                reason = f"{len(cells)} {'field' if len(cells) == 1 else 'fields'} under {width} columns."
+                reason = f"Its number of fields is {len(cells)}, not {width}."
                 yield Row({}, number, line, RowError(self.name, reason, FIX, Place(number, line)))
                 self.damage = None
             elif self.damage is not None:

@@ -127,7 +127,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def _no_object(reason: str) -> UsageError:
-    return UsageError(f"It is no JSON object: {reason}.", 'Write one a line, e.g. {"text_input": "Hello"}.')
+    return UsageError(f"It is not a JSON object: {reason}.", 'Write one object per line, e.g. {"text_input": "Hello"}.')
 
 
 def _finite(text: str) -> float:

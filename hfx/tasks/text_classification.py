@@ -9,7 +9,7 @@ from hfx.python_backends.tasks import TASKS
 from hfx.tasks.task import Answer, Cell, Column, FormField, TaskView, shown_score, text_field
 
 PROBABILITY = "probability_"
-TOP_K = FormField("parameters.top_k", "top_k", "integer", "the best labels only", None, "all", "a whole number from 1")
+TOP_K = FormField("parameters.top_k", "top_k", "integer", "number of labels", None, "all", "a whole number from 1")
 
 
 def lines(answer: Answer) -> list[str]:

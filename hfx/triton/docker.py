@@ -63,8 +63,7 @@ class DockerServer(Server):
         return f"Publishing at {self.host}: every machine that reaches it can use the models."
 
     def command(self) -> list[str]:
-        """The `docker run` line; ports that were given as 0 are chosen now."""
-        self.ports = choose_ports(self.ports, self.host)
+        """The `docker run` line; docker chooses ports that are 0."""
         names = select_models(self.repository, self.models)
         ports = (
             (f"{self.inner_host}:{self.ports.http}", HTTP),
@@ -94,6 +93,7 @@ class DockerServer(Server):
         """Start and return when every model answers."""
         if self._process is not None:
             raise ServerError("This server is running already.", "Call stop() first.")
+        self.ports = choose_ports(self.ports, self.host)
         command = self.command()
         self._check_engine(command)
         self._launch(command, self.progress)

@@ -218,6 +218,6 @@ def _check_packages() -> None:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ServerError(
-            f"The public HTTP port needs {', '.join(missing)}, which is not installed.",
-            f"Run: {install_command('front')}",
+            f"The public HTTP port needs packages that are not installed: {', '.join(missing)}.",
+            f"Run: {install_command('embedded')}    (with --with local or docker, the extra front is enough)",
         )

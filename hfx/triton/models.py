@@ -86,7 +86,7 @@ def select_models(repository: Path, names: Sequence[str]) -> list[str]:
     """All models of `repository`, or those with `names` and the members that they need, sorted by name."""
     present = [folder.name for folder in model_folders(repository) if (folder / CONFIG).is_file()]
     if not present:
-        raise RepositoryError(f"{repository} holds no model.", "Publish one with `hfx export MODEL`.")
+        raise RepositoryError(f"{repository} has no model.", "Publish one with `hfx export MODEL`.")
     if not names:
         return present
     selected: set[str] = set()
@@ -95,7 +95,7 @@ def select_models(repository: Path, names: Sequence[str]) -> list[str]:
         name = pending.pop()
         if name not in present:
             known = ", ".join(entry.name for entry in models(repository))
-            raise ModelMissing(f"{repository} holds no model {name!r}.", f"It holds: {known}.")
+            raise ModelMissing(f"{repository} has no model {name!r}.", f"Its models: {known}.")
         if name not in selected:
             selected.add(name)
             pending += needs(repository / name)

@@ -71,7 +71,7 @@ def why_not(repository: Path, name: str) -> str:
     if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
         return "it is not an encoder of hfx"
     if not (tokenize / "1" / COMPILED_TOKENIZER).is_file():
-        return "its export has proven no compiled tokenizer"
+        return "the export has no compiled tokenizer for it"
     config = read_config(config_path(net, "cpu"))
     if config.backend != ONNXRUNTIME or config.optimization.execution_accelerators.cpu_execution_accelerator:
         return "its net does not run in ONNX Runtime"

@@ -245,7 +245,7 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
         else:
             if manifest_text(target, name) == manifest_text(source, name) == text:
                 return _entry_last(name, folders)
-    raise ServerError(f"{name} was published anew {COPIES} times while it was read.", "Try again.")
+    raise ServerError(f"{name} was published again {COPIES} times while it was read.", "Try again.")
 
 
 def manifest_text(repository: Path, name: str) -> bytes:

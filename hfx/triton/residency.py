@@ -101,7 +101,7 @@ class Residency:
         self._unload(folders[::-1])  # an ensemble before its members
 
     def refresh(self, name: str) -> None:
-        """Note that `name` was published anew, added or taken out."""
+        """Note that `name` was published again, added or taken out."""
         self._folders.clear()
         self.version += 1
         self.unloaded &= set(self.names())

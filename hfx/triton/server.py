@@ -214,8 +214,8 @@ def bind(host: str, port: int, use: str, listening: bool = True) -> socket.socke
 def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
     """The error for a port that can't be listened at."""
     return ServerError(
-        f"Can't listen for {use} at {host}:{port}: {reason}.",
-        f"Stop the program that uses it, or choose another with {OPTIONS[use]} ({OPTIONS[use]} 0 takes a free one).",
+        f"Can't listen on {host}:{port}: {reason}.",
+        f"Stop the program that uses it, or choose another port with {OPTIONS[use]} (0: a free one).",
     )
 
 

@@ -192,7 +192,7 @@ class TritonProcess(Server):
             backend = installation.hfx_onnxruntime(self.device)
             kept = prepare_encoders(self.folder / "repository", backend, self._is_native)
             for name, reason in kept.items():
-                self.progress(f"{name} keeps its Python steps: {reason}")
+                self.progress(f"{name} is served by its Python steps: {reason}")
             self._backends = installation.backend_directory(self.folder / "backends", self.device)
             (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)

@@ -99,7 +99,11 @@ def test_a_pipe_in_a_job_is_refused(name: str, batch: CommandLine, classifier: O
     (tmp_path / "job" / "predictions.csv").unlink()
     os.mkfifo(tmp_path / "job" / name)
     code, text = ended(batch, "resume", tmp_path / "job")
-    said = "holds no job" if name == "job.json" else f"{name} can't be read or written: Not a regular file"
+    said = (
+        "is not the folder of a batch job"
+        if name == "job.json"
+        else f"{name} can't be read or written: Not a regular file"
+    )
     assert (code, said in text) == (2, True), text
 
 

@@ -24,12 +24,15 @@ Array = NDArray[Any]
 class Rows:
     """`groups` requests of `beams` rows each; every call gives logits [rows, vocabulary]."""
 
-    def __init__(self, folder: Path, groups: int, beams: int = 1, runtime: str = ONNXRUNTIME) -> None:
-        settings = SessionSettings(threads=1, runtime=runtime)
+    def __init__(
+        self, folder: Path, groups: int, beams: int = 1, runtime: str = ONNXRUNTIME, provider: str = "CPU"
+    ) -> None:
+        settings = SessionSettings(threads=1, provider=provider, runtime=runtime)
         self._runner: Any = open_runner(read_spec(folder), groups * beams, settings)
         assert self._runner.runtime == runtime
         self._runner.open_partition(beams)
-        Watch(self._runner).poison({})
+        if provider == "CPU":
+            Watch(self._runner).poison({})
         self._groups, self._beams, self._length = groups, beams, 0
 
     def prefill(self, prompts: Sequence[Tokens]) -> Array:
@@ -62,13 +65,18 @@ def _checked(outputs: Outputs) -> Array:
 
 
 def decoded(
-    folder: Path, inputs: Sequence[Tokens], answers: Sequence[Tokens], beams: int = 1, runtime: str = ONNXRUNTIME
+    folder: Path,
+    inputs: Sequence[Tokens],
+    answers: Sequence[Tokens],
+    beams: int = 1,
+    runtime: str = ONNXRUNTIME,
+    provider: str = "CPU",
 ) -> Array:
     """Logits [rows, steps, vocabulary] of `inputs` in one batch, before or behind each token of `answers`.
 
     Behind each token where there is an encoder; else behind the prompt and all tokens but the last.
     """
-    rows, columns = Rows(folder, len(inputs), beams, runtime), list(zip(*answers, strict=True))
+    rows, columns = Rows(folder, len(inputs), beams, runtime, provider), list(zip(*answers, strict=True))
     if read_spec(folder).has_encoder:
         rows.encode(inputs)
         return np.stack([rows.step(column) for column in columns], axis=1)

@@ -173,5 +173,5 @@ def test_what_does_not_rank_is_refused(served: ServeProcess) -> None:
     with Client(served.ready["grpc_url"]) as client:
         with pytest.raises(UsageError, match="queries and documents"):
             client.rank(PYLATE, "a", ["b"], prompt_name="query")
-        with pytest.raises(UsageError, match="gives no score"):
+        with pytest.raises(UsageError, match="no output score"):
             client.rank(DENSE, "a", ["b"])

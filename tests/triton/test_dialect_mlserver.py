@@ -84,7 +84,7 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
         ([tensor("texts", TEXT)], "no field texts"),
         ([tensor("text_input", TEXT)], "shape [n, 1]"),
         ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "args or text_inputs"),
-        ([{**tensor("args"), "data": [3]}], "of type int"),
+        ([{**tensor("args"), "data": [3]}], "is 3"),
         ([tensor("args", TEXT), tensor("args", TEXT)], "same name"),
         ([tensor("args", TEXT), {**tensor("eta_cutoff"), "data": [0.5]}], "eta_cutoff"),
     ],

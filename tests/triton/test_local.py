@@ -48,6 +48,8 @@ def test_the_tritonserver_on_path_is_healed_reloaded_and_drained(
         before = served.stub("other_tokenize")
         done = subprocess.run([*HFX, "reload", "other", "--repository", repository], capture_output=True, text=True)
         assert done.returncode == 0 and "other: reloaded" in done.stdout, done.stderr
+        done = subprocess.run([*HFX, "reload", "nope", "--repository", repository], capture_output=True, text=True)
+        assert done.returncode == 5 and "nope: failed: " in done.stdout and "has no model 'nope'" in done.stdout
         wait_until(lambda: process.stubs(server).get("other_tokenize_0_0", [before]) != [before])
         os.kill(server, signal.SIGKILL)
         served.wait_for_words("tritonserver died (killed by signal 9); serving again after")

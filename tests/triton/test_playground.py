@@ -255,4 +255,5 @@ def test_the_api_is_a_page_with_the_fields_of_each_body(dialects: ServeProcess, 
         )
         text = page.value(f"{completion}.textContent")
         assert "promptstring or list of string, required" in text and "min_tokens" in text
+        assert "OpenAI" in page.value(f"{completion}.parentElement.querySelector('h2').textContent")
         assert page.logged == []

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hfx.cli.export_summary import next_command
 from hfx.client import Client
 from hfx.errors import HfxError
 from hfx.exporter.steps import stamp
@@ -108,7 +109,7 @@ def test_a_batch_has_no_rows_of_a_model_that_came_meanwhile(
             assert running.wait(60) == 2
             assert "serves another model 'stories' than before" in running.communicate()[0]
         code, said = batch("resume", folder)
-        assert code == 2 and "was exported anew since the job was planned" in said
+        assert code == 2 and "was exported again since the job was planned" in said
     with EmbeddedServer(aside, private=True) as server:
         batch.done("resume", folder, "--url", server.grpc_url)
     assert (folder / "predictions.csv").read_bytes() == (tmp_path / "here" / "predictions.csv").read_bytes()
@@ -222,6 +223,7 @@ def test_a_reload_tells_what_became_of_each_model(repository: Path) -> None:
     assert hfx("reload", "--repository", repository)[0] == 5  # nobody serves it
     with serving(repository) as served:
         old = text_of(served)
+        assert next_command(repository, "stories") == f"Next: hfx reload stories --repository {repository}"
         code, result = hfx("reload", "stories", "--repository", repository)
         assert (code, [each["outcome"] for each in result["models"]]) == (0, ["unchanged"])
         publish_another(repository)

@@ -326,7 +326,7 @@ def _answered(batch: Batch, line: Line, status: int, content: Any) -> bytes:
         message = (
             "The server has not answered this line, and was asked several times."
             if not status
-            else "The answer is no JSON."
+            else "The answer is not JSON."
         )
         return _line(ERROR, batch, line, None, {"code": "server_error", "message": message})
     body = with_date(content, batch.created_at)

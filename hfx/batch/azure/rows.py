@@ -62,7 +62,7 @@ def _listed(text: str) -> dict[str, list[Any]]:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, Mapping):
-        raise UsageError(f"{SETTINGS} is no JSON object: {text}.", """E.g. '{"max_tokens": 60}'.""")
+        raise UsageError(f"{SETTINGS} is not a JSON object: {text}.", """E.g. '{"max_tokens": 60}'.""")
     return {name: value if isinstance(value, list) else [value] for name, value in values.items()}
 
 

@@ -102,7 +102,7 @@ def run_published(job: AzureJob, deployment: Deployment) -> None:
             score_missing(folder, planned_job, planned, missing_chunks(folder, planned), running, on_event)
         finish(folder, planned_job, planned, options.threshold, on_event)
     except TooManyErrors as error:
-        fix = f"`hfx batch azure job resume {job.name} --error-threshold N` goes on with a higher one."
+        fix = f"`hfx batch azure job resume {job.name} --error-threshold N` continues with a higher one."
         raise TooManyErrors(error.message, fix) from error
     name = spec.output.file_name if spec.output.action == "append_row" else SUMMARY
     with (folder.path / name).open("rb") as source:
@@ -207,7 +207,7 @@ class ScriptRunner:
         if Threshold(threshold).is_exceeded(self._failed_files, 0):
             raise TooManyErrors(
                 f"{self._failed_files} files failed, more than the error threshold of {threshold}.",
-                f"See the log. `hfx batch azure job resume {self._job.name} --error-threshold N` goes on.",
+                f"See the log. `hfx batch azure job resume {self._job.name} --error-threshold N` continues it.",
             )
 
 

@@ -129,5 +129,9 @@ def _job(folder: Path) -> tuple[Folder, Job]:
 
 def _line(event: Mapping[str, Any]) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.get("time", 0)))
-    rest = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("time", "event"))
+    rest = " ".join(
+        f"{name}={f'{value:.3g}' if isinstance(value, float) else value}"
+        for name, value in event.items()
+        if name not in ("time", "event") and value != {}
+    )
     return f"{at} {event.get('event', '')} {rest}"

@@ -128,9 +128,9 @@ def run(
     spec = _spec(name, given_inputs, chosen, source, target)
     folder = Folder(target.output)
     prepare(folder, shared=shard is not None)
-    with working(folder, shard, f"Scoring by {name}", report) as show:
+    with working(folder, shard, f"Scoring with {name}", report) as show:
         folder.check_cancelled()
-        show("planning")
+        show("reading the inputs")
         with opened_runner(engine, name, options, spec.settings, probe=True) as running:
             job, planned = create(folder, spec, task, options, running.open, shared=shard is not None)
             on_event = logged(folder, shard, Watcher.of(folder, planned, shard, show))
@@ -187,7 +187,7 @@ def resume(
     if (summary := published(job_folder, job, planned, options.threshold)) is not None:
         report_end(job_folder, summary, shard, report)  # also where nothing can be written
         return
-    with working(job_folder, shard, f"Scoring by {job.model.name}", report) as show:
+    with working(job_folder, shard, f"Scoring with {job.model.name}", report) as show:
         job_folder.uncancel()
         on_event = logged(job_folder, shard, Watcher.of(job_folder, planned, shard, show))
         if missing := missing_chunks(job_folder, planned, shard):

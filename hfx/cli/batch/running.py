@@ -13,6 +13,7 @@ from typer import Option
 
 from hfx.cli.commands import given
 from hfx.cli.connection import Header, TlsCa, TokenFile
+from hfx.cli.output import counted
 from hfx.errors import HfxError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class Watcher:
         self._shown = time.monotonic()
         rate = (self._done - self._first) / max(passed, 0.001)
         left = (self._rows - self._done) / rate if rate else 0
-        errors = f", {self._errors} errors" if self._errors else ""
+        errors = f", {counted(self._errors, 'error')}" if self._errors else ""
         self._show(f"{self._done} of {self._rows} rows, {rate:.1f} rows/s, {duration(left)} left{errors}")
 
 
@@ -249,4 +250,4 @@ def report_end(folder: Folder, summary: Mapping[str, Any] | None, shard: Shard |
     value = {"folder": str(folder.path), **summary}
     where = folder.path / summary["output"] if "output" in summary else folder.parts
     errors = "".join(f"\n{count:>8}  {kind}" for kind, count in summary["errors_by_kind"].items())
-    report.result(value, f"{where}: {summary['rows']} rows, {summary['errors']} errors{errors}")
+    report.result(value, f"{where}: {counted(summary['rows'], 'row')}, {counted(summary['errors'], 'error')}{errors}")

@@ -82,5 +82,5 @@ def _settings(text: str) -> dict[str, Any]:
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise UsageError("--settings is no JSON object.", """E.g. '{"max_tokens": 60}'.""")
+        raise UsageError("--settings is not a JSON object.", """E.g. '{"max_tokens": 60}'.""")
     return settings

@@ -14,11 +14,12 @@ from typer import Argument, Option
 
 from hfx.cli.commands import flag, given, grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, connect, headers_of, token_of
-from hfx.cli.output import Reporter, reporter
+from hfx.cli.output import Reporter, counted, reporter
 from hfx.cli.serve_options import Device
 from hfx.errors import LintFailed, UsageError, VerificationFailed
 
 if TYPE_CHECKING:
+    from hfx.deploy.check import Checked
     from hfx.deploy.server_check import Dialect
     from hfx.exporter.verify import Ask, Published
 
@@ -30,7 +31,8 @@ class ServerOptions:
     """How a server is reached, and what it is compared with."""
 
     repository: Annotated[
-        Path | None, Option(help="URL: repository of the models that it should serve. Default: model_repository.")
+        Path | None,
+        Option(help="URL: repository of the models that it should serve. Default: model_repository.", metavar="DIR"),
     ] = None
     through: Annotated[
         Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None,
@@ -38,17 +40,26 @@ class ServerOptions:
     ] = None
     device: Annotated[Device | None, Option(help="URL: device of the server. Default: cpu.")] = None
     max_drop: Annotated[
-        float | None, Option(help="URL: largest share of answers that may differ from the checkpoint's.")
+        float | None,
+        Option(help="URL: largest share of answers that may differ from the checkpoint's.", metavar="SHARE"),
     ] = None
     wait: Annotated[
-        float | None, Option(help="URL: seconds to wait until the server is ready. Default: do not wait.")
+        float | None,
+        Option(help="URL: time to wait until the server is ready. Default: do not wait.", metavar="SECONDS"),
     ] = None
-    timeout: Annotated[float | None, Option(help="URL: time limit for each answer, in seconds. Default: 60.")] = None
-    header: Annotated[list[str] | None, Option(help="URL: header to send, KEY:VALUE. Repeatable.")] = None
+    timeout: Annotated[
+        float | None, Option(help="URL: time limit for each answer. Default: 60.", metavar="SECONDS")
+    ] = None
+    header: Annotated[list[str] | None, Option(help="URL: header to send. Repeatable.", metavar="KEY:VALUE")] = None
     token_file: Annotated[
-        Path | None, Option(help="URL: file with the bearer token (API key). Default: HFX_TOKEN of the environment.")
+        Path | None,
+        Option(
+            help="URL: file with the bearer token (API key). Default: HFX_TOKEN of the environment.", metavar="FILE"
+        ),
     ] = None
-    tls_ca: Annotated[Path | None, Option("--tls-ca", help="URL: file with the certificates to trust (PEM).")] = None
+    tls_ca: Annotated[
+        Path | None, Option("--tls-ca", help="URL: file with the certificates to trust (PEM).", metavar="FILE")
+    ] = None
 
     @property
     def dialect(self) -> Dialect | None:
@@ -103,14 +114,22 @@ def _check_folder(report: Reporter, folder: Path) -> None:
     checked = check_folder(folder)
     lines = [f"{problem.kind:10} {problem.message}" for problem in checked.differences]
     lines += [line for finding in checked.findings for line in finding.lines()]
-    report.result({"folder": str(folder), **asdict(checked)}, [*lines, checked.summary])
+    report.result({"folder": str(folder), **asdict(checked)}, [*lines, _summary(checked)])
     if checked.differences:
         raise LintFailed(
-            f"{folder} is not as `hfx deploy {checked.target}` wrote it: {len(checked.differences)} files differ.",
-            "Write it again with --force, or keep your changes elsewhere.",
+            f"{folder} is not as `hfx deploy {checked.target}` wrote it.",
+            "Each difference is above. Write the folder again with --force, or keep your changes elsewhere.",
         )
     if checked.errors:
-        raise LintFailed(f"{folder} breaks the rules in {checked.errors} places.", "Each finding says what to do.")
+        raise LintFailed(
+            f"{folder} breaks the rules in {counted(checked.errors, 'place')}.", "Each finding says what to do."
+        )
+
+
+def _summary(checked: Checked) -> str:
+    differ = f"{counted(len(checked.differences), 'difference')}, " if checked.target else ""
+    warnings = len(checked.findings) - checked.errors
+    return f"{differ}{counted(checked.errors, 'error')}, {counted(warnings, 'warning')}."
 
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 LEAST_KEPT = 0.99  # share of its requests that a load must have answered, within its SLO where it has one
 Loads = Annotated[
     list[Path] | None,
-    Option("--from", help="Result file of `hfx perf run`, to derive sizes and thresholds from. Repeatable."),
+    Option(
+        "--from", help="Result file of `hfx perf run`, to derive sizes and thresholds from. Repeatable.", metavar="FILE"
+    ),
 ]
 
 
-Offline = Annotated[Path | None, Option(help="Take wheels from this folder instead of a package index.")]
+Offline = Annotated[Path | None, Option(help="Take wheels from this folder instead of a package index.", metavar="DIR")]
 NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out. Encoders then run on ONNX Runtime.")]
 Python = Annotated[str, Option(help="Python version of Triton's stubs, such as 3.12. Default: the release's.")]
 
@@ -40,12 +42,19 @@ class DeployOptions:
     names: Annotated[
         list[str], Argument(metavar="NAME...", help="Published models to deploy.", autocompletion=model_names)
     ]
-    output: Annotated[Path, Option(help="Folder to write. It must be empty or not exist.")]
-    repository: Annotated[Path, Option(help="Model repository.")] = DEFAULT_REPOSITORY
+    output: Annotated[Path, Option(help="Folder to write. It must be empty or not exist.", metavar="DIR")]
+    repository: Annotated[Path, Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY
     device: Annotated[Literal["cpu", "gpu"], Option(help="Device to run the models on.")] = "cpu"
-    triton: Annotated[str, Option(help="Triton release. Default: 26.07.")] = ""
-    name: Annotated[str, Option(help="Name of the deployment. Default: the first model's name.")] = ""
-    image: Annotated[str, Option(help="Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE.")] = ""
+    triton: Annotated[str, Option(help="Triton release. Default: 26.07.", metavar="TAG")] = ""
+    name: Annotated[str, Option(help="Name of the deployment. Default: the first model's name.", metavar="NAME")] = ""
+    image: Annotated[
+        str,
+        Option(
+            help="Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE. kubernetes without --claim: image with "
+            "the models, too. Default: NAME:TAG-DEVICE.",
+            metavar="IMAGE",
+        ),
+    ] = ""
     cpus: Annotated[int | None, Option(help="CPUs to request. Default: the threads that the models use.")] = None
     drain: Annotated[int, Option(help="Seconds that requests in flight get at shutdown.")] = 30
     force: Annotated[bool, Option("--force", help="Replace a folder written by an earlier run of this command.")] = (
@@ -102,7 +111,11 @@ def print_written(
         "files": files,
         **figures,
     }
-    lines = [f"Wrote {output}: {size / 1e6:.1f} MB ({', '.join(files)})."]
+    lines = [
+        f"Wrote {output}: {size / 1e6:.1f} MB ({', '.join(files)})."
+        if size > 1e5
+        else f"Wrote {output}: {', '.join(files)}."
+    ]
     if sizing is None:
         lines.append(f"  {deployment.cpus.value} processors, {mib(deployment.memory.value)} of memory (estimated)")
     else:

@@ -187,7 +187,7 @@ def _measured(spec: CompareSpec, cases: Sequence[Case], rounds: int, report: Rep
         with candidates_of(spec, session, notes) as candidates:
             runs = list(compare(candidates, cases, rounds, notes, session))
     if stop.is_set():
-        notes.insert(0, "Interrupted: figures are of what was done until then.")
+        notes.insert(0, "Interrupted: the figures cover the requests until then.")
     return result_of(spec.title, command_line(), runs, notes, candidates)
 
 

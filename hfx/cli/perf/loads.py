@@ -184,10 +184,10 @@ def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
     settings = _settings(options.set or [], model)
     if options.data is not None:
         if options.words is not None:
-            raise UsageError("--words are made up, --data is read.", "Choose one of them.")
+            raise UsageError("--words and --data exclude each other.", "Choose one of them.")
         return from_file(options.data, parse_columns(options.column or [], inputs), settings, inputs=inputs)
     if options.column:
-        raise UsageError("--column is about --data.", "Add --data FILE, or leave --column out.")
+        raise UsageError("--column needs --data.", "Add --data FILE, or leave --column out.")
     needed = tuple(name for name in text_tensors(inputs) if name not in settings)
     if options.words is None and LONG in inputs:  # lengths that the user did not choose must not be refused
         settings.setdefault(LONG, "truncate")
@@ -232,5 +232,5 @@ def _percent(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 100:
-        raise UsageError(f"--stable {text} is no percentage.", "Give a number above 0 and below 100, such as 10%.")
+        raise UsageError(f"--stable {text} is not a percentage.", "Give a number above 0 and below 100, such as 10%.")
     return value

@@ -136,6 +136,11 @@ def finish(
 
     if output:
         write_result(result, output)
-    parts = [head, *map(to_lines, tables), end, [f"Written to {output}."] if output else []]
+    parts = [
+        head,
+        *map(to_lines, tables),
+        end,
+        [f"Written to {output}. Next: hfx perf report {output}"] if output else [],
+    ]
     lines = [line for part in parts if part for line in ("", *part)]
     report.result(json.loads(to_json(result)), lines[1:])

@@ -91,7 +91,7 @@ def command(
         if not findings.trials:
             raise
         failure = error
-        interrupted = "Interrupted: the same command goes on with these trials."
+        interrupted = "Interrupted: the same command continues with these trials."
         findings.notes.append(error.message if isinstance(error, LoadFailed) else interrupted)
     tuned = result(spec, findings, machine())
     final = replace(proof(tuned), notes=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import onnx
 
 from hfx import names
-from hfx.errors import CheckpointUnsupported, RequestRefused
+from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rename, save
@@ -214,9 +215,9 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     assert artefacts.reference is not None
     parity = dict(artefacts.parity)
     for device, precision in plan.built.items():
-        model = LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
+        model = _opened(plan, artefacts, device)
         figures = gate.measure(model, plan.task, artefacts.reference)
-        parity[device] = {"precision": precision, **figures.as_json()}
+        parity[device] = {"precision": precision, "kind": model.kind, **figures.as_json()}
         math = plan.cpu_math if device == "cpu" else "fp32"
         what = f"The {precision} file for {device.upper()}{' in bfloat16' if math == 'bf16' else ''}"
         gate.judge(what, figures, gate.limits(precision, plan.max_drop, math, labelled=bool(plan.verify_data)))
@@ -231,13 +232,21 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
         expected, metric = data.measured(plan.task, reference.answers), data.metric(plan.task)
         figures: dict[str, Any] = {"metric": metric, "rows": len(data.targets), "torch": expected}
         for device in plan.built:
-            model = LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
+            model = _opened(plan, artefacts, device)
             outputs = model.run(reference.encoded)
             answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
             figures[device] = data.measured(plan.task, answers)
             check_drop(plan, metric, file, device, expected, figures[device])
         results[file] = figures
     return replace(artefacts, parity={**artefacts.parity, "data": results} if results else artefacts.parity)
+
+
+def _opened(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> LocalModel:
+    """The files of a device on what they are for; those for GPUs on the CPU where there is no GPU."""
+    if device == "gpu":
+        with suppress(UsageError):
+            return LocalModel.open(artefacts.staging.root, plan.name, "gpu", "GPU")
+    return LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
 
 
 def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

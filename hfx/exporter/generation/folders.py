@@ -116,6 +116,7 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
         inputs=STREAM_INPUTS,
         outputs=OUTPUTS,
         instance_kind=KINDS[device],
+        one_gpu=device == "gpu",
         parameters={
             "device": device,
             **of_the_cpu,

@@ -125,13 +125,16 @@ class SelfAttentionWriter:
         writer = self.writer
         inputs = [qkv, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
         op = "SourceAttentionBias" if self.bias else "SourceAttention"
-        if block.head_dim % NATIVE_STEP == 0:
+        if block.head_dim % NATIVE_STEP == 0 and writer.compute is np.float32:
             writer.defined(op, operators.function)
             return writer.node(op, inputs, operators.DOMAIN, heads=block.heads, scale=block.scale)
         split = writer.node("Reshape", [qkv, self.lead])
-        out = writer.node(
+        # Keys and values by head, which nothing reads: on CUDA the operator insists on them.
+        out, *unread = (writer.unique(name) for name in ("attended", "present_k", "present_v"))
+        writer.nodes(
             "GroupQueryAttention",
             [split, None, None, None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias],
+            [out, *(unread if writer.compute is np.float16 else [])],
             CONTRIB,
             num_heads=block.heads,
             kv_num_heads=block.kv_heads,
@@ -155,9 +158,7 @@ class CrossAttentionWriter:
         writer, width = self.writer, block.heads * block.head_dim
         dtype: type[np.generic] = np.int8 if self.kept == "int8" else writer.compute
         shape: Shape = ["requests", block.heads, "source_capacity", block.head_dim]
-        last = [writer.input(f"cross_{part}_last_{layer}", np.float32, ["requests", 1, width]) for part in "kv"]
-        if writer.compute is not np.float32:
-            last = [writer.cast(value, writer.compute) for value in last]
+        last = [writer.input(f"cross_{part}_last_{layer}", writer.compute, ["requests", 1, width]) for part in "kv"]
         past = [writer.input(f"cross_{part}_{layer}", dtype, shape) for part in "kv"]
         scales: list[Value] = []
         if self.kept == "int8":
@@ -213,7 +214,11 @@ def _gathered(writer: GraphWriter, index: Value, block: DistanceBias, last: int)
 
 @dataclass(frozen=True)
 class SourceMemoryWriter:
-    """Writes the outputs cross_{i}, and cross_scale_{i} in int8. `lead` is the shape [requests, source, -1]."""
+    """Writes the outputs cross_{i}, and cross_scale_{i} in int8. `lead` is the shape [requests, source, -1].
+
+    In float16, for GPUs, they are [2, requests, heads, source, head_dim]: K and V in the order of a cache, which they
+    are copied to on the device. Else they are [requests, source, K and V].
+    """
 
     writer: GraphWriter
     lead: Value
@@ -236,15 +241,20 @@ class SourceMemoryWriter:
         )
         return writer.node("Reshape", [by_source, flat])
 
-    def __call__(self, layer: int, memory: Value, width: int) -> None:
-        """`memory` [tokens, width]: K, then V, of each position."""
+    def __call__(self, layer: int, memory: Value, heads: int, head_dim: int) -> None:
+        """`memory` [tokens, 2 * heads * head_dim]: K, then V, of each position."""
         writer = self.writer
         by_source = writer.node("Reshape", [memory, self.lead])
         name = f"cross_{layer}"
+        if self.kept == "float16":
+            parts = writer.node("Reshape", [by_source, writer.const([0, 0, 2, heads, head_dim], np.int64)])
+            by_part = writer.node("Transpose", [parts], perm=[2, 0, 3, 1, 4])
+            writer.output(name, np.float16, [2, "requests", heads, "source", head_dim], by_part)
+            return
+        width = 2 * heads * head_dim
         shape: Shape = ["requests", "source", width]
-        if self.kept != "int8":
-            whole = by_source if writer.compute is np.float32 else writer.cast(by_source, np.float32)
-            writer.output(name, np.float32, shape, whole)
+        if self.kept == "float32":
+            writer.output(name, np.float32, shape, by_source)
             return
         peak = writer.node("ReduceMax", [writer.node("Abs", [by_source]), writer.const([1], np.int64)], keepdims=1)
         least = writer.node("Max", [peak, writer.const(TINY, np.float32)])

@@ -70,7 +70,7 @@ class GeneratorWriter:
         writer.save(path)
 
     def encoder_graph(self, path: Path, stack: Stack) -> None:
-        """Sources (right-padded) to K and V of every decoder layer: cross_{i} [requests, source, 2 * heads * dim].
+        """Sources (right-padded) to K and V of every decoder layer: cross_{i} (see SourceMemoryWriter).
 
         In int8 with their scales, cross_scale_{i} [requests, 2 * heads * dim].
         """
@@ -94,8 +94,7 @@ class GeneratorWriter:
         hidden = keep.without_pads(hidden, places)
         for index, layer in enumerate(self.net.decoder.layers):
             if layer.cross is not None:
-                memory = layer.cross.memory
-                keep(index, layers.linear(hidden, memory), memory.weight.shape[0])
+                keep(index, layers.linear(hidden, layer.cross.memory), layer.cross.heads, layer.cross.head_dim)
         writer.save(path)
 
     def step_graph(self, path: Path, beams: int) -> None:

@@ -1,4 +1,4 @@
-// Every path of /openapi.json, with the fields of its body.
+// Every path of /openapi.json by the API that it belongs to, with the fields of its body.
 
 import { byId, element } from './elements.js'
 
@@ -18,14 +18,23 @@ function fields(schema, prefix = '') {
     ...fields(value, `${prefix}${name}.`)])
 }
 
-function operation(path, method, { tags, summary, requestBody }) {
+function operation(path, method, { summary, requestBody }) {
   const rows = requestBody ? fields(requestBody.content['application/json'].schema) : []
   return element('details', {},
-    element('summary', {}, element('code', {}, `${method.toUpperCase()} ${path}`), ` ${tags.join(', ')}: ${summary}`),
+    element('summary', {}, element('code', {}, `${method.toUpperCase()} ${path}`), ` ${summary}`),
     rows.length ? element('table', {}, ...rows) : null)
 }
 
+const NAMES = {
+  cohere: 'Cohere', huggingface: 'Hugging Face', jina: 'Jina', mlserver: 'MLServer', openai: 'OpenAI', vllm: 'vLLM',
+}
 const { paths } = await (await fetch('openapi.json')).json()
-byId('paths').replaceChildren(...Object.entries(paths).flatMap(([path, methods]) =>
-  path.startsWith('/playground/') ? []
-    : Object.entries(methods).map(([method, details]) => operation(path, method, details))))
+const groups = {}
+for (const [path, methods] of Object.entries(paths)) {
+  if (path.startsWith('/playground/')) continue
+  for (const [method, details] of Object.entries(methods)) {
+    (groups[NAMES[details.tags[0]] ?? details.tags[0]] ??= []).push(operation(path, method, details))
+  }
+}
+byId('paths').replaceChildren(...Object.keys(groups).sort().map(name =>
+  element('section', {}, element('h2', {}, name), ...groups[name])))

@@ -66,7 +66,7 @@ def _opened(
         try:
             measures[each.label] = servers.enter_context(each.opened(session))
         except HfxError as error:
-            notes.append(f"{each.label} was not run: {one_line(error)}")
+            notes.append(f"{each.label} was not run: {one_line(error).rstrip('.')}.")
     return measures
 
 

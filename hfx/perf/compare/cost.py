@@ -35,7 +35,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
         match = _PRICE.fullmatch(text.strip())
         if match is None or (match["front"] and match["back"]) or float(match["amount"]) == 0:
             raise UsageError(
-                f"--price {text!r} is not a price of an hour.", "Write it like gpu=4.10/h (dollars) or gpu=€4.10/h."
+                f"--price {text!r} is not a price per hour.", "Write it like gpu=4.10/h (dollars) or gpu=€4.10/h."
             )
         label = match["label"].strip()
         if label in prices:

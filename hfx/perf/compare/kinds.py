@@ -171,7 +171,7 @@ def precision_candidates(
             candidates.append(served(each, repository, name, spec.device))
             runtimes[each] = _runtime(model(repository, name))
         except HfxError as error:
-            notes.append(f"{each} was not run: {one_line(error)}")
+            notes.append(f"{each} was not run: {one_line(error).rstrip('.')}.")
     if len(set(runtimes.values())) > 1:
         notes.append("The runtimes differ: " + ", ".join(f"{each} on {name}" for each, name in runtimes.items()) + ".")
     return candidates

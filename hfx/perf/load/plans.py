@@ -35,7 +35,7 @@ class Closed:
 
     def __post_init__(self) -> None:
         if not 1 <= self.callers <= MOST_CALLERS:
-            raise UsageError(f"A load of {self.callers} callers can't be.", f"Give 1 to {MOST_CALLERS}.")
+            raise UsageError(f"{self.callers} callers are out of range.", f"Give 1 to {MOST_CALLERS}.")
 
     def load(self, data: str, limit: str, case: str = "") -> Load:
         """This plan in a result file."""
@@ -60,7 +60,7 @@ class Open:
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate < math.inf:
-            raise UsageError(f"A rate of {self.rate:g} requests a second can't be.", "Give a positive number.")
+            raise UsageError(f"A rate of {self.rate:g} requests per second is out of range.", "Give a positive number.")
         if self.arrivals == "trace":
             if self.rate is not None:
                 raise UsageError("A trace has its own times.", "Leave the rate out.")
@@ -69,7 +69,7 @@ class Open:
         elif self.rate is None and (self.arrivals != "burst" or self.burst is not None):
             raise UsageError(f"{self.arrivals.title()} arrivals need a rate.", "Give --rate, in requests a second.")
         if self.burst is not None and (self.arrivals != "burst" or self.burst < 1):
-            raise UsageError(f"Bursts of {self.burst} requests can't be.", "Give burst:N with N from 1 up.")
+            raise UsageError(f"A burst of {self.burst} requests is out of range.", "Give burst:N with N from 1 up.")
 
     @property
     def at_once(self) -> bool:

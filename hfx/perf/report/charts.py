@@ -141,7 +141,7 @@ def latency_throughput(result: Result) -> Chart | None:
     if not rows:
         return None
     x = alt.X("answered:Q", title=f"{figure.title} answered", **axis([row["answered"] for row in rows], 1.1))
-    y = alt.Y("ms:Q", title="ms a request", **axis([row["ms"] for row in rows]))
+    y = alt.Y("ms:Q", title="ms per request", **axis([row["ms"] for row in rows]))
     loads = data([row for row in rows if row["part"] == "p50"])
     labels = loads.mark_text(align="left", dx=7, dy=12).encode(x, y, text="amount:N")
     description = f"The numbers at the points are {rows[0]['axis']}. " + ends(rows, "p99")
@@ -162,7 +162,7 @@ def first_token(result: Result) -> Chart | None:
 
 
 def latency_cdf(result: Result) -> Chart | None:
-    """The share of requests that took no longer than a time: a line for each load of a variant, or each variant."""
+    """The share of share of requests than a time: a line for each load of a variant, or each variant."""
     rows: list[dict[str, Any]] = []
     lines = []
     for name, group in _representative(result, MAX_LINES):
@@ -173,7 +173,7 @@ def latency_cdf(result: Result) -> Chart | None:
     if not rows:
         return None
     x = alt.X("ms:Q", title="ms", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(tickCount=8, format="~r"))
-    y = alt.Y("share:Q", title="requests that took no longer", axis=alt.Axis(format="%", grid=True, tickCount=5))
+    y = alt.Y("share:Q", title="share of requests", axis=alt.Axis(format="%", grid=True, tickCount=5))
     line = data(rows).mark_line().encode(x, y, colour(rows, "line"), order="share:Q")
     return _chart("latency-cdf", "Distribution of latency", sentences(lines), [line])
 
@@ -188,7 +188,7 @@ def time_in_steps(result: Result) -> Chart | None:
     ]
     if not rows:
         return None
-    x = alt.X("ms:Q", title="ms of a request, on average", stack="zero", axis=LINES)
+    x = alt.X("ms:Q", title="ms per request, on average", stack="zero", axis=LINES)
     drawn = bars(rows, x, colour(rows, "phase"), tooltip=["bar:N", "phase:N", "ms:Q"])
     longest = max(rows, key=lambda row: float(row["ms"]))
     description = f"The longest part: {number(longest['ms'])} ms in {longest['phase']} of {longest['bar']}."

@@ -54,7 +54,12 @@ class Table:
 
 
 def to_lines(table: Table) -> list[str]:
-    """`table` for a terminal: title, aligned rows, notes; nothing of an empty one."""
+    """`table` for a terminal: title, aligned rows, notes; nothing of an empty one. An only variant is in the title."""
+    variants = {row[0] for row in table.rows}
+    if table.columns[:1] == ("variant",) and len(variants) == 1:
+        rows = tuple(row[1:] for row in table.rows)
+        title = f"{table.title}: {variants.pop()}"
+        table = replace(table, title=title, columns=table.columns[1:], rows=rows, words=table.words - 1)
     lines = [table.title] if table and table.title else []
     if table.rows:
         cells = [table.columns, *table.rows]
@@ -122,7 +127,7 @@ def best_table(result: Result) -> Table:
         held = best(work)
         rows += [_best(label, held.get(label)) for label in dict.fromkeys(run.subject.label for run in work)]
     columns = (
-        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s a core", "price per hour",
+        "variant", "best load", "requests/s", "tokens/s", "goodput", "requests/s per core", "price per hour",
         "per 1M requests", "per 1M tokens",
     )  # fmt: skip
     evens = result.details.get("break even")
@@ -286,7 +291,7 @@ def _cautions(found: Sequence[Group]) -> list[str]:
     lines = []
     for (name, _), notes in alike.items():
         (load, note), *others = notes.items()
-        also = f" Alike: {', '.join(other for other, _ in others)}." if others else ""
+        also = f" The same at {', '.join(other for other, _ in others)}." if others else ""
         lines.append(f"{name}, {load}: {note.rstrip('.')}.{also}")
     return lines
 
@@ -294,7 +299,7 @@ def _cautions(found: Sequence[Group]) -> list[str]:
 def _notes(run: Run) -> list[str]:
     return [
         *([run.client.saturated] if run.client and run.client.saturated else []),
-        *(["interrupted: figures are of what was done until then."] if run.interrupted else []),
+        *(["interrupted: the figures cover the requests until then."] if run.interrupted else []),
         *(["did not become stable."] if run.stable is False else []),
         *run.notes,
     ]

@@ -71,7 +71,7 @@ def parse(name: str, text: str) -> int:
 def named(name: str) -> Setting:
     """The setting with this name. Raises UsageError."""
     if name not in NAMES:
-        raise UsageError(f"There is no setting {name!r}.", f"Choose of {', '.join(NAMES)}.")
+        raise UsageError(f"There is no setting {name!r}.", f"Choose from {', '.join(NAMES)}.")
     return NAMES[name]
 
 

@@ -251,7 +251,7 @@ def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget, 
     """The best trial, its proof, and what follows from it."""
     old, findings.best = findings.trials[0], best(findings.trials)
     if findings.best == old:
-        findings.verdict = f"No settings of {len(findings.trials)} trials did more than the published ones, which stay."
+        findings.verdict = f"None of {len(findings.trials)} trials beat the published settings, which stay."
         return
     copies.session.say(f"Proof: {findings.best.label} against the published settings, {spec.rounds} rounds")
     pair = (old, findings.best)

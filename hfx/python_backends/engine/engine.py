@@ -94,15 +94,17 @@ class Engine:
         threads: int = 0,
         provider: str = CPU,
         runtime: str | None = None,
+        device_id: int = 0,
         **settings: Any,
     ) -> Engine:
         """The engine of the model in `folder` (with engine.json); `settings` are the fields of EngineSettings.
 
         `threads` of each operator, 0 for one a core. `runtime` is one of spec.RUNTIMES; None: the model's own choice on
-        CPU, or onnxruntime where it can't be had. Raises ModelRefused in its kinds.
+        CPU, or onnxruntime where it can't be had. `device_id` is the number of the GPU. Raises ModelRefused in its
+        kinds.
         """
         chosen = EngineSettings(**settings)
-        spec, session = read_spec(Path(folder)), SessionSettings(threads, provider, runtime)
+        spec, session = read_spec(Path(folder)), SessionSettings(threads, provider, runtime, device_id=device_id)
         return cls.of(open_runner(spec, chosen.slots, session), spec, session, chosen)
 
     @classmethod

@@ -166,7 +166,7 @@ class Decoding:
     min_tokens: int = setting(0, "INT32", integer(0), "minimum number of new tokens")
     num_beams: int = setting(1, "INT32", integer(1, 64), "number of beams; 1: no beam search", aliases=("beam_width",))
     num_return_sequences: int = setting(
-        1, "", integer(1, 64), "number of texts per prompt; only without a server (--local)"
+        1, "", integer(1, 64), "number of texts per prompt; only with `hfx infer --local`"
     )
     do_sample: bool = setting(
         False, "BOOL", boolean, "sample tokens, or take the likeliest; sampling is on if any sampling setting is given"

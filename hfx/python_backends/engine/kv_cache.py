@@ -5,28 +5,20 @@ None knows which rows are in use.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..checks import Ids
+from .device_memory import HOST, Block, Device, DeviceArray
 from .prefix_cache import BLOCK
-from .sessions import Bindables, Binding, DeviceArray, Reserved, SessionSettings, open_session
+from .sessions import Bindable, Bindables, Reserved
 from .spec import EngineSpec
 
 Pairs = Sequence[tuple[int, int]]
-SOURCE, TARGET = "source", "target"
-# What onnx.helper (which is not there where models are served) writes for one Identity from SOURCE to TARGET, both
-# [d0, d1, d2, d3], in opset 17 and IR 10; %c is the element type.
-_TENSOR = b"\x12\x1e\n\x1c\x08%c\x12\x18\n\x04\x12\x02d0\n\x04\x12\x02d1\n\x04\x12\x02d2\n\x04\x12\x02d3"
-_COPY_GRAPH = (
-    b'\x08\n:v\n\x1a\n\x06source\x12\x06target"\x08Identity\x12\x04copy'
-    b"Z(\n\x06source" + _TENSOR + b"b(\n\x06target" + _TENSOR + b"B\x02\x10\x11"
-)
-_ELEMENT_TYPES = {"float32": 1, "int8": 3, "float16": 10}  # TensorProto.DataType
 
 
 class KvCache:
@@ -45,6 +37,10 @@ class KvCache:
         """Keys or values of `count` rows: a view [count, heads, capacity, head_dim], contiguous."""
         return self.array[part, first : first + count]
 
+    def layer(self, layer: int) -> NDArray[np.generic]:
+        """Keys and values of all rows: a view [2, rows, heads, capacity, head_dim], contiguous."""
+        return self.array[2 * layer : 2 * layer + 2]
+
     def positions(self, row: int, first: int, end: int) -> NDArray[Any]:
         """Keys and values of a row's positions: a view [parts, heads, positions, head_dim]."""
         return self.array[:, row, :, first:end]
@@ -54,6 +50,10 @@ class KvCache:
         # One part a time: the memory of two rows of a part is visibly apart, so that numpy makes no copy in between.
         for part in self.array:
             part[target, :, :length] = part[source, :, :length]
+
+    def take(self, row: int, cache: KvCache, source: int, start: int, length: int) -> None:
+        """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
+        self.array[:, row, :, :length] = cache.positions(source, start, start + length)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
         """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
@@ -66,50 +66,60 @@ class KvCache:
             self._memory.release((part * self.rows + first) * row, (part + 1) * self.rows * row)
 
 
-def copy_graph(dtype: DTypeLike) -> bytes:
-    """A serialized ONNX model that copies a tensor of four dimensions within a device."""
-    element = _ELEMENT_TYPES[np.dtype(dtype).name]
-    return _COPY_GRAPH % (element, element)
-
-
 class DeviceCache:
-    """As KvCache, in the memory of `device` ("cuda"): allocated by ONNX Runtime, all at once.
+    """As KvCache, in the memory of a GPU, allocated by ONNX Runtime, all at once."""
 
-    Rows are copied one at a time by a graph, in a session with `settings`.
-    """
-
-    def __init__(self, settings: SessionSettings, device: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        from onnxruntime import OrtValue
-
+    def __init__(self, device: Device, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.parts, self.rows, *self._row = shape
-        self._session = open_session(copy_graph(dtype), settings)
-        self._dtype: np.dtype[Any] = np.dtype(dtype)
-        self._device = device
-        self._memory = OrtValue.ortvalue_from_shape_and_type(list(shape), self._dtype.type, device, 0)
-        self._row_bytes = math.prod(self._row) * self._dtype.itemsize
-        # A row on the host, for values that come from there.
-        self._upload = np.zeros((1, *self._row), dtype)
+        self._heads, self._capacity, head_dim = self._row
+        self._memory = device.allocate(shape, dtype)
+        self._item = head_dim * self._memory.dtype.itemsize  # of a position of a head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
         """The rows' address."""
-        address = self._memory.data_ptr() + (part * self.rows + first) * self._row_bytes
-        return DeviceArray(self._device, address, (count, *self._row), self._dtype, self._memory)
+        return self._array(part, first, (count, *self._row))
+
+    def layer(self, layer: int) -> DeviceArray:
+        """Both parts' address."""
+        return self._array(2 * layer, 0, (2, self.rows, *self._row))
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """The whole row."""
-        for part in range(self.parts):
-            Binding(self._session, {SOURCE: self.part(part, source, 1)}, {TARGET: self.part(part, target, 1)}).run()
+        """Positions 0 to `length` of row `source` to row `target`."""
+        self.take(target, self, source, 0, length)
+
+    def take(self, row: int, cache: DeviceCache, source: int, start: int, length: int) -> None:
+        """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
+        width, of_row = length * self._item, self._block(0, row)
+        self._memory.device.copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
-        """By way of a row on the host."""
-        self._upload[0, :, : len(values)] = values.transpose(1, 0, 2)
-        Binding(self._session, {SOURCE: self._upload}, {TARGET: self.part(part, row, 1)}).run()
+        """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
+        by_head = np.ascontiguousarray(values.transpose(1, 0, 2), self._memory.dtype)
+        width = len(values) * self._item
+        block = Block(by_head.ctypes.data, width, self._heads, HOST)
+        self._memory.device.copier.copy(block, self._block(part, row), width, self._heads)
 
     def release(self, first: int) -> None:
         """Nothing: what a device lends is kept."""
 
+    def _array(self, part: int, row: int, shape: tuple[int, ...]) -> DeviceArray:
+        return replace(self._memory, address=self._block(part, row).address, shape=shape)
+
+    def _block(self, part: int, row: int, position: int = 0) -> Block:
+        """From a position of all heads of a row on; a plane is a part."""
+        lines = (part * self.rows + row) * self._heads
+        pitch = self._capacity * self._item
+        return Block(self._memory.address + lines * pitch + position * self._item, pitch, self.rows * self._heads)
+
 
 Cache = Union[KvCache, DeviceCache]
+
+
+def reshaped(memory: Bindable, shape: tuple[int, ...]) -> Bindable:
+    """The same memory with another shape."""
+    return replace(memory, shape=shape) if isinstance(memory, DeviceArray) else memory.reshape(shape)
+
+
 # From [parts, rows, heads, capacity, head_dim] and dtype: KvCache for the host, a partial DeviceCache for a device.
 CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
 
@@ -154,14 +164,17 @@ class CrossCache:
     """`groups` sources of at most max_source positions.
 
     The operator insists on appending a position at each step: it gets the last one again, whose write changes nothing.
+    Sources that were encoded in float16 lie where the caches do (`take`), others come from the host (`put`).
     """
 
     def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
         self._heads, self._head_dim = spec.heads, spec.head_dim
         shape = (2 * spec.layers, groups, spec.heads, spec.max_source, spec.head_dim)
         self._cache = make_cache(shape, spec.cross_type)
-        width = spec.heads * spec.head_dim
-        self._last = Reserved((2 * spec.layers, groups, 1, width), np.float32).array
+        last_type = "float16" if spec.cross_type == "float16" else "float32"
+        self._last = make_cache((*shape[:3], 1, spec.head_dim), last_type)
+        self._width = width = spec.heads * spec.head_dim
+        self._capacity = spec.max_source
         self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
         self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
@@ -176,15 +189,21 @@ class CrossCache:
         for part in range(self._cache.parts):
             source = by_head[part // 2, :, part % 2]
             self._cache.put(part, group, source)
-            self._last[part, group, 0] = source[-1].reshape(-1)
+            self._last.put(part, group, source[-1:])
         if self._scales is not None and scales is not None:
             self._scales[:, group] = scales.reshape(2 * layers, -1)
+        self.last_positions[group] = length - 1
+
+    def take(self, group: int, encoded: Any, source: int, length: int) -> None:
+        """Fill `group` with a source of `encoded`, a cache that its encoder has written."""
+        self._cache.take(group, encoded, source, 0, length)
+        self._last.take(group, encoded, source, length - 1, 1)
         self.last_positions[group] = length - 1
 
     def move(self, source: int, target: int) -> None:
         """Make group `target` hold what group `source` does."""
         self._cache.copy(source, target, int(self.last_positions[source]) + 1)
-        self._last[:, target] = self._last[:, source]
+        self._last.copy(source, target, 1)
         if self._scales is not None:
             self._scales[:, target] = self._scales[:, source]
         self.last_positions[target] = self.last_positions[source]
@@ -196,7 +215,11 @@ class CrossCache:
     def bound(self, groups: int) -> tuple[Bindables, Bindables]:
         """Inputs and outputs of a decoder run of the first `groups` groups."""
         past, present = bind_cache(self._cache, 0, groups, CROSS_PREFIXES)
-        last = {f"cross_{'kv'[part % 2]}_last_{part // 2}": each[:groups] for part, each in enumerate(self._last)}
+        shape = (groups, 1, self._width)
+        last = {
+            f"cross_{'kv'[part % 2]}_last_{part // 2}": reshaped(self._last.part(part, 0, groups), shape)
+            for part in range(self._last.parts)
+        }
         if self._scales is not None:
             scales = enumerate(self._scales)
             last |= {f"cross_{'kv'[part % 2]}_scale_{part // 2}": each[:groups] for part, each in scales}
@@ -206,6 +229,10 @@ class CrossCache:
     def prepare(self, groups: int) -> None:
         """Before a run of the first `groups` groups."""
         self._total[...] = self.last_positions[:groups].max() + 1
+
+    def prepare_any(self) -> None:
+        """Before runs of groups of any sources."""
+        self._total[...] = self._capacity
 
     def release(self, first: int) -> None:
         """Free the memory of groups from `first` on."""

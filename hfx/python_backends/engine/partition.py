@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import CacheMaker, CrossCache, Pairs, bind_cache
-from .sessions import Binding, Reserved
+from .kv_cache import Cache, CacheMaker, CrossCache, Pairs, bind_cache
+from .sessions import NOT_CAPTURED, Binding, Reserved, captures
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
@@ -95,9 +95,12 @@ class DecoderPartition:
         self.size = StepSize()
         self.verifies = False
         self.touched = 0
+        self._capacity = spec.max_length
         self._total = np.zeros((), np.int32)
         self._first = np.zeros((rows, 1), np.int64)
         self._session = session
+        # Then a step's totals, which are upper bounds, are the capacities.
+        self._captures = captures(session)
         self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
         # Of runs of several tokens of row 0, which use the first of these.
@@ -119,8 +122,13 @@ class DecoderPartition:
         """Give `group` the cross K/V of a source (see CrossCache), and empty rows."""
         assert self.cross is not None
         self.cross.put(group, values, scales)
-        for row in range(group * self.width, (group + 1) * self.width):
-            self.start(row, 0)
+        self._start_group(group)
+
+    def take_source(self, group: int, encoded: Cache, source: int, length: int) -> None:
+        """As `put_source`, from a cache that the encoder has written."""
+        assert self.cross is not None
+        self.cross.take(group, encoded, source, length)
+        self._start_group(group)
 
     def put_past(self, row: int, past: NDArray[Any]) -> None:
         """Fill the first positions of a row: [2 * layers, positions, heads, head_dim], as numbered in KvCache."""
@@ -168,9 +176,10 @@ class DecoderPartition:
         binding = self._steps.get((run, logits))
         if binding is None:
             binding = self._steps[run, logits] = self._bind_step(run, logits)
-        self._total[...] = self.lengths[: run * self.width].max() + 1
-        if self.cross is not None:
-            self.cross.prepare(run)
+        if not self._captures:
+            self._total[...] = self.lengths[: run * self.width].max() + 1
+            if self.cross is not None:
+                self.cross.prepare(run)
         binding.run()
         self.lengths[:rows] += 1
         self.positions[:rows] += 1
@@ -196,7 +205,14 @@ class DecoderPartition:
         """Forget the last positions of row 0: what lies beyond a row's length is never read."""
         self.start(0, int(self.lengths[0]) - positions)
 
-    def bind(self, first: int, tokens: Tokens, next_ids: NDArray[np.int64], logits: bool) -> Binding:
+    def bind(
+        self,
+        first: int,
+        tokens: Tokens,
+        next_ids: NDArray[np.int64],
+        logits: bool,
+        graph: int = NOT_CAPTURED,
+    ) -> Binding:
         """A run of the graph on rows from `first` on (with an encoder, 0), with as many outputs as `next_ids`."""
         rows = len(tokens.ids)
         inputs: dict[str, Any] = {
@@ -217,7 +233,7 @@ class DecoderPartition:
             outputs["logits"] = self.logits[: len(next_ids)]
         if WANTS_LOGITS in self._inputs:
             inputs[WANTS_LOGITS] = np.array(logits)
-        return Binding(self._session, {**inputs, **past}, outputs)
+        return Binding(self._session, {**inputs, **past}, outputs, graph)
 
     def release_memory(self, first: int) -> None:
         """Free the memory of groups from `first` on."""
@@ -226,12 +242,22 @@ class DecoderPartition:
             self.cross.release(first)
         self.touched = first
 
+    def _start_group(self, group: int) -> None:
+        for row in range(group * self.width, (group + 1) * self.width):
+            self.start(row, 0)
+
     def _bind_step(self, groups: int, logits: bool) -> Binding:
         rows = groups * self.width
         # The last position is that of this run's one token: what is filled is its number. next_ids is written when
         # input_ids has been read: the next input is in place without a copy.
         ids, ends = self.ids[:rows], self.lengths[:rows]
-        return self.bind(0, Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows]), ids, logits)
+        tokens = Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows])
+        if not self._captures:
+            return self.bind(0, tokens, ids, logits)
+        self._total[...] = self._capacity
+        if self.cross is not None:
+            self.cross.prepare_any()
+        return self.bind(0, tokens, ids, logits, graph=2 * rows + logits)
 
     def _bind_draft(self, tokens: int, logits: bool) -> Binding:
         all_of = self._draft

@@ -17,6 +17,7 @@ from .jobs import Sequence as Searched
 from .partition import Outputs
 from .plan import Picks
 from .request import Step, Top
+from .sampling import SingleSearch
 from .search import WHOLE_ROW, Floats, Search, log_probs_at
 from .sessions import Arrays, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
@@ -62,7 +63,7 @@ class Picker:
         return replace(step, emitted=emitted, accepted=len(draft))
 
     def _pick(self, outputs: Outputs, picks: Picks) -> list[Step]:
-        models = _ModelScores(outputs, self._most_probable(outputs, picks))
+        models = _ModelScores(outputs, outputs.next_ids[:, 0].tolist(), self._most_probable(outputs, picks))
         steps = {sequence: _without_scores(models, sequence, rows) for sequence, rows in picks.items()}
         scored = {sequence: rows for sequence, rows in picks.items() if steps[sequence] is None}
         steps |= self._choose(models, scored) if scored else {}
@@ -127,9 +128,13 @@ class Picker:
 
 @dataclass(frozen=True)
 class _ModelScores:
-    """The outputs of a run; `most_probable` are ids [1, n] of a sequence's best tokens, where it wants them."""
+    """The outputs of a run, and the `best` token of each row.
+
+    `most_probable` are ids [1, n] of a sequence's best tokens, where it wants them.
+    """
 
     outputs: Outputs
+    best: Sequence[int]
     most_probable: Mapping[Searched, Ids]
 
     def log_probs(self, sequence: Searched, rows: Sequence[int], ids: Ids | None) -> tuple[Floats, Top]:
@@ -172,22 +177,24 @@ def _edit(search: Search, scores: Floats) -> EngineError | None:
 
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
     """The step of a search that needs no edited scores: of each row the argmax, what is forced, or its best token."""
-    search, ids = sequence.search, models.outputs.next_ids[list(rows)]
-    argmax = int(ids[0, 0]) if len(rows) == 1 else None
-    token = search.forced
-    if search.candidates != 0:
-        if argmax is None or models.outputs.logits is None:
-            return None
-        try:
-            token = search.best_token(argmax, models.outputs.logits[rows[0]])
-        except Exception as error:  # one search's failure is its own
-            return Step(error=_failure(error))
+    search, logits = sequence.search, models.outputs.logits
+    argmax = models.best[rows[0]] if len(rows) == 1 else None
+    token: int | None = argmax if search.forced is None else search.forced
+    try:
+        if search.candidates != 0:
+            if argmax is None or logits is None:
+                return None
+            token = search.best_token(argmax, logits[rows[0]])
         if token is None:
             return None
-    if token is not None and token != argmax:
-        ids = np.full_like(ids, token)
-    step = _choose(models, sequence, rows, None, ids)
-    return replace(step, argmax=argmax)
+        if isinstance(search, SingleSearch) and not search.wants_log_probs:
+            step = search.take(token)
+        else:
+            step = _choose(models, sequence, rows, None, np.full((len(rows), 1), token, np.int64))
+    except Exception as error:  # one search's failure is its own
+        return Step(error=_failure(error))
+    step.argmax = argmax
+    return step
 
 
 def _choose(

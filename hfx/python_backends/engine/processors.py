@@ -83,9 +83,14 @@ class Processors:
         self._begin = _array(settings.begin_suppress_ids)
         self._begins_at = start + (start == 1 and settings.forced_bos_id is not None)
         self._by_row = bool(self._ngram or self._words)
+        bans = self._always.size or self._begin.size or settings.min_tokens or self._by_row
+        changes = self._penalty != 1.0 or self._frequency or self._presence or self._biases is not None
+        self._edits_none = not (bans or changes)
 
     def edits(self, histories: Array) -> Edits:
         """What is to be done before the token after `histories` [rows, length] (the start included) is chosen."""
+        if self._edits_none:
+            return NOTHING
         everywhere = self._everywhere(histories.shape[1])
         banned = self._banned(histories) if self._by_row else None
         seen = histories if self._penalty != 1.0 else None

@@ -112,7 +112,7 @@ class Event:
     top: tuple[Top, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step:
     """What a search chose from one run, or the `error` that it failed with.
 

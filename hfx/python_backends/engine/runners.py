@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import CacheMaker, KvCache, Pairs, PrefixBlocks
+from .kv_cache import Cache, CacheMaker, KvCache, Pairs, PrefixBlocks
 from .partition import DecoderPartition, Outputs, StepSize, Tokens
 from .plan import Span
 from .prefix_cache import BLOCK
@@ -44,7 +44,7 @@ class DecoderRunner:
         self.runtime = NATIVE if settings.operators else ONNXRUNTIME
         probed = settings.provider == "CPU"
         rows = slots + MOST_LEAST if probed else slots
-        session = open_session(spec.files.decoder[WIDTH], settings)
+        session = open_session(spec.files.decoder[WIDTH], settings, captured=True)
         self._make_partition = partial(DecoderPartition, spec, WIDTH, rows, session, make_cache, more_rows=1)
         self._spare, self._staging = slots, rows
         self._spec = spec
@@ -175,7 +175,7 @@ class EncoderDecoderRunner:
         self._settings = settings
         self._make_cache = make_cache
         self._encoder = open_session(spec.files.encoder, settings)
-        # What the encoder writes, [layer, tokens, K and V]; it grows with the largest batch.
+        # What the encoder writes on the host, [layer, tokens, K and V]; it grows with the largest batch.
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
@@ -202,6 +202,12 @@ class EncoderDecoderRunner:
 
         The sources are one ragged batch, padded at the right.
         """
+        if self._spec.cross_type == "float16":
+            encoded = self._encoded_there(sources)
+            for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
+                for width, group in groups:
+                    self.partitions[width].take_source(group, encoded, at, len(source))
+            return
         values, scales = self._run_encoder(sources)
         for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
             own_scales = None if scales is None else scales[:, at]
@@ -237,7 +243,8 @@ class EncoderDecoderRunner:
         spec, groups = self._spec, self._slots // width
         session = self._sessions.get(width)
         if session is None:
-            session = self._sessions[width] = open_session(spec.files.decoder[width], self._settings)
+            session = open_session(spec.files.decoder[width], self._settings, captured=True)
+            self._sessions[width] = session
         if self._settings.provider != "CPU":
             return DecoderPartition(spec, width, groups, session, self._make_cache)
         partition = DecoderPartition(spec, width, rows_for(groups), session, self._make_cache)
@@ -266,11 +273,24 @@ class EncoderDecoderRunner:
         partition.release_memory(0)
         return size, can_verify
 
-    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+    def _encoded_there(self, sources: Sequence[Ids]) -> Cache:
+        """A cache where the others lie, of the sources' K and V in float16, as wide as the longest."""
+        inputs, spec = self._encoder_inputs(sources), self._spec
+        rows, width = inputs["input_ids"].shape
+        encoded = self._make_cache((2 * spec.layers, rows, spec.heads, width, spec.head_dim), spec.cross_type)
+        outputs = {f"cross_{at}": encoded.layer(at) for at in range(spec.layers)}
+        Binding(self._encoder, inputs, outputs).run()
+        return encoded
+
+    def _encoder_inputs(self, sources: Sequence[Ids]) -> dict[str, NDArray[Any]]:
         ids, lengths = pad(sources, self._spec.max_source)
         total = np.array(ids.shape[1], np.int32)
-        inputs = {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
+        return {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
+
+    def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+        inputs = self._encoder_inputs(sources)
+        ids = inputs["input_ids"]
         width = 2 * self._spec.heads * self._spec.head_dim
         shape = (*ids.shape, width)
         size = int(np.prod(shape))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import EngineError, ModelDamaged, ProviderMissing
+from .device_memory import Copier, Device
 from .kv_cache import CacheMaker, DeviceCache, KvCache
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 from .sessions import SessionSettings, check_machine, check_products, operators_refusal
@@ -29,7 +30,9 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runn
         settings = replace(settings, operators=spec.operators.path)
         spec = spec.on_operators(spec.operators)
     device = settings.provider.lower()
-    make_cache: CacheMaker = KvCache if device == "cpu" else partial(DeviceCache, settings, device)
+    make_cache: CacheMaker = KvCache
+    if device != "cpu":
+        make_cache = partial(DeviceCache, Device(device, settings.device_id, Copier(settings.device_id)))
     of_kind = EncoderDecoderRunner if spec.has_encoder else DecoderRunner
     try:
         return of_kind(spec, slots, settings, make_cache)

@@ -97,6 +97,10 @@ class SingleSearch:
         token = column if ids is None else int(ids[0, column])
         return self._take(token, None if log_probs is None else float(log_probs[0, column]), top)
 
+    def take(self, token: int) -> Step:
+        """Continue with `token`, whose log-probability is not wanted."""
+        return self._take(token, None, ())
+
     def cancelled(self) -> tuple[Event, ...]:
         """The sequence as far as its tokens were emitted."""
         return (self._completion("cancelled", self._generated - len(self._unsent)),)

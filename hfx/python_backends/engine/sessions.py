@@ -9,6 +9,7 @@ import mmap
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
+from .device_memory import DeviceArray
 from .plan import QUERIES
 from .spec import EngineSpec, OperatorLibrary, version_numbers
 
@@ -27,6 +29,7 @@ PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}
 # cost nothing on shared ones; 100 gain some more, and lose as much where another program runs.
 SPIN_MICROSECONDS = 20
 
+CAPTURE, NOT_CAPTURED = "enable_cuda_graph", -1  # a provider's option, and the number of runs without a graph
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
 # mmap has no name for it before Python 3.13. It keeps a large reservation from being refused.
@@ -38,13 +41,14 @@ class SessionSettings:
     """How a model's sessions run: `threads` of each operator, 0 for one a core.
 
     `runtime` serves on CPU; None: the one that engine.json names, if it is there. `operators`: a library of operators
-    for ONNX Runtime, without which the graphs' own definitions of them run.
+    for ONNX Runtime, without which the graphs' own definitions of them run. `device_id` is the number of the GPU.
     """
 
     threads: int = 0
     provider: str = "CPU"
     runtime: str | None = None
     operators: Path | None = None
+    device_id: int = 0
 
 
 def check_machine(spec: EngineSpec, settings: SessionSettings) -> None:
@@ -107,21 +111,28 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     return None
 
 
-def open_session(model: Path | bytes, settings: SessionSettings) -> Any:
-    """An onnxruntime.InferenceSession of a file, or of a serialized graph of the engine's own.
+def open_session(model: Path, settings: SessionSettings, captured: bool = False) -> Any:
+    """An onnxruntime.InferenceSession of a file; on a GPU, where it can be `captured`, with CUDA graphs.
 
     Raises ModelDamaged, or ProviderMissing where the provider could not start.
     """
     onnxruntime = _onnxruntime()
     wanted = PROVIDERS[settings.provider]
-    options = session_options(settings, onnxruntime)
-    providers = list(dict.fromkeys((wanted, PROVIDERS["CPU"])))
+    on_gpu: dict[str, str] = {} if settings.provider == "CPU" else {"device_id": str(settings.device_id)}
+
+    def opened(**more: str) -> Any:
+        own = [(wanted, {**on_gpu, **more})] if on_gpu else []
+        options = session_options(settings, onnxruntime)
+        return onnxruntime.InferenceSession(str(model), options, providers=[*own, PROVIDERS["CPU"]])
+
+    session = None
     try:
-        source = model if isinstance(model, bytes) else str(model)
-        session = onnxruntime.InferenceSession(source, options, providers=providers)
+        if captured and on_gpu:
+            with suppress(Exception):  # a node for the CPU can't be captured
+                session = opened(**{CAPTURE: "1"})
+        session = session or opened()
     except Exception as error:  # its exceptions have no common class below Exception
-        name = "a graph of the engine's own" if isinstance(model, bytes) else model
-        raise ModelDamaged(f"onnxruntime can't load {name}: {error}") from error
+        raise ModelDamaged(f"onnxruntime can't load {model}: {error}") from error
     # What the weights took while the functions of native operators unpacked them: of the decoder of Flan-T5-base 624 MB
     # become 212.
     trim_heap()
@@ -154,17 +165,6 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-@dataclass(frozen=True)
-class DeviceArray:
-    """Contiguous memory on `device`; `owner` keeps it allocated."""
-
-    device: str
-    address: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    owner: object
-
-
 Bindable = Union[NDArray[Any], DeviceArray]
 Arrays = Mapping[str, NDArray[Any]]
 Bindables = Mapping[str, Bindable]
@@ -174,38 +174,64 @@ class Binding:
     """Memory bound to a session once; a run reads and writes it in place.
 
     The binding keeps the memory alive. Arrays must be C-contiguous; an output may be the memory of an input where the
-    graph reads that input before it writes the output.
+    graph reads that input before it writes the output. Where some memory is a device's, arrays of the host have a copy
+    there, which every run reads or writes; scalars have none, as operators read them on the host. On a session that
+    captures, the first run of a `graph`, a number of its own, is captured, and replayed by the others: scalars keep
+    their values.
     """
 
-    def __init__(self, session: Any, inputs: Bindables, outputs: Bindables) -> None:
+    def __init__(self, session: Any, inputs: Bindables, outputs: Bindables, graph: int = NOT_CAPTURED) -> None:
         self._binding = session.io_binding()
         self._run = session.run_with_iobinding
         self._keep = (dict(inputs), dict(outputs))
+        arrays = (memory for memory in (*inputs.values(), *outputs.values()) if isinstance(memory, DeviceArray))
+        device = next((memory.device for memory in arrays), None)
+        self._uploads: list[tuple[NDArray[Any], DeviceArray]] = []
+        self._downloads: list[tuple[NDArray[Any], DeviceArray]] = []
+        # A device that reads one has a copy of it from when it was bound.
+        scalars = [name for name, memory in inputs.items() if device is not None and not memory.shape]
+        self._rebound = scalars if graph == NOT_CAPTURED else []
+        self._options = None if device is None else _run_options(graph)
         for name, memory in inputs.items():
-            self._bind_input(name, memory)
+            if device is not None and not isinstance(memory, DeviceArray) and memory.shape:
+                copy = device.allocate(memory.shape, memory.dtype)
+                self._uploads.append((memory, copy))
+                memory = copy
+            self._binding.bind_input(name, *_place(name, memory))
         for name, memory in outputs.items():
+            if device is not None and not isinstance(memory, DeviceArray):
+                copy = device.allocate(memory.shape, memory.dtype)
+                self._downloads.append((memory, copy))
+                memory = copy
             self._binding.bind_output(name, *_place(name, memory))
-        # With a device, a host's input is copied when it is bound, so that what changes must be bound again.
-        devices = any(isinstance(memory, DeviceArray) for memory in (*inputs.values(), *outputs.values()))
-        self._changing = [name for name, memory in inputs.items() if not isinstance(memory, DeviceArray) and devices]
-        self._fresh = True
 
     def run(self) -> None:
         """One run of the graph. Raises what ONNX Runtime raises."""
-        if not self._fresh:
-            for name in self._changing:
-                self._bind_input(name, self._keep[0][name])
-        self._fresh = False
-        self._run(self._binding)
+        for array, copy in self._uploads:
+            copy.device.copier.upload(array, copy.address)
+        for name in self._rebound:
+            self._binding.bind_input(name, *_place(name, self._keep[0][name]))
+        self._run(self._binding, self._options)
+        for array, copy in self._downloads:
+            copy.device.copier.download(copy.address, array)
 
-    def _bind_input(self, name: str, memory: Bindable) -> None:
-        self._binding.bind_input(name, *_place(name, memory))
+
+def _run_options(graph: int) -> Any:
+    options = _onnxruntime().RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
+
+
+def captures(session: Any) -> bool:
+    """Whether a session captures CUDA graphs."""
+    options = session.get_provider_options().get(PROVIDERS["CUDA"], {})
+    return bool(options.get(CAPTURE) == "1")
 
 
 def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...], int]:
     """Device, its number, element type, shape and address, as IOBinding takes them."""
     if isinstance(memory, DeviceArray):
-        return memory.device, 0, memory.dtype.type, memory.shape, memory.address
+        return memory.device.name, memory.device.number, memory.dtype.type, memory.shape, memory.address
     if not memory.flags["C_CONTIGUOUS"]:
         raise ValueError(f"{name} is not contiguous")
     return "cpu", 0, memory.dtype.type, memory.shape, int(memory.ctypes.data)

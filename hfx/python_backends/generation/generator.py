@@ -77,9 +77,9 @@ class TextGenerator:
 
         `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
         computes on the CPU, as the configuration names it: native (onnxruntime where that can't be had), onnxruntime,
-        or, by earlier versions, openvino; None: what engine.json says. `settings` are `threads` of Engine.open and the
-        fields of EngineSettings, but for the beams: the decoder for the default number of them is open when this
-        returns. Raises ModelRefused in its kinds.
+        or, by earlier versions, openvino; None: what engine.json says. `settings` are `threads` and `device_id` of
+        Engine.open and the fields of EngineSettings, but for the beams: the decoder for the default number of them is
+        open when this returns. Raises ModelRefused in its kinds.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)

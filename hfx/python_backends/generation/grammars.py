@@ -223,7 +223,7 @@ def _schema(name: str, text: str) -> Any:
         schema = json.loads(text)
         _refuse_unenforced(name, text, schema)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(name, text, f"a JSON schema as JSON text; {type(error).__name__}: {error}") from None
+        raise InvalidRequest(name, text, f"a JSON schema as JSON text ({error})") from None
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -256,13 +256,13 @@ def _check_installed(name: str, value: Any) -> None:
     try:
         import llguidance  # noqa: F401
     except ImportError as error:
-        message = f"{name} needs the package {PACKAGE}, which the model's Python has not ({error}). {INSTALL}"
+        message = f"{name} needs the package {PACKAGE}, which the model's Python lacks ({error}). {INSTALL}"
         raise InvalidRequest(name, value, "nothing", message) from None
 
 
 def _refused(form: Form, reason: str) -> InvalidRequest:
     name, value = form
-    return InvalidRequest(name, value, f"what {PACKAGE} can compile; {_short(reason)}")
+    return InvalidRequest(name, value, f"a form that {PACKAGE} can compile ({_short(reason)})")
 
 
 def _again(refusal: InvalidRequest) -> InvalidRequest:

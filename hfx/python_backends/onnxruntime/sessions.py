@@ -184,7 +184,9 @@ def operator_library(config: Config, folder: Path) -> Path | None:
         return None
     path = folder / name
     if Path(name).name != name or not path.is_file():
-        raise ConfigError(f"parameter {OPERATORS} is {name!r}, which is no file beside the ONNX file: export it again")
+        raise ConfigError(
+            f"parameter {OPERATORS} is {name!r}, which is not a file beside the ONNX file: export it again"
+        )
     if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         raise ConfigError(f"{path} is not the file that was exported: copy or export the model again")
     try:

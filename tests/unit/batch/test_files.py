@@ -177,7 +177,7 @@ def test_a_job_with_any_value_of_another_kind_is_refused(classifier: Opened, tmp
         path.write_text(sound.replace('"predictions.csv"', f'"{name}"'))
         refused("can't be the output's name")
     path.unlink()
-    refused("holds no job")
+    refused("is not the folder of a batch job")
 
 
 def test_a_job_that_can_not_be_read_is_listed(classifier: Opened, batch: CommandLine, tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ def test_a_run_that_is_refused_leaves_nothing(batch: CommandLine, tmp_path: Path
     assert not (tmp_path / "job").exists()
 
 
+def test_a_package_that_a_worker_lacks_is_named_without_a_traceback(
+    batch: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = "raise ModuleNotFoundError(\"No module named 'tokenizers'\", name='tokenizers')"
+    (tmp_path / "tokenizers.py").write_text(absent, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    code, text = batch(*batch.new(CLASSIFIER, tmp_path / "job", texts(tmp_path / "a.csv", 2)))
+    assert (code, "Traceback" in text) == (2, False), text
+    assert "This needs the package tokenizers" in text and "pip install" in text
+
+
 def test_what_has_changed_since_the_plan_is_refused(
     unfinished: Path, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
@@ -73,7 +84,7 @@ def test_what_has_changed_since_the_plan_is_refused(
     for old, new, reason in (
         ('"instructions": [', '"instructions": ["sve",', "--mixed-processors"),
         ('"onnxruntime": "', '"onnxruntime": "0.', "onnxruntime"),
-        ('"files": "', '"files": "0', "was exported anew since the job was planned"),
+        ('"files": "', '"files": "0', "was exported again since the job was planned"),
         ('"positive"', '"brilliant"', "is another model"),
     ):
         assert old in job
@@ -88,7 +99,7 @@ def test_what_has_changed_since_the_plan_is_refused(
 
 def test_a_new_job_is_not_mixed_with_another(unfinished: Path, batch: CommandLine, tmp_path: Path) -> None:
     code, text = batch(*batch.new(CLASSIFIER, unfinished, tmp_path / "a.csv"))
-    assert code == 2 and "holds a job already" in text and "hfx batch resume" in text
+    assert code == 2 and "already has a batch job" in text and "hfx batch resume" in text
     for words, reason in (([], "other inputs or settings"), (["--keep-columns", "id"], "other inputs or settings")):
         name = "a.csv" if words else "b.csv"
         source = texts(tmp_path / "b.csv", 6) if not words else tmp_path / name
@@ -235,7 +246,7 @@ def test_bad_rows_can_end_a_job_before_work(batch: CommandLine, tmp_path: Path) 
     words = batch.new(CLASSIFIER, tmp_path / "job", source)
     code, text = batch(*words, "--on-bad-row", "fail")
     assert code == 2 and "Row 2: The column 'text' is null." in text
-    assert "2 rows, 1 errors" in batch.done(*words)
+    assert "2 rows, 1 error" in batch.done(*words)
 
 
 def test_sampling_is_the_same_by_any_number_of_workers(batch: CommandLine, generator: Opened, tmp_path: Path) -> None:

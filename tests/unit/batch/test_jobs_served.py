@@ -177,7 +177,7 @@ def test_what_another_model_may_have_answered_is_not_published(
     assert code == 2 and "serves another model 'writer' than before" in text
     assert parts(tmp_path / "job") == 1
     code, text = batch("resume", tmp_path / "job")
-    assert code == 2 and "was exported anew since the job was planned" in text
+    assert code == 2 and "was exported again since the job was planned" in text
     script.model_sha256 = "a"
     batch.done("resume", tmp_path / "job")
     assert parts(tmp_path / "job") == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -117,11 +118,12 @@ def test_only_the_row_that_ends_the_process_becomes_an_error(
     source = poisonous(tmp_path / "a.csv", 40, 22)
     expected = classifier.run(tmp_path / "whole", [source]).splitlines()
     words = batch.new(CLASSIFIER, tmp_path / "job", source, "--mini-batch-size", "8", "--max-concurrency", "8")
-    assert "40 rows, 1 errors" in batch.done(*words)
+    assert "40 rows, 1 error" in batch.done(*words)
     found = (tmp_path / "job" / "predictions.csv").read_bytes().splitlines()
     expected[22] = b"22,,,,,,The process that computes it ends every time.,"
     assert found == expected
     log = batch.done("logs", tmp_path / "job")
+    assert "errors={}" not in log and not re.search(r"seconds=\d*\.\d{6}", log)
     assert log.count(" death ") == 5 and log.count("row=22") == 2
 
 

@@ -66,7 +66,7 @@ def test_the_figures_of_a_generator_are_told_in_words() -> None:
     _, precision, _, _, times, busy = summary(published, Path("model_repository"))
     assert precision.endswith(" int8 on OpenVINO, as fast as ONNX Runtime (within 5 %)")
     assert "OpenVINO 1.50 ms (+ 1.4 ms for Python steps), " in times
-    assert busy.strip().startswith("other processes used 1.2 cores meanwhile")
+    assert busy.strip().startswith("other processes kept 1.2 of the cores busy")
 
 
 def test_the_longest_prompt_that_was_compared_is_told() -> None:
@@ -123,4 +123,4 @@ def test_what_was_not_compared_and_what_was_refused_is_told() -> None:
     assert "fp32 on ONNX Runtime (OpenVINO can't run it: No such op)" in text
     assert "not compared with the checkpoint on this machine: There is no GPU." in text
     assert "accuracy on 2 rows of d.csv: the checkpoint 0.5000" in text
-    assert next_command(Path("my models")) == "Next: hfx serve 'my models'"
+    assert next_command(Path("my models"), "m") == "Next: hfx serve 'my models'"

@@ -33,9 +33,9 @@ def test_a_model_is_replaced_by_the_same_export(
             (tmp_path / "tiny").rename(tmp_path / "other/tiny")
     assert made_by(text) == "hfx export " + " ".join(words[1:])
     for refused, reason in (
-        (["--again", "m"], "was made of a folder 'tiny', which is not here"),
+        (["--again", "m"], "was exported from a folder 'tiny', which is not here"),
         (["other/tiny", "--again", "m", "--precision", "int8"], "not --precision"),
-        (["other/tiny", "--again", "n"], "There is no model 'n'"),
+        (["other/tiny", "--again", "n"], "has no model 'n'"),
         ([], "Give MODEL, --from or --again"),
         (["--from", "a.json", "--again", "m"], "Give MODEL, --from or --again"),
     ):
@@ -63,7 +63,7 @@ def test_another_checkpoint_of_the_same_folder_name_does_not_replace_the_model(
     for again in (["export", "--again", "m"], ["export", "other/tiny", "--again", "m"]):
         assert main(again) == 2
         printed = capsys.readouterr().err
-        assert first[:12] in printed and "not the one that m was made of" in printed and "--force" in printed
+        assert first[:12] in printed and "not the one that m was exported from" in printed and "--force" in printed
         assert (tmp_path / "model_repository/m/hfx.json").read_bytes() == published
     assert main([*words, "--force"]) == 0
     assert json.loads((tmp_path / "model_repository/m/hfx.json").read_text())["source"]["sha256"] != first

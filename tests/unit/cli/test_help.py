@@ -56,6 +56,15 @@ def test_options_show_what_they_take_and_no_python(name: str, capsys: pytest.Cap
     assert "{" not in text.splitlines()[0]
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_no_line_ends_within_a_name(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options = help_of(name, capsys).partition("\n\n")[2].partition(EXAMPLES)[0].partition("Options:")[2]
+    assert not re.search(r"\w-$", options, re.MULTILINE)
+
+
 GROUPS = [[], ["perf"], ["batch"], ["batch", "azure"], ["deploy"]]
 
 

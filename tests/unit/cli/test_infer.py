@@ -134,8 +134,8 @@ def test_an_object_has_its_own_values_alone_or_in_lists_and_the_options_for_the_
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({}, "needs a text_input"),
-        ({"text_input": None}, "needs a text_input"),
+        ({}, "needs the input text_input"),
+        ({"text_input": None}, "needs the input text_input"),
         ({"text_input": 1}, "text_input"),
         ({"text_input": ["a", "b"]}, "2 values of text_input"),
         ({"text_input": []}, "0 values of text_input"),

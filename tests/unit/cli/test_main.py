@@ -19,8 +19,9 @@ from types import SimpleNamespace
 import pytest
 
 from hfx import errors
-from hfx.cli import EXTRAS, commands, main
+from hfx.cli import commands, main
 from hfx.cli.output import Reporter, visible
+from hfx.extras import EXTRAS
 
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tritonclient", "grpc", "numpy")
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
@@ -174,6 +175,23 @@ def test_what_is_unexpected_or_missing_is_one_line_and_a_way_on(
     first, second = done.stderr.splitlines()
     assert (done.returncode, first) == (code, f"Error: {message}")
     assert second.startswith(fix)
+
+
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys({modules!r})  # as if they were not installed
+from hfx.cli import main
+sys.exit(main({words!r}))
+"""
+
+
+def test_serving_with_only_the_client_installed_says_what_to_install(tmp_path: Path) -> None:
+    modules = ["uvicorn", "httptools", "uvloop", "tokenizers", "onnxruntime", "torch"]
+    code = WITHOUT.format(modules=modules, words=["serve", str(tmp_path)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert "not installed: uvicorn, httptools, uvloop" in done.stderr
+    assert "Run: pip install" in done.stderr and "[embedded]" in done.stderr
 
 
 # Modules whose package has another name, and a package that only adds to another one's module.

@@ -207,7 +207,7 @@ def test_an_input_that_the_model_does_not_have_is_refused_with_those_it_has() ->
 
 
 def test_an_answer_that_the_model_does_not_give_is_refused_with_those_it_gives() -> None:
-    with pytest.raises(UsageError, match="gives no text_output: it gives label"):
+    with pytest.raises(UsageError, match="has no output text_output: it returns label"):
         check_outputs(TYPED, ("label", "text_output"))
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 from dataclasses import replace
 from itertools import pairwise
@@ -40,7 +41,7 @@ def copied_to(file: str) -> str:
 
 
 def test_ports_are_published_on_this_machine_only_and_are_those_of_the_urls(repository: Path) -> None:
-    server = DockerServer(repository, http_port=0)
+    server = DockerServer(repository)
     published = values(server.command(), "--publish")
     assert all(address.startswith("127.0.0.1:") for address in published)
     assert [address.rsplit(":", 1)[1] for address in published] == ["8000", "8001", "8002"]
@@ -138,7 +139,7 @@ def test_an_unknown_release_and_an_empty_repository_are_refused(repository: Path
     with pytest.raises(UsageError, match=r"99\.01"):
         DockerServer(repository, triton="99.01")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RepositoryError, match="holds no model"):
+    with pytest.raises(RepositoryError, match="has no model"):
         DockerServer(tmp_path / "empty").command()
 
 
@@ -156,6 +157,13 @@ def test_without_an_engine_the_error_holds_the_line(repository: Path) -> None:
 def dry_run(repository: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main(["serve", str(repository), "--with", "docker", "--dry-run", *words])
     return code, *capsys.readouterr()
+
+
+def test_a_dry_run_needs_no_free_port(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = dry_run(repository, capsys, "--http-port", str(port))
+    assert (code, err) == (0, "") and f"127.0.0.1:{port}" in out
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

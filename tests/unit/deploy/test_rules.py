@@ -230,7 +230,7 @@ def test_a_folder_that_hfx_did_not_write_is_checked_by_rules(
     container(files)["args"].append("--strict-readiness=false")
     assert main(["deploy", "check", str(put(tmp_path, files))]) == 7
     out, err = capsys.readouterr()
-    assert "HFX902 error deployment.yaml" in out and "breaks the rules in 1 places" in err
+    assert "HFX902 error deployment.yaml" in out and "breaks the rules in 1 place." in err
 
 
 @pytest.mark.parametrize(

@@ -153,10 +153,15 @@ def test_a_generator_has_int4_on_the_cpu(tmp_path: Path) -> None:
     assert plan(tmp_path, GPT2, ExportOptions(precision="int4")).built == {"cpu": "int4", "gpu": "fp16"}
 
 
+def test_a_generator_is_fp16_on_gpus(tmp_path: Path) -> None:
+    assert plan(tmp_path, GPT2, ExportOptions(precision="fp32")).built == {"cpu": "fp32", "gpu": "fp16"}
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"precision": "int4", "device": "gpu"},
+        {"precision": "fp32", "device": "gpu"},
         {"precision": "fp16", "cpu_runtime": "native"},
         {"precision": "fp32", "cpu_runtime": "native"},
         {"device": "gpu", "cpu_runtime": "native"},

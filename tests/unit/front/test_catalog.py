@@ -54,11 +54,18 @@ def test_a_task_that_no_model_is_for_is_named_beside_the_served_models() -> None
 
 
 @pytest.mark.parametrize(
-    ("value", "name"),
-    [(None, "null"), (True, "boolean"), (3, "integer"), (0.5, "number"), ([], "array"), ({}, "object")],
+    ("value", "name", "form"),
+    [
+        (None, "null", "missing or null"),
+        (True, "boolean", "true"),
+        (3, "integer", "3"),
+        (0.5, "number", "0.5"),
+        ([], "array", r"\[\]"),
+        ({}, "object", "{}"),
+    ],
 )
-def test_types_in_messages_are_those_of_json(value: Any, name: str) -> None:
-    with pytest.raises(Refusal, match=f"The query is of type {name}. Send a string."):
+def test_types_and_values_in_messages_are_those_of_json(value: Any, name: str, form: str) -> None:
+    with pytest.raises(Refusal, match=f"query is {form}. Send a string."):
         text(value, "query")
     if name != "object":
         with pytest.raises(

@@ -57,7 +57,7 @@ def test_variants_are_every_combination() -> None:
         ("m --devices cpu,tpu", "--devices 'cpu,tpu' can't be compared."),
         ("m --devices cpu,cpu", "--devices 'cpu,cpu' can't be compared."),
         ("m --precisions fp32,fp32", "--precisions 'fp32,fp32' can't be compared."),
-        ("m --devices cpu --price cpu=free", "--price 'cpu=free' is not a price of an hour."),
+        ("m --devices cpu --price cpu=free", "--price 'cpu=free' is not a price per hour."),
         ("m --devices cpu --price tpu=1/h", "--price names 'tpu', which is not compared."),
         ("m --precisions fp32,int8 --price int4=1/h", "--price names 'int4', which is not compared."),
         ("m --devices cpu --checkpoint x", "--checkpoint is about --precisions."),
@@ -131,7 +131,7 @@ def test_one_that_can_not_be_opened_is_named_and_has_no_number() -> None:
     stage = Stage()
     candidates = [stage.candidate("gpu", broken="no GPU\nhere"), stage.candidate("cpu")]
     found = result_of("t", "c", [*stage.runs(*candidates)], stage.notes, candidates)
-    assert found.notes == ("gpu was not run: no GPU here",)
+    assert found.notes == ("gpu was not run: no GPU here.",)
     assert {each.subject.label for each in found.runs} == {"cpu"}
     assert found.base == "cpu"
     with pytest.raises(LoadFailed, match="No candidate could be measured:\ngpu was not run: no GPU here"):

@@ -21,7 +21,7 @@ def test_prices_are_read_with_and_without_a_currency() -> None:
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=0.34", "cpu=-1/h", "cpu=0/h", "=1/h", "cpu=1/min", "cpu=$1€/h"])
 def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a price of an hour"):
+    with pytest.raises(UsageError, match="is not a price per hour"):
         parse_prices([text])
 
 

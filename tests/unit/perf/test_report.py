@@ -129,7 +129,7 @@ def test_failures_stand_before_everything_else() -> None:
 def test_cautions_that_differ_only_in_numbers_stand_once() -> None:
     made = concurrencies((1, 2, 32))
     runs = tuple(replace(run, notes=(f"it was late by {n} ms.",)) for n, run in enumerate(made.runs[:2]))
-    said = ("sentiment, 1 caller: it was late by 0 ms. Alike: 2 callers.",)
+    said = ("sentiment, 1 caller: it was late by 0 ms. The same at 2 callers.",)
     assert warnings(replace(made, runs=runs)) == said
 
 
@@ -150,6 +150,9 @@ def test_a_table_in_a_terminal_is_aligned_and_an_empty_one_prints_nothing() -> N
     lines = to_lines(Table("T", ("name", "n"), (("日本", "1"), ("a", "10")), 1, ("note",)))
     assert lines == ["T", "name   n", "日本   1", "a     10", "  note"]
     assert to_lines(Table("T", (), ())) == []
+    alone = Table("Load", ("variant", "load", "p50"), (("a", "1 caller", "1.5"), ("a", "2 callers", "2")), 2)
+    assert to_lines(alone) == ["Load: a", "load       p50", "1 caller   1.5", "2 callers    2"]
+    assert to_lines(replace(alone, rows=(*alone.rows, ("b", "1 caller", "3"))))[0] == "Load"
 
 
 @pytest.mark.parametrize("make", perf_samples.ALL)

@@ -169,7 +169,7 @@ def test_models_of_the_same_checkpoint_that_answer_alike_are_tried_too(encoder: 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("other", 3, "There is no model 'other'"),
+        ("other", 3, "has no model 'other'"),
         ("m --settings slots", 2, "has no setting 'slots' to tune"),
         ("m --slo quick<1s", 2, "'quick<1s'"),
         ("m --arrivals burst", 2, "Settings are compared under a steady load."),

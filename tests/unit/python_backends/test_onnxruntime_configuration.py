@@ -195,7 +195,7 @@ def test_a_damaged_library_is_refused_before_it_is_loaded(operators: Any, ragged
 @pytest.mark.parametrize("name", ["../libhfx_operators.so", "/libhfx_operators.so", "other.so", "."])
 def test_the_library_lies_beside_the_file(operators: Any, ragged_file: Path, name: str) -> None:
     operators["parameters"]["operators"]["string_value"] = name
-    with pytest.raises(ConfigError, match="no file beside the ONNX file"):
+    with pytest.raises(ConfigError, match="not a file beside the ONNX file"):
         open_session(operators, ragged_file)
 
 

@@ -59,4 +59,12 @@ def test_a_model_whose_agreement_is_none_is_listed_without_it(
     path = tmp_path / "m/hfx.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"parity": {"cpu": parity, "gpu": {"agreement": 0.5}}}))
     assert main(["list", str(tmp_path)]) == 0
-    assert "  gpu 50.0 %" in capsys.readouterr().out
+    assert " 50.0 %" in capsys.readouterr().out
+
+
+def test_linting_a_repository_without_models_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lint", str(tmp_path)]) == 0
+    assert "There is no model in" in capsys.readouterr().err
+    fill(tmp_path, "m")
+    main(["lint", str(tmp_path)])
+    assert "There is no model in" not in capsys.readouterr().err

@@ -123,12 +123,12 @@ def cut_in_blocks(source: Source, rows: int, block: int) -> list[Chunk]:
 
 
 BAD_ROWS = {
-    "ragged": ("a.csv", b"id,text\n1,a\n2\n3,b,c\n4,d\n", {2: (3, "1 field under 2"), 3: (4, "3 fields under 2")}),
+    "ragged": ("a.csv", b"id,text\n1,a\n2\n3,b,c\n4,d\n", {2: (3, "fields is 1, not 2"), 3: (4, "fields is 3, not 2")}),
     "not UTF-8": ("a.csv", b"id,text\n1,\xe4\n2,b\n", {1: (2, r"not UTF-8 \(byte 3 of line 2\)")}),
     "not UTF-8 in a cell of three lines": (
         "a.csv", b'id,text\n1,"a\nb\xe9\nc"\n2,b\n', {1: (2, r"not UTF-8 \(byte 2 of line 3\)")}),
     "NUL": ("a.tsv", b"id\ttext\n1\ta\0\n2\tb\n", {1: (2, "NUL")}),
-    "no object": ("a.jsonl", b'{"text": "a"}\n\n[1]\n{"text": "b"}\n{"text": "c"\n', {2: (3, "list"), 4: (5, "no J")}),
+    "no object": ("a.jsonl", b'{"text": "a"}\n\n[1]\n{"text": "b"}\n{"text": "c"\n', {2: (3, "list"), 4: (5, "a J")}),
     "JSON that is no text": ("a.jsonl", b'{"text": "a"}\n{"text": "\xe4"}\n', {2: (2, "not UTF-8")}),
     "half a character": ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}\n{"text": "\\ud83d\\ude00"}', {2: (2, "ha")}),
     "no number": ("a.jsonl", b'{"text": 1}\n{"text": 1e999}\n{"text": NaN}', {2: (2, "too large"), 3: (3, "NaN")}),

@@ -71,7 +71,10 @@ def invoke(
     settings = [f"{key}={value}" for key, value in given(options).items()] + (set_ or [])
     chosen = deployment_name or workspace.endpoint(name.given).default
     if chosen is None:
-        raise UsageError(f"The endpoint {name.given} has no default deployment.", "Give --deployment-name D.")
+        raise UsageError(
+            f"The endpoint {name.given} has no default deployment.",
+            "Give --deployment-name NAME, or make one: hfx batch azure deployment create --file FILE --set-default.",
+        )
     deployment = workspace.deployment(name.given, chosen, [_placed(setting) for setting in settings])
     if deployment.code is None and (options.timeout is not None or options.max_retries is not None):
         raise UsageError("--timeout and --max-retries are for a scoring script's run().", "Leave them out.")

@@ -1,0 +1,37 @@
+"""Fields of the dialects' bodies: what a refusal says about one that is missing, misspelled or of another type."""
+
+from __future__ import annotations
+
+import pytest
+
+from hfx.front.fields import refuse_unknown, text, texts
+from hfx.front.refusals import Refusal
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(None, "model is missing or null. Send a string."), (3, "model is 3. Send a string.")]
+)
+def test_a_text_that_is_none_is_named(value: object, message: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        text(value, "model")
+    assert refused.value.message == message
+
+
+def test_missing_texts_are_named() -> None:
+    with pytest.raises(Refusal) as refused:
+        texts(None, "inputs")
+    assert refused.value.message == "inputs is missing or null. Send a text, or a list of texts."
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        (("top_k", "truncate"), "There is no field 'topk'. Did you mean top_k?"),
+        (("inputs", "normalize"), "There is no field 'topk'. Send inputs, normalize."),
+        ((), "There is no field 'topk'. Leave it out."),
+    ],
+)
+def test_an_unknown_field_gets_the_nearest_one_or_all(known: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        refuse_unknown({"topk": 1}, known)
+    assert refused.value.message == message
