@@ -1,10 +1,18 @@
-"""The extras of hfx: their modules, and how one is installed from where hfx came (a checkout, wheel, git or index)."""
+"""What is installed here: versions of packages, the processor, and how an extra of hfx is added.
+
+An extra comes from where hfx itself came: a checkout, a wheel, a git repository or an index.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import platform
+import re
 import shlex
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -31,6 +39,24 @@ def missing_package(error: ModuleNotFoundError) -> UsageError | None:
     if extra is None:
         return None
     return UsageError(f"This needs the package {package}, which is not installed.", f"Run: {install_command(extra)}")
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those of `packages` that are installed."""
+    found = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def processor() -> str:
+    """The processor's name, or its architecture where the system does not tell more."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return named[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def install_command(extra: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ import hfx
 from hfx.answering import Model, Request
 from hfx.batch.folder import JOB, LOG, PLAN, SPOOLED, TEMPORARY, Folder, open_file, storage, write_file
 from hfx.errors import JobError, UsageError
+from hfx.extras import versions
 from hfx.names import NUM_RETURN_SEQUENCES, Task
 from hfx.rows import Source
 
@@ -115,15 +115,10 @@ def model_record(model: Model, labels: tuple[str, ...]) -> JobModel:
 
 def this_machine(in_process: bool) -> Machine:
     """The machine that computes; of a server only the client's version is known."""
-    versions = {"hfx": hfx.__version__}
+    own = {"hfx": hfx.__version__}
     if not in_process:
-        return Machine(versions, ())
-    for library in LIBRARIES:
-        try:
-            versions[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return Machine(versions, (platform.machine(), *_instructions()))
+        return Machine(own, ())
+    return Machine(own | versions(LIBRARIES), (platform.machine(), *_instructions()))
 
 
 def _instructions() -> tuple[str, ...]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-from typer import Option
+from typing import TYPE_CHECKING, ClassVar
 
 from hfx.cli.serve_options import MIB
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.batch.api.process import BatchProcess
@@ -22,20 +21,18 @@ class BatchOptions:
 
     PANEL: ClassVar[str] = "Batch API"
 
-    batch_dir: Annotated[
-        Path | None,
-        Option(
-            envvar="HFX_BATCH_DIR",
-            help="Serve /v1/files and /v1/batches, and keep their files in this folder.",
-            metavar="DIR",
-        ),
-    ] = None
-    batch_disk: Annotated[int, Option(help="Largest size of the folder, in MiB.", min=1, metavar="MIB")] = 10_240
-    batch_file: Annotated[int, Option(help="Largest uploaded file, in MiB.", min=1, metavar="MIB")] = 200
-    batch_lines: Annotated[int, Option(help="Most requests in a file.", min=1, metavar="N")] = 50_000
-    batch_requests: Annotated[
-        int, Option(help="Most batch requests in progress at a time, while there are no others.", min=1, max=1024)
-    ] = 4
+    batch_dir: Path | None = option(
+        None,
+        "Serve /v1/files and /v1/batches, and keep their files in this folder.",
+        envvar="HFX_BATCH_DIR",
+        metavar="DIR",
+    )
+    batch_disk: int = option(10_240, "Largest size of the folder, in MiB.", min=1, metavar="MIB")
+    batch_file: int = option(200, "Largest uploaded file, in MiB.", min=1, metavar="MIB")
+    batch_lines: int = option(50_000, "Most requests in a file.", min=1, metavar="N")
+    batch_requests: int = option(
+        4, "Most batch requests in progress at a time, while there are no others.", min=1, max=1024
+    )
 
     def process(self, body: int, report: Callable[[str], None]) -> BatchProcess | None:
         """The process of the Batch API, for requests of up to `body` bytes; None without --batch-dir."""

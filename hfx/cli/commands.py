@@ -2,18 +2,20 @@
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
 commands, whose help is the first line of its docstring and its examples; `MOVED` has commands that are elsewhere now.
-A parameter of a frozen dataclass type stands for its fields: each that has typer's annotation is an option, a tuple one
-that may be given several times, and its name is what it sets (a tensor, an argument). The dataclass may name the
-heading of its options in `PANEL`. The docstring of a command may end with lines of `Examples:`.
+A parameter of a frozen dataclass type stands for its fields: each that is made by hfx.options.option, or has typer's
+annotation, is an option, a tuple one that may be given several times, and its name is what it sets (a tensor, an
+argument). The dataclass may name the heading of its options in `PANEL`. The docstring of a command may end with lines
+of `Examples:`.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -23,6 +25,7 @@ from typer.models import OptionInfo
 
 from hfx.cli.help import GLOBAL, SETTINGS, Command, PlainHelp, in_panel, text_and_examples, with_metavar
 from hfx.errors import UsageError
+from hfx.options import OPTION
 
 COMMANDS = {
     "export": "hfx.cli.export",
@@ -39,6 +42,7 @@ COMMANDS = {
     "deploy": "hfx.cli.deploy",
     "demo": "hfx.cli.demo",
 }
+PLAIN: Mapping[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class Commands(PlainHelp, TyperGroup):
@@ -70,7 +74,7 @@ def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
     module = importlib.import_module(path)
     if not function and hasattr(module, "COMMANDS"):
         return _group(name, module)
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single = typer.Typer(**PLAIN)
     command = getattr(module, function or "command")
     text, examples = text_and_examples(command.__doc__)
     single.command(name, cls=Command, help=text, epilog=examples, context_settings=SETTINGS)(
@@ -87,10 +91,8 @@ def _group(name: str, module: Any) -> Any:
         cls=group_class,
         help=title.partition("\n")[0],
         epilog=examples,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
         context_settings=SETTINGS,
+        **PLAIN,
     )
     group.callback(no_args_is_help=True)(_with_shared_options(lambda: None))
     return typer.main.get_command(group)
@@ -149,8 +151,7 @@ def given(options: Any) -> dict[str, Any]:
 
 def flag(group: type, field: str) -> str:
     """How the option of FIELD is typed."""
-    annotation = get_type_hints(group, include_extras=True)[field]
-    option = next(each for each in annotation.__metadata__ if isinstance(each, OptionInfo))
+    option = next(each for each in _options(group)[field].__metadata__ if isinstance(each, OptionInfo))
     # In an annotation the first name stands where a default would be; typer sorts that out only for itself.
     typed = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
     return typed[0].partition("/")[0] if typed else f"--{field.replace('_', '-')}"
@@ -175,7 +176,18 @@ def _members(group: Any) -> list[inspect.Parameter]:
 def _options(group: Any) -> dict[str, Any]:
     """The annotations of those fields of a group that are options."""
     types = get_type_hints(group, include_extras=True)
-    return {each.name: types[each.name] for each in fields(group) if get_origin(types[each.name]) is Annotated}
+    annotations = {each.name: _annotation(each, types[each.name]) for each in fields(group)}
+    return {name: annotation for name, annotation in annotations.items() if get_origin(annotation) is Annotated}
+
+
+def _annotation(field: Field[Any], kind: Any) -> Any:
+    """The annotation of a field of this type; of one that is made by `option`, as typer has it."""
+    if OPTION not in field.metadata:
+        return kind
+    info = copy.copy(field.metadata[OPTION])
+    if field.default is False and not isinstance(info.default, str):
+        info.default = f"--{field.name.replace('_', '-')}"  # else typer adds --no-NAME
+    return Annotated[kind, info]
 
 
 def _is_tuple(annotation: Any) -> bool:

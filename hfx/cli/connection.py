@@ -14,6 +14,7 @@ from hfx.cli.commands import flag, given
 from hfx.cli.interrupts import deferred
 from hfx.errors import HfxError, UsageError
 from hfx.names import MANIFEST_FILE
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.client import Client
@@ -40,27 +41,19 @@ class Connection:
 
     PANEL: ClassVar[str] = "Server"
 
-    url: Annotated[
-        str | None,
-        Option(
-            help=f"Server: HOST:PORT or grpcs://HOST:PORT (gRPC), or http(s)://HOST:PORT. Default: {DEFAULT_URL}.",
-            metavar="URL",
-        ),
-    ] = None
-    timeout: Annotated[
-        float | None,
-        Option(help="Time limit for each answer, enforced here and by the server. Default: 60.", metavar="SECONDS"),
-    ] = None
-    idle_timeout: Annotated[
-        float | None,
-        Option(help="With --stream: longest pause between two pieces of text. Default: 30.", metavar="SECONDS"),
-    ] = None
-    retries: Annotated[
-        int | None, Option(min=0, help="Retries when the server is busy or unreachable. Default: 2.")
-    ] = None
-    max_in_flight: Annotated[
-        int | None, Option(min=1, help=f"Most requests in flight at a time. Default: {AT_ONCE}.")
-    ] = None
+    url: str | None = option(
+        None,
+        f"Server: HOST:PORT or grpcs://HOST:PORT (gRPC), or http(s)://HOST:PORT. Default: {DEFAULT_URL}.",
+        metavar="URL",
+    )
+    timeout: float | None = option(
+        None, "Time limit for each answer, enforced here and by the server. Default: 60.", metavar="SECONDS"
+    )
+    idle_timeout: float | None = option(
+        None, "With --stream: longest pause between two pieces of text. Default: 30.", metavar="SECONDS"
+    )
+    retries: int | None = option(None, "Retries when the server is busy or unreachable. Default: 2.", min=0)
+    max_in_flight: int | None = option(None, f"Most requests in flight at a time. Default: {AT_ONCE}.", min=1)
     header: Header = None
     token_file: TokenFile = None
     tls_ca: TlsCa = None

@@ -6,7 +6,7 @@ All figures are those of the manifest (`parity` and `choices` of NAME/hfx.json).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
-MATH = {"fp32": "float32", "bf16": "bfloat16"}
+MATH_TIMES = "cpu_math_milliseconds"  # in the manifest's choices
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 
 
@@ -73,22 +73,22 @@ def _added(milliseconds: float | None) -> str:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """Every figure of the gate, and the times of float32 and bfloat16 in OpenVINO."""
-    parity: dict[str, Any] = dict(manifest.parity)
-    lines = ["Figures:"]
-    for device in ("cpu", "gpu"):
-        if device in parity:
-            lines.append(f"  {device}: {_figures_line(parity[device])}")
-            for runtime, figures in parity[device].get("reserve", {}).items():
-                reserve = {"precision": parity[device]["precision"], "runtime": runtime, **figures}
-                lines.append(f"  {device}, in reserve: {_figures_line(reserve)}")
-    if times := _times_of_math(manifest):
-        return lines + [_times(f"in {MATH[name]}", each) for name, each in times.items()]
-    return lines
+    """Every figure of the gate, and the times of float32 and bfloat16, under the names that the manifest has."""
+    return ["Figures:", *_figures("", manifest.parity), *_figures("", {MATH_TIMES: _times_of_math(manifest)})]
 
 
-def _times(what: str, times: Mapping[str, float]) -> str:
-    return f"  {what}: " + ", ".join(f"{_shape(shape)} {ms:.2f} ms" for shape, ms in times.items())
+def _figures(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
+    """A line for the figures of each mapping in `figures`."""
+    plain = [f"{key} {_figure(value)}" for key, value in figures.items() if not isinstance(value, Mapping)]
+    if plain:
+        yield f"  {name}: {', '.join(plain)}"
+    for key, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _figures(f"{name} {key}".strip(), value)
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def next_command(repository: Path, name: str) -> str:
@@ -116,7 +116,7 @@ def _math(manifest: Manifest) -> str:
 
 def _times_of_math(manifest: Manifest) -> Mapping[str, Mapping[str, float]]:
     choices: Mapping[str, Any] = manifest.choices
-    times: Mapping[str, Mapping[str, float]] = choices.get("cpu_math_milliseconds", {})
+    times: Mapping[str, Mapping[str, float]] = choices.get(MATH_TIMES, {})
     return times
 
 
@@ -182,51 +182,3 @@ def _shape(shape: str) -> str:
     rows, _, tokens = shape.partition("x")
     read, plus, new = tokens.partition("+")
     return f"{rows} text{'s' if rows != '1' else ''} of {read} tokens" + (f" and {new} new ones" if plus else "")
-
-
-def _figures_line(figures: Mapping[str, Any]) -> str:
-    """The parity gate's figures of an encoder's file or a generator's engine, from a manifest's `parity`, as a line."""
-    if "unverified" in figures:
-        return f"{figures['precision']}, not verified on this machine: {figures['unverified']}"
-    return _generator_line(figures) if "forced" in figures else _encoder_line(figures)
-
-
-def _encoder_line(figures: Mapping[str, Any]) -> str:
-    return (
-        f"{figures['precision']}, {figures['requests']} requests: agreement {100 * figures['agreement']:.2f} %"
-        + (f" (and {100 * figures['ties']:.2f} % ties)" if figures["ties"] else "")
-        + f", "
-        f"score drift {figures['mean_drift']:.1e} (max {figures['max_drift']:.1e}), "
-        f"largest difference {figures['delta']:.1e}, alone and in a batch "
-        + ("bit-identical" if figures["company"] == 0 else f"within {figures['company']:.1e}")
-    )
-
-
-def _generator_line(figures: Mapping[str, Any]) -> str:
-    forced, beams = figures["forced"], figures["beams"]
-    kinds = {"greedy": figures["greedy"], **({f"{beams['num_beams']} beams": beams} if beams else {})}
-    same = ", ".join(
-        f"{name} {100 * each['same']:.1f} % of {each['texts']}"
-        + (f" (and {100 * each['ties']:.1f} % ties)" if each["ties"] else "")
-        for name, each in kinds.items()
-    )
-    other = sum(each["company"] for each in kinds.values())
-    runtime = f" on {figures['runtime']}" if "runtime" in figures else ""
-    return (
-        f"{figures['precision']}{runtime}, {forced['positions']} tokens of {forced['texts']} texts: agreement "
-        f"{100 * figures['agreement']:.2f} %"
-        + (f" (beside {100 * forced['ties']:.2f} % ties)" if forced["ties"] else "")
-        + f", largest difference of a logit {forced['delta']:.1e}, same texts: {same}, "
-        + _long_texts(figures)
-        + ("bit-identical alone and in a batch" if other == 0 else f"{other} texts whose last bits depend on the batch")
-    )
-
-
-def _long_texts(figures: Mapping[str, Any]) -> str:
-    long = figures.get("long")
-    if not long:
-        return ""
-    return (
-        f"up to {long['longest']} tokens: agreement {100 * long['agreement']:.2f} % of {long['positions']} tokens of "
-        f"running text, error of logits {long['error']:.1e} ({figures['forced']['error']:.1e} at short texts), "
-    )

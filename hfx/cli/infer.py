@@ -23,6 +23,7 @@ from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
 from hfx.metadata import TensorMetadata
 from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
+from hfx.options import option
 from hfx.python_backends.settings import DOCUMENT, QUERY
 from hfx.tasks import TASKS, is_colbert
 
@@ -38,14 +39,9 @@ class InputOptions:
 
     PANEL: ClassVar[str] = "Input and output"
 
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Read and write JSON lines, as described above.")] = False
-    input: Annotated[
-        Path | None, typer.Option(help="Read lines from this file instead of standard input.", metavar="FILE")
-    ] = None
-    stream: Annotated[
-        bool,
-        typer.Option("--stream", help="Generation: print the text as it is generated. With --json: as JSON lines."),
-    ] = False
+    jsonl: bool = option(False, "Read and write JSON lines, as described above.")
+    input: Path | None = option(None, "Read lines from this file instead of standard input.", metavar="FILE")
+    stream: bool = option(False, "Generation: print the text as it is generated. With --json: as JSON lines.")
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,8 @@ class LocalOptions:
 
     PANEL: ClassVar[str] = "In this process"
 
-    local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a server.")] = False
-    repository: Annotated[
-        Path | None, typer.Option(help="With --local: model repository. Default: model_repository.", metavar="DIR")
-    ] = None
+    local: bool = option(False, "Run the model in this process, without a server.")
+    repository: Path | None = option(None, "With --local: model repository. Default: model_repository.", metavar="DIR")
 
 
 @grouped
@@ -126,9 +120,9 @@ def _is_single(task: Task, chosen: Request, entry: Entry) -> bool:
 
 def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:
     """Raise UsageError for options that contradict each other, or would do nothing."""
-    for option, is_chosen in {"--stream": form.stream, "--json": report.json}.items():
+    for name, is_chosen in {"--stream": form.stream, "--json": report.json}.items():
         if form.jsonl and is_chosen:
-            raise UsageError(f"{option} and --jsonl exclude each other.", "Choose one of them.")
+            raise UsageError(f"{name} and --jsonl exclude each other.", "Choose one of them.")
     if form.stream and connection.max_in_flight is not None:
         raise UsageError("--stream shows one text at a time.", "Leave --max-in-flight out.")
     if connection.idle_timeout is not None and not form.stream:

@@ -17,6 +17,7 @@ from hfx.cli.commands import flag, given
 from hfx.cli.reading import Entry
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
+from hfx.options import option
 from hfx.python_backends.engine.generation_settings import SETTINGS, TRANSLATION, Setting
 from hfx.tasks import TASKS
 
@@ -31,47 +32,31 @@ class EncoderOptions:
 
     PANEL: ClassVar[str] = "Classification and question answering"
 
-    candidate_labels: Annotated[str | None, Option("--labels", help="Zero-shot: candidate labels.", metavar="A,B")] = (
-        None
+    candidate_labels: str | None = option(None, "Zero-shot: candidate labels.", "--labels", metavar="A,B")
+    multi_label: bool | None = option(
+        None, "Zero-shot: score each label independently, or all against each other.", "--multi-label/--single-label"
     )
-    multi_label: Annotated[
-        bool | None,
-        Option(
-            "--multi-label/--single-label", help="Zero-shot: score each label independently, or all against each other."
-        ),
-    ] = None
-    context: Annotated[str | None, Option(help="Question answering: text that contains the answer.")] = None
-    query: Annotated[str | None, Option(help="Text ranking, also with ColBERT: query to rank the texts for.")] = None
-    raw_scores: Annotated[
-        bool | None,
-        Option("--raw-scores/--no-raw-scores", help="Text ranking: return scores without activation function."),
-    ] = None
-    apply_softmax: Annotated[
-        bool | None,
-        Option(
-            "--apply-softmax/--no-apply-softmax",
-            help="Text ranking with several labels: return scores that add up to 1.",
-        ),
-    ] = None
-    dimensions: Annotated[
-        int | None, Option(help="Embeddings: length of the vector, if the model supports shorter ones.")
-    ] = None
-    prompt_name: Annotated[
-        str | None,
-        Option(
-            help="Embeddings and ranking: name of the model's prompt to prepend to each text (to the query).",
-            metavar="NAME",
-        ),
-    ] = None
-    prompt: Annotated[str | None, Option(help="Embeddings and ranking: text to prepend instead.")] = None
-    targets: Annotated[str | None, Option(help="Fill-mask: consider only these tokens.", metavar="A,B")] = None
-    top_k: Annotated[
-        int | None,
-        Option(
-            help="Classification and fill-mask: number of labels or tokens to return. Sampling: draw from "
-            "this many of the likeliest tokens; 0: from all."
-        ),
-    ] = None
+    context: str | None = option(None, "Question answering: text that contains the answer.")
+    query: str | None = option(None, "Text ranking, also with ColBERT: query to rank the texts for.")
+    raw_scores: bool | None = option(
+        None, "Text ranking: return scores without activation function.", "--raw-scores/--no-raw-scores"
+    )
+    apply_softmax: bool | None = option(
+        None, "Text ranking with several labels: return scores that add up to 1.", "--apply-softmax/--no-apply-softmax"
+    )
+    dimensions: int | None = option(None, "Embeddings: length of the vector, if the model supports shorter ones.")
+    prompt_name: str | None = option(
+        None,
+        "Embeddings and ranking: name of the model's prompt to prepend to each text (to the query).",
+        metavar="NAME",
+    )
+    prompt: str | None = option(None, "Embeddings and ranking: text to prepend instead.")
+    targets: str | None = option(None, "Fill-mask: consider only these tokens.", metavar="A,B")
+    top_k: int | None = option(
+        None,
+        "Classification and fill-mask: number of labels or tokens to return. Sampling: draw from "
+        "this many of the likeliest tokens; 0: from all.",
+    )
 
 
 # How the options of settings are typed where it is not as their names are.

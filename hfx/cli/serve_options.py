@@ -8,12 +8,11 @@ import re
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from typer import Option
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hfx.errors import UsageError
 from hfx.extras import install_command
+from hfx.options import option
 from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
 
 if TYPE_CHECKING:
@@ -29,69 +28,48 @@ class ServeOptions:
 
     PANEL: ClassVar[str] = "Triton"
 
-    method: Annotated[
-        Literal["embedded", "local", "docker"],
-        Option(
-            "--with",
-            help="embedded: the tritonserver of the nvidia-pytriton wheel. local: the tritonserver on "
-            "PATH. docker: a container.",
-        ),
-    ] = "embedded"
-    device: Annotated[Device, Option(help="Device to run the models on.")] = "cpu"
-    host: Annotated[
-        str,
-        Option(help="Address to listen on. 127.0.0.1 accepts connections from this machine only.", metavar="ADDRESS"),
-    ] = "127.0.0.1"
-    http_port: Annotated[int, Option(help="HTTP port. 0 picks a free port.", metavar="PORT")] = 8000
-    grpc_port: Annotated[int, Option(help="gRPC port. 0 picks a free port.", metavar="PORT")] = 8001
-    metrics_port: Annotated[int, Option(help="Metrics port. 0 picks a free port.", metavar="PORT")] = 8002
-    steps: Annotated[
-        Literal["native", "python"],
-        Option(
-            help="Encoders on CPU. native: one C++ model, where the export has proven it. python: the "
-            "published ensemble."
-        ),
-    ] = "native"
-    models: Annotated[str, Option(help="Serve only these models.", metavar="A,B")] = ""
-    timeout: Annotated[float, Option(help="Time limit for loading the models.", metavar="SECONDS")] = 300
-    drain: Annotated[
-        int, Option(help="Time that requests in flight get at shutdown.", min=0, max=3600, metavar="SECONDS")
-    ] = 30
-    strict: Annotated[
-        bool,
-        Option(
-            "--strict",
-            help="Fail if any model fails to load. Default: serve those that load. Always on with "
-            "--models and with --with docker.",
-        ),
-    ] = False
-    watch: Annotated[bool, Option("--watch", help="Reload models when they are published again.")] = False
-    idle_unload: Annotated[
-        float,
-        Option(
-            envvar="HFX_IDLE_UNLOAD",
-            help="Unload models without an HTTP request for this time; the next request loads them. 0: never.",
-            min=0,
-            metavar="SECONDS",
-        ),
-    ] = 0
-    memory_budget: Annotated[
-        str,
-        Option(
-            envvar="HFX_MEMORY_BUDGET",
-            help="Memory limit for loaded models, such as 2GB. The least recently used models are unloaded.",
-            metavar="SIZE",
-        ),
-    ] = ""
-    triton: Annotated[str, Option(help="Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")] = (
-        ""
+    method: Literal["embedded", "local", "docker"] = option(
+        "embedded",
+        "embedded: the tritonserver of the nvidia-pytriton wheel. local: the tritonserver on "
+        "PATH. docker: a container.",
+        "--with",
     )
-    image: Annotated[
-        str, Option(help="Image to run; may include a digest.", rich_help_panel=CONTAINER, metavar="IMAGE")
-    ] = ""
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print the docker commands and exit.", rich_help_panel=CONTAINER)
-    ] = False
+    device: Device = option("cpu", "Device to run the models on.")
+    host: str = option(
+        "127.0.0.1", "Address to listen on. 127.0.0.1 accepts connections from this machine only.", metavar="ADDRESS"
+    )
+    http_port: int = option(8000, "HTTP port. 0 picks a free port.", metavar="PORT")
+    grpc_port: int = option(8001, "gRPC port. 0 picks a free port.", metavar="PORT")
+    metrics_port: int = option(8002, "Metrics port. 0 picks a free port.", metavar="PORT")
+    steps: Literal["native", "python"] = option(
+        "native",
+        "Encoders on CPU. native: one C++ model, where the export has proven it. python: the published ensemble.",
+    )
+    models: str = option("", "Serve only these models.", metavar="A,B")
+    timeout: float = option(300, "Time limit for loading the models.", metavar="SECONDS")
+    drain: int = option(30, "Time that requests in flight get at shutdown.", min=0, max=3600, metavar="SECONDS")
+    strict: bool = option(
+        False,
+        "Fail if any model fails to load. Default: serve those that load. Always on with "
+        "--models and with --with docker.",
+    )
+    watch: bool = option(False, "Reload models when they are published again.")
+    idle_unload: float = option(
+        0,
+        "Unload models without an HTTP request for this time; the next request loads them. 0: never.",
+        envvar="HFX_IDLE_UNLOAD",
+        min=0,
+        metavar="SECONDS",
+    )
+    memory_budget: str = option(
+        "",
+        "Memory limit for loaded models, such as 2GB. The least recently used models are unloaded.",
+        envvar="HFX_MEMORY_BUDGET",
+        metavar="SIZE",
+    )
+    triton: str = option("", "Triton release. Default: 26.07.", rich_help_panel=CONTAINER, metavar="TAG")
+    image: str = option("", "Image to run; may include a digest.", rich_help_panel=CONTAINER, metavar="IMAGE")
+    dry_run: bool = option(False, "Print the docker commands and exit.", rich_help_panel=CONTAINER)
 
     @property
     def names(self) -> list[str]:
@@ -183,112 +161,80 @@ class FrontOptions:
 
     PANEL: ClassVar[str] = "HTTP port"
 
-    api_key_file: Annotated[
-        Path | None,
-        Option(
-            envvar="HFX_API_KEY_FILE",
-            help="File of API keys: one KEY or LABEL:KEY per line. HTTP requests then need a key as a "
-            "bearer token. gRPC requests never need one.",
-            metavar="FILE",
-            readable=False,
-        ),
-    ] = None
-    tls_cert: Annotated[
-        Path | None,
-        Option(
-            envvar="HFX_TLS_CERT",
-            help="Certificate chain of the server (PEM), for HTTP and gRPC.",
-            metavar="FILE",
-            readable=False,  # by `tls`, which says more
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        Option(envvar="HFX_TLS_KEY", help="Private key of the certificate (PEM).", metavar="FILE", readable=False),
-    ] = None
-    tls_client_ca: Annotated[
-        Path | None,
-        Option(
-            "--tls-client-ca",
-            envvar="HFX_TLS_CLIENT_CA",
-            help="Require client certificates signed by one of these authorities (PEM).",
-            metavar="FILE",
-            readable=False,
-        ),
-    ] = None
-    insecure: Annotated[
-        bool,
-        Option(
-            "--insecure",
-            envvar="HFX_INSECURE",
-            help="Allow other machines to connect without an API key or client certificate, also over gRPC.",
-        ),
-    ] = False
-    max_body: Annotated[
-        int, Option(help="Largest HTTP request body after decompression, in MiB.", min=1, metavar="MIB")
-    ] = 16
-    max_connections: Annotated[int, Option(help="Most HTTP connections at a time.", min=1)] = 2048
-    max_requests: Annotated[int, Option(help="Most HTTP requests in progress at a time.", min=1)] = 1024
-    access_log: Annotated[
-        Literal["text", "json"] | None,
-        Option(help="Log each HTTP request to stderr, as a line of text or of JSON."),
-    ] = None
-    otlp_endpoint: Annotated[
-        str,
-        Option(
-            envvar=ENDPOINT_VARIABLE,
-            help="OpenTelemetry collector that receives traces, such as http://127.0.0.1:4318.",
-            metavar="URL",
-        ),
-    ] = ""
-    scrape_port: Annotated[
-        int,
-        Option(
-            help="Extra port that serves only /metrics and /health, without API key and TLS. 0: none.",
-            min=0,
-            max=65535,
-            metavar="PORT",
-        ),
-    ] = 0
-    no_playground: Annotated[
-        bool, Option("--no-playground", envvar="HFX_NO_PLAYGROUND", help="Do not serve the playground at /.")
-    ] = False
+    api_key_file: Path | None = option(
+        None,
+        "File of API keys: one KEY or LABEL:KEY per line. HTTP requests then need a key as a "
+        "bearer token. gRPC requests never need one.",
+        envvar="HFX_API_KEY_FILE",
+        metavar="FILE",
+        readable=False,
+    )
+    tls_cert: Path | None = option(
+        None,
+        "Certificate chain of the server (PEM), for HTTP and gRPC.",
+        envvar="HFX_TLS_CERT",
+        metavar="FILE",
+        readable=False,  # by `tls`, which says more
+    )
+    tls_key: Path | None = option(
+        None, "Private key of the certificate (PEM).", envvar="HFX_TLS_KEY", metavar="FILE", readable=False
+    )
+    tls_client_ca: Path | None = option(
+        None,
+        "Require client certificates signed by one of these authorities (PEM).",
+        envvar="HFX_TLS_CLIENT_CA",
+        metavar="FILE",
+        readable=False,
+    )
+    insecure: bool = option(
+        False,
+        "Allow other machines to connect without an API key or client certificate, also over gRPC.",
+        envvar="HFX_INSECURE",
+    )
+    max_body: int = option(16, "Largest HTTP request body after decompression, in MiB.", min=1, metavar="MIB")
+    max_connections: int = option(2048, "Most HTTP connections at a time.", min=1)
+    max_requests: int = option(1024, "Most HTTP requests in progress at a time.", min=1)
+    access_log: Literal["text", "json"] | None = option(
+        None, "Log each HTTP request to stderr, as a line of text or of JSON."
+    )
+    otlp_endpoint: str = option(
+        "",
+        "OpenTelemetry collector that receives traces, such as http://127.0.0.1:4318.",
+        envvar=ENDPOINT_VARIABLE,
+        metavar="URL",
+    )
+    scrape_port: int = option(
+        0,
+        "Extra port that serves only /metrics and /health, without API key and TLS. 0: none.",
+        min=0,
+        max=65535,
+        metavar="PORT",
+    )
+    no_playground: bool = option(False, "Do not serve the playground at /.", envvar="HFX_NO_PLAYGROUND")
 
-    shadow: Annotated[
-        float,
-        Option(
-            help="Share of HTTP answers to compute again while idle, and compare.",
-            min=0,
-            max=1,
-            metavar="SHARE",
-        ),
-    ] = 0
-    shadow_repository: Annotated[
-        Path | None,
-        Option(
-            help="Repository of the models to compare with, such as fp32 exports. Default: the served models.",
-            metavar="DIR",
-        ),
-    ] = None
+    shadow: float = option(
+        0, "Share of HTTP answers to compute again while idle, and compare.", min=0, max=1, metavar="SHARE"
+    )
+    shadow_repository: Path | None = option(
+        None,
+        "Repository of the models to compare with, such as fp32 exports. Default: the served models.",
+        metavar="DIR",
+    )
 
-    allowed_hosts: Annotated[
-        tuple[str, ...],
-        Option(
-            "--allowed-host",
-            envvar="HFX_ALLOWED_HOST",
-            help="Host name that requests may use besides localhost. * allows any. Repeatable.",
-            metavar="NAME",
-        ),
-    ] = ()
-    cors_origins: Annotated[
-        tuple[str, ...],
-        Option(
-            "--cors-origin",
-            envvar="HFX_CORS_ORIGIN",
-            help="Origin of web pages that may send requests. * allows any. Repeatable.",
-            metavar="ORIGIN",
-        ),
-    ] = ()
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "Host name that requests may use besides localhost. * allows any. Repeatable.",
+        "--allowed-host",
+        envvar="HFX_ALLOWED_HOST",
+        metavar="NAME",
+    )
+    cors_origins: tuple[str, ...] = option(
+        (),
+        "Origin of web pages that may send requests. * allows any. Repeatable.",
+        "--cors-origin",
+        envvar="HFX_CORS_ORIGIN",
+        metavar="ORIGIN",
+    )
 
     def __post_init__(self) -> None:
         for name in self.allowed_hosts:

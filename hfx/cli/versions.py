@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import hfx
 from hfx.errors import NativeMissing
+from hfx.extras import processor, versions
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "llguidance", "numpy",
@@ -30,23 +28,7 @@ def details() -> dict[str, str]:
         "hfx": f"{hfx.__version__}, {Path(hfx.__file__).parent}",
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "processor": f"{processor()}, {os.cpu_count()} cores",
         "native kernels": kernels,
-        **dict(_packages()),
+        **(dict.fromkeys(PACKAGES, "not installed") | versions(PACKAGES)),
     }
-
-
-def _processor() -> str:
-    try:
-        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    except OSError:
-        named = None
-    return named[1] if named else platform.machine()
-
-
-def _packages() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        try:
-            yield package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            yield package, "not installed"

@@ -9,27 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hfx import names
-from hfx.client.results import (
-    Answer,
-    Classification,
-    Embedding,
-    Entities,
-    Fills,
-    Generation,
-    Piece,
-    Rank,
-    decode_answer,
-    decode_classification,
-    decode_embedding,
-    decode_entities,
-    decode_fills,
-    decode_generation,
-    decode_max_sim,
-    decode_piece,
-    decode_rank,
-    decode_scores,
-    decode_token_embeddings,
-)
+from hfx.client import results
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
 from hfx.metadata import INT32_MAX, Values, check_text
@@ -67,18 +47,18 @@ class Call(Generic[Result]):
     needs: tuple[str, ...] = ()
 
 
-def classify(name: str, top_k: Count) -> Callable[[str], Call[Classification]]:
+def classify(name: str, top_k: Count) -> Callable[[str], Call[results.Classification]]:
     """Text classification."""
     options = _count(names.TOP_K, top_k)
-    return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
+    return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 
-def label_tokens(name: str) -> Callable[[str], Call[Entities]]:
+def label_tokens(name: str) -> Callable[[str], Call[results.Entities]]:
     """Token classification."""
-    return lambda text: Call(name, _text(text), decode_entities, (names.ENTITIES,))
+    return lambda text: Call(name, _text(text), results.decode_entities, (names.ENTITIES,))
 
 
-def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[Fills]]:
+def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[results.Fills]]:
     """Fill-mask, of any tokens or of `targets` only."""
     options = _count(names.TOP_K, top_k)
     if targets is not None:
@@ -86,52 +66,54 @@ def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str],
         if not chosen:
             raise UsageError("There are no targets.", "Give at least one, or leave them out for any token.")
         options[names.TARGETS] = [check_text(target, "target") for target in chosen]
-    return lambda text: Call(name, _text(text) | options, decode_fills, (names.FILLS,))
+    return lambda text: Call(name, _text(text) | options, results.decode_fills, (names.FILLS,))
 
 
-def answer(name: str) -> Callable[[tuple[str, str]], Call[Answer]]:
+def answer(name: str) -> Callable[[tuple[str, str]], Call[results.Answer]]:
     """Question answering, of a question and a context."""
 
-    def call(pair: tuple[str, str]) -> Call[Answer]:
+    def call(pair: tuple[str, str]) -> Call[results.Answer]:
         values = {names.QUESTION: [check_text(pair[0], "question")], names.CONTEXT: [check_text(pair[1], "context")]}
-        return Call(name, values, decode_answer, (names.ANSWER, names.SCORE, names.START, names.END))
+        return Call(name, values, results.decode_answer, (names.ANSWER, names.SCORE, names.START, names.END))
 
     return call
 
 
 def embed(
     name: str, prompt_name: Word = None, prompt: Word = None, dimensions: Count = None
-) -> Callable[[str], Call[Embedding]]:
+) -> Callable[[str], Call[results.Embedding]]:
     """Feature extraction."""
     options = {**_prompts(prompt_name, prompt), **_count(names.DIMENSIONS, dimensions)}
-    return lambda text: Call(name, _text(text) | options, decode_embedding, (names.EMBEDDING,))
+    return lambda text: Call(name, _text(text) | options, results.decode_embedding, (names.EMBEDDING,))
 
 
-def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[Embedding]]:
+def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[results.Embedding]]:
     """Feature extraction, of models that have a vector for each token."""
     options = _prompts(prompt_name, prompt)
-    return lambda text: Call(name, _text(text) | options, decode_token_embeddings, (names.EMBEDDING,))
+    return lambda text: Call(name, _text(text) | options, results.decode_token_embeddings, (names.EMBEDDING,))
 
 
-def query_tokens(name: str, prompt_name: Word, prompt: Word) -> Callable[[str], Call[Embedding]]:
+def query_tokens(name: str, prompt_name: Word, prompt: Word) -> Callable[[str], Call[results.Embedding]]:
     """The vectors of the tokens of a ColBERT's query. Raises UsageError for the name of another prompt."""
     if prompt_name is not None:
         raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
     return embed_tokens(name, QUERY, prompt)
 
 
-def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Call[Rank]]:
+def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Call[results.Rank]]:
     """Text ranking by a ColBERT: MaxSim of a query's vectors, and an index and a text."""
     make = embed_tokens(name, DOCUMENT)
 
-    def call(item: tuple[int, str]) -> Call[Rank]:
+    def call(item: tuple[int, str]) -> Call[results.Rank]:
         index, text = item
-        return Call(name, make(text).values, partial(decode_max_sim, query=query, index=index))
+        return Call(name, make(text).values, partial(results.decode_max_sim, query=query, index=index))
 
     return call
 
 
-def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Callable[[str], Call[Classification]]:
+def zero_shot(
+    name: str, labels: Many, multi_label: Flag, top_k: Count
+) -> Callable[[str], Call[results.Classification]]:
     """Zero-shot classification by candidate `labels`."""
     if isinstance(labels, str):
         raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
@@ -140,20 +122,20 @@ def zero_shot(name: str, labels: Many, multi_label: Flag, top_k: Count) -> Calla
         raise UsageError("There are no candidate labels.", "Give at least one.")
     if multi_label is not None:
         options[names.MULTI_LABEL] = [bool(multi_label)]
-    return lambda text: Call(name, _text(text) | options, decode_classification, (names.LABEL, names.SCORE))
+    return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 
 def rank(
     name: str, query: str, raw_scores: Flag, prompt_name: Word = None, prompt: Word = None
-) -> Callable[[tuple[int, str]], Call[Rank]]:
+) -> Callable[[tuple[int, str]], Call[results.Rank]]:
     """Text ranking, of an index and a text."""
     options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")], **_prompts(prompt_name, prompt)}
     if raw_scores is not None:
         options[names.RAW_SCORES] = [bool(raw_scores)]
 
-    def call(item: tuple[int, str]) -> Call[Rank]:
+    def call(item: tuple[int, str]) -> Call[results.Rank]:
         index, text = item
-        return Call(name, _text(text) | options, partial(decode_rank, index=index), (names.SCORE,))
+        return Call(name, _text(text) | options, partial(results.decode_rank, index=index), (names.SCORE,))
 
     return call
 
@@ -170,21 +152,21 @@ def predict(
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise UsageError(f"{pair!r:.80} is not a pair.", "Give pairs of a query and a text.")
         query = {names.QUERY: [check_text(pair[0], "query")]}
-        return Call(name, _text(pair[1]) | query | options, decode_scores, (names.SCORE,))
+        return Call(name, _text(pair[1]) | query | options, results.decode_scores, (names.SCORE,))
 
     return call
 
 
-def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[Generation]]:
+def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[results.Generation]]:
     """A generated text."""
     values = setting_values(settings)
-    return lambda text: Call(name, _text(text) | values, decode_generation, GENERATED)
+    return lambda text: Call(name, _text(text) | values, results.decode_generation, GENERATED)
 
 
-def stream(name: str, text: str, settings: GenerationSettings) -> Call[Piece]:
+def stream(name: str, text: str, settings: GenerationSettings) -> Call[results.Piece]:
     """A generated text in pieces: the request is to the engine of `name`."""
     values: Values = _text(text) | {names.STREAM: [True]} | setting_values(settings)
-    return Call(check_text(name, "model's name") + names.STREAM_SUFFIX, values, decode_piece, GENERATED)
+    return Call(check_text(name, "model's name") + names.STREAM_SUFFIX, values, results.decode_piece, GENERATED)
 
 
 def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple[str, str]]:
@@ -205,7 +187,7 @@ def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple
     return zip(first, second, strict=True)
 
 
-def matrix(embeddings: Sequence[Embedding], model: ModelMetadata) -> Vectors:
+def matrix(embeddings: Sequence[results.Embedding], model: ModelMetadata) -> Vectors:
     """The vectors as float32 of shape [number of texts, d]."""
     import numpy as np
 

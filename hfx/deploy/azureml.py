@@ -44,8 +44,8 @@ HFX_PACKAGES = (
     "filelock==4.2.11",
 )
 # The part of hfx that hfx.batch.azure.rows imports.
-MODULES = ("__init__.py", "answering.py", "errors.py", "manifest.py", "metadata.py", "names.py", "releases.py",
-           "strict_json.py")  # fmt: skip
+MODULES = ("__init__.py", "answering.py", "errors.py", "extras.py", "manifest.py", "metadata.py", "names.py",
+           "releases.py", "strict_json.py")  # fmt: skip
 PACKAGES = ("batch", "local", "python_backends", "repository", "rows", "tasks")
 
 

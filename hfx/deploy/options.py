@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from typer import Option
 
 from hfx.errors import UsageError
+from hfx.options import option
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LABEL_LENGTH = 63
@@ -31,13 +32,11 @@ class Scale:
 
     PANEL: ClassVar[str] = "Pods"
 
-    replicas: Annotated[int, Option(help="Fewest pods.")] = 2
-    max_replicas: Annotated[int | None, Option(help="Most pods. Default: four times --replicas.")] = None
-    rate: Annotated[
-        float | None, Option(help="With --from: requests per second that all pods together must answer.")
-    ] = None
-    wait: Annotated[float, Option(help="With --from: queueing time in seconds above which a pod is added.")] = 0.5
-    pre_stop: Annotated[int, Option(help="Seconds that a terminating pod still serves before it gets SIGTERM.")] = 10
+    replicas: int = option(2, "Fewest pods.")
+    max_replicas: int | None = option(None, "Most pods. Default: four times --replicas.")
+    rate: float | None = option(None, "With --from: requests per second that all pods together must answer.")
+    wait: float = option(0.5, "With --from: queueing time in seconds above which a pod is added.")
+    pre_stop: int = option(10, "Seconds that a terminating pod still serves before it gets SIGTERM.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +47,26 @@ class Cluster:
     Without `api_keys` requests need no key, and without `tls` they are not encrypted.
     """
 
-    claim: Annotated[
-        str, Option(help="PersistentVolumeClaim with the model repository. Default: the models are in --image.")
-    ] = ""
-    monitoring: Annotated[str, Option("--monitoring-namespace", help="Namespace of Prometheus.")] = "monitoring"
-    clients: Annotated[
-        tuple[str, ...],
-        Option(
-            "--allow-namespace",
-            help="Another namespace that may send requests, such as the ingress controller's. Repeatable.",
-        ),
-    ] = ()
-    api_keys: Annotated[
-        str,
-        Option(
-            "--api-key-secret",
-            help="Secret with API keys: `keys` has one per line, `token` is the key that the job uses. "
-            "Closes gRPC, which has no keys.",
-            metavar="NAME",
-        ),
-    ] = ""
-    tls: Annotated[
-        str,
-        Option(
-            "--tls-secret",
-            help="Secret with the server's tls.crt and tls.key, and with ca.crt for the job to trust.",
-            metavar="NAME",
-        ),
-    ] = ""
+    claim: str = option("", "PersistentVolumeClaim with the model repository. Default: the models are in --image.")
+    monitoring: str = option("monitoring", "Namespace of Prometheus.", "--monitoring-namespace")
+    clients: tuple[str, ...] = option(
+        (),
+        "Another namespace that may send requests, such as the ingress controller's. Repeatable.",
+        "--allow-namespace",
+    )
+    api_keys: str = option(
+        "",
+        "Secret with API keys: `keys` has one per line, `token` is the key that the job uses. "
+        "Closes gRPC, which has no keys.",
+        "--api-key-secret",
+        metavar="NAME",
+    )
+    tls: str = option(
+        "",
+        "Secret with the server's tls.crt and tls.key, and with ca.crt for the job to trust.",
+        "--tls-secret",
+        metavar="NAME",
+    )
 
     @property
     def has_grpc(self) -> bool:
@@ -115,16 +106,11 @@ class Service:
     """Where KServe takes the models from, and how traffic is split; a `canary` of None is all at once."""
 
     storage_uri: Annotated[str, Option(help="Location of the model folders: s3://BUCKET/PATH, pvc://CLAIM/PATH, …")]
-    namespace: Annotated[str, Option(help="Namespace of the service.")] = "default"
-    canary: Annotated[
-        int | None,
-        Option(
-            help="Percentage of requests for a new revision. Makes the service run on Knative. Default: Deployments."
-        ),
-    ] = None
-    prometheus: Annotated[str, Option(help="Address of Prometheus, for KEDA.")] = (
-        "http://prometheus-operated.monitoring.svc:9090"
+    namespace: str = option("default", "Namespace of the service.")
+    canary: int | None = option(
+        None, "Percentage of requests for a new revision. Makes the service run on Knative. Default: Deployments."
     )
+    prometheus: str = option("http://prometheus-operated.monitoring.svc:9090", "Address of Prometheus, for KEDA.")
 
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
@@ -143,39 +129,29 @@ class Service:
 class EndpointOptions:
     """What an endpoint of SageMaker is; an empty text, list or None is "not given"."""
 
-    role: Annotated[str, Option(help="ARN of the execution role, as described by role-trust.json and policy.json.")] = (
-        ""
+    role: str = option("", "ARN of the execution role, as described by role-trust.json and policy.json.")
+    region: str = option("", "Region of AWS's own Triton image. Default: the region of --image.")
+    bucket: str = option(
+        "", "s3://BUCKET/PREFIX for archives and answers. Default: s3://sagemaker-REGION-ACCOUNT/NAME."
     )
-    region: Annotated[str, Option(help="Region of AWS's own Triton image. Default: the region of --image.")] = ""
-    bucket: Annotated[
-        str, Option(help="s3://BUCKET/PREFIX for archives and answers. Default: s3://sagemaker-REGION-ACCOUNT/NAME.")
-    ] = ""
-    instance_type: Annotated[str, Option(help="Instance type, such as ml.c7i.xlarge.")] = ""
-    instances: Annotated[int, Option(help="Number of instances. With autoscaling: the fewest.")] = 1
-    budget: Annotated[
-        float | None, Option(help="Largest price per hour for all instances. The cheapest suitable type is chosen.")
-    ] = None
-    prices: Annotated[Path | None, Option(help="Price file of the region (JSON). hfx ships no prices.")] = None
-    serverless: Annotated[bool, Option("--serverless", help="Create a serverless endpoint.")] = False
-    memory_mb: Annotated[
-        int | None, Option(help="Memory of a serverless endpoint in MB. Default: what the model needs.")
-    ] = None
-    concurrency: Annotated[int, Option(help="Most concurrent requests to a serverless endpoint.")] = 5
-    asynchronous: Annotated[
-        bool, Option("--async", help="Create an asynchronous endpoint: requests and answers are in S3.")
-    ] = False
-    stream: Annotated[bool, Option("--stream", help="Generators: stream answers token by token.")] = False
-    capture: Annotated[int | None, Option(help="Percentage of requests and answers to keep in S3, 1 to 100.")] = None
-    subnets: Annotated[tuple[str, ...], Option("--subnet", help="Subnet of the VPC to run in. Repeatable.")] = ()
-    security_groups: Annotated[
-        tuple[str, ...], Option("--security-group", help="Security group in the VPC. Repeatable.")
-    ] = ()
-    max_instances: Annotated[int | None, Option(help="Scale automatically up to this many instances.")] = None
-    scale_target: Annotated[
-        float | None,
-        Option(
-            help="Target load per instance: requests per minute. Generators: concurrent requests. With "
-            "--async: waiting requests."
-        ),
-    ] = None
-    ami: Annotated[str, Option(help="AMI of GPU instances (InferenceAmiVersion). Default: the one for CUDA 13.")] = ""
+    instance_type: str = option("", "Instance type, such as ml.c7i.xlarge.")
+    instances: int = option(1, "Number of instances. With autoscaling: the fewest.")
+    budget: float | None = option(
+        None, "Largest price per hour for all instances. The cheapest suitable type is chosen."
+    )
+    prices: Path | None = option(None, "Price file of the region (JSON). hfx ships no prices.")
+    serverless: bool = option(False, "Create a serverless endpoint.")
+    memory_mb: int | None = option(None, "Memory of a serverless endpoint in MB. Default: what the model needs.")
+    concurrency: int = option(5, "Most concurrent requests to a serverless endpoint.")
+    asynchronous: bool = option(False, "Create an asynchronous endpoint: requests and answers are in S3.", "--async")
+    stream: bool = option(False, "Generators: stream answers token by token.")
+    capture: int | None = option(None, "Percentage of requests and answers to keep in S3, 1 to 100.")
+    subnets: tuple[str, ...] = option((), "Subnet of the VPC to run in. Repeatable.", "--subnet")
+    security_groups: tuple[str, ...] = option((), "Security group in the VPC. Repeatable.", "--security-group")
+    max_instances: int | None = option(None, "Scale automatically up to this many instances.")
+    scale_target: float | None = option(
+        None,
+        "Target load per instance: requests per minute. Generators: concurrent requests. With "
+        "--async: waiting requests.",
+    )
+    ami: str = option("", "AMI of GPU instances (InferenceAmiVersion). Default: the one for CUDA 13.")

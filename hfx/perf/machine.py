@@ -7,16 +7,13 @@ None.
 from __future__ import annotations
 
 import csv
-import importlib.metadata
 import os
 import platform
-import re
 import shutil
 import subprocess
-from contextlib import suppress
-from pathlib import Path
 from statistics import fmean
 
+from hfx.extras import processor, versions
 from hfx.perf.results import Gpu, Machine
 
 PACKAGES = (
@@ -29,27 +26,15 @@ def machine() -> Machine:
     """This machine now."""
     import psutil
 
-    versions = {}
-    for package in PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
     return Machine(
-        processor=_processor(),
+        processor=processor(),
         cores=len(os.sched_getaffinity(0)),  # that this process may use
         memory=int(psutil.virtual_memory().total),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         load=os.getloadavg()[0],
         gpus=tuple(gpu.name for gpu in local_gpus()),
-        versions=versions,
+        versions=versions(PACKAGES),
     )
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
-            return named[1].strip()
-    return platform.processor() or platform.machine()
 
 
 # GPUs

@@ -20,8 +20,7 @@ from prometheus_client.core import HistogramMetricFamily
 
 from hfx.cli import main
 from hfx.client import Client
-from hfx.deploy import bundle, kserve
-from hfx.deploy.compose import PANELS, alerts
+from hfx.deploy import bundle, compose, kserve
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.options import Scale, Service
 from hfx.deploy.sizing import size
@@ -163,10 +162,13 @@ def test_a_bundle_answers_like_the_checkpoints_for_every_task(
 
 
 def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_or_the_front_has(
-    served: Served, deployment: Deployment
+    served: Served, deployment: Deployment, tmp_path: Path
 ) -> None:
-    expressions = [query.expression for panel in PANELS for query in panel.queries]
-    expressions += [alert.expression for alert in alerts(deployment)]
+    compose.write(deployment, tmp_path / "out")
+    panels = json.loads((tmp_path / "out/grafana/dashboard.json").read_text())["panels"]
+    rules = yaml.safe_load((tmp_path / "out/prometheus/rules.yml").read_text())["groups"][0]["rules"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    expressions += [rule["expr"] for rule in rules]
     named = set(re.findall(r"\b(?:nv|hfx)_\w+", " ".join(expressions)))
     lines = call(f"http://127.0.0.1:{served.ports.metrics}/metrics").decode().splitlines()
     there = {line.split("{")[0] for line in lines if not line.startswith("#")}

@@ -21,13 +21,14 @@ from hfx.batch.api.uploads import Form
 from hfx.batch.folder import new_file
 from hfx.errors import HfxError, StorageFull
 from hfx.front.dialect import parsed
-from hfx.front.fields import json_object
+from hfx.front.fields import json_object, refuse_unknown, text
 from hfx.front.guard import Disconnected, Receive, check_json, read_body
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import Refusal, dumped, json_head
 from hfx.front.response import Send
 
 BATCH, OUTPUT = "batch", "batch_output"  # purposes
+REQUIRED = ("input_file_id", "endpoint", "completion_window")  # of a new batch
 BODY_BYTES = 1 << 16  # of a request that is no upload
 PIECE_BYTES = 1 << 18
 WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -154,16 +155,14 @@ class Api:
 
     async def _create(self, request: Request) -> Any:
         fields = json_object(await _json(request))
-        known = {"input_file_id", "endpoint", "completion_window", "metadata"}
-        if unknown := next((name for name in fields if name not in known), None):
-            raise Refusal(400, f"{unknown[:100]} is not supported here. Leave it out.", param=unknown)
-        endpoint, window = _text(fields, "endpoint"), _text(fields, "completion_window")
+        refuse_unknown(fields, (*REQUIRED, "metadata"))
+        identity, endpoint, window = (text(fields.get(name), name) for name in REQUIRED)
         if not is_endpoint(endpoint):
             message = (
                 "endpoint is not a path that batches are for: /v1/chat/completions, /v1/completions, /v1/embeddings"
             )
             raise Refusal(400, f"{message}, /rerank, /predict and others of docs/batch-api.md.", param="endpoint")
-        file = _own(self._store.files, request.owner, _text(fields, "input_file_id"), "file", "input_file_id")
+        file = _own(self._store.files, request.owner, identity, "file", "input_file_id")
         if file.purpose != BATCH:
             raise Refusal(400, f"The purpose of {file.id} is not {BATCH}.", param="input_file_id")
         order = time.time_ns()
@@ -241,15 +240,7 @@ def _page(request: Request, records: Iterable[Record], limits: tuple[int, int], 
 def _check_purpose(fields: Mapping[str, str]) -> None:
     if fields.get("purpose") != BATCH:
         raise Refusal(400, f"purpose is not {BATCH}, the only one that is served here.", param="purpose")
-    if unknown := next((name for name in fields if name != "purpose"), None):
-        raise Refusal(400, f"{unknown[:100]} is not supported here. Leave it out.", param=unknown)
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise Refusal(400, f"{name} is missing, or no text.", param=name)
-    return value
+    refuse_unknown(fields, ("purpose",))
 
 
 def _seconds(window: str) -> int:

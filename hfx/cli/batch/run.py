@@ -27,6 +27,7 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 from hfx.names import SEED
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.batch.create import JobSpec
@@ -38,25 +39,19 @@ class InputOptions:
 
     PANEL: ClassVar[str] = "Input"
 
-    input: Annotated[list[str] | None, typer.Option(help="Same as INPUT. Repeatable.")] = None
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[INPUT=]COLUMN",
-            help="Column of the text. Question answering: question=A and context=B. Default: text.",
-        ),
-    ] = None
-    input_format: Annotated[
-        Literal["csv", "tsv", "jsonl", "text", "parquet"] | None,
-        typer.Option(help="Format of the inputs. Default: by file name. Required for standard input (-)."),
-    ] = None
-    on_bad_row: Annotated[
-        Literal["record", "fail"],
-        typer.Option(help="Unreadable rows. record: write an error row. fail: stop before any work."),
-    ] = "record"
-    mini_batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows per chunk. Default: 4096 for encoders, 64 for generators.")
-    ] = None
+    input: list[str] | None = option(None, "Same as INPUT. Repeatable.")
+    column: list[str] | None = option(
+        None,
+        "Column of the text. Question answering: question=A and context=B. Default: text.",
+        metavar="[INPUT=]COLUMN",
+    )
+    input_format: Literal["csv", "tsv", "jsonl", "text", "parquet"] | None = option(
+        None, "Format of the inputs. Default: by file name. Required for standard input (-)."
+    )
+    on_bad_row: Literal["record", "fail"] = option(
+        "record", "Unreadable rows. record: write an error row. fail: stop before any work."
+    )
+    mini_batch_size: int | None = option(None, "Rows per chunk. Default: 4096 for encoders, 64 for generators.", min=1)
 
 
 @dataclass(frozen=True)
@@ -66,19 +61,12 @@ class OutputOptions:
     PANEL: ClassVar[str] = "Output"
 
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the job, to be created.", metavar="DIR")]
-    output_action: Annotated[
-        Literal["append_row", "summary_only"],
-        typer.Option(help="append_row: one file with all rows. summary_only: the parts only."),
-    ] = "append_row"
-    output_file_name: Annotated[
-        str, typer.Option(help="Name of that file: *.csv, *.jsonl or *.parquet.", metavar="NAME")
-    ] = "predictions.csv"
-    keep_columns: Annotated[str, typer.Option(metavar="all|none|A,B", help="Input columns to copy to the output.")] = (
-        "none"
+    output_action: Literal["append_row", "summary_only"] = option(
+        "append_row", "append_row: one file with all rows. summary_only: the parts only."
     )
-    output_prefix: Annotated[
-        str, typer.Option(help="Prefix for the names of prediction columns, such as predicted_.", metavar="PREFIX")
-    ] = ""
+    output_file_name: str = option("predictions.csv", "Name of that file: *.csv, *.jsonl or *.parquet.", metavar="NAME")
+    keep_columns: str = option("none", "Input columns to copy to the output.", metavar="all|none|A,B")
+    output_prefix: str = option("", "Prefix for the names of prediction columns, such as predicted_.", metavar="PREFIX")
 
 
 @grouped

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from typer import Option
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hfx.cli.commands import given
 from hfx.cli.connection import Header, TlsCa, TokenFile
 from hfx.cli.output import counted
 from hfx.errors import HfxError, Interrupted, UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.answering import Request
@@ -34,17 +33,13 @@ class PlaceOptions:
 
     PANEL: ClassVar[str] = "Model"
 
-    repository: Annotated[
-        Path | None,
-        Option(help="Model repository, to run the model in this command. Default: model_repository.", metavar="DIR"),
-    ] = None
-    device: Annotated[
-        Literal["cpu", "gpu"] | None, Option(help="Device to run the model on in this command. Default: cpu.")
-    ] = None
-    url: Annotated[
-        list[str] | None,
-        Option(help="Server to use instead. Repeatable: each request goes to the least loaded server.", metavar="URL"),
-    ] = None
+    repository: Path | None = option(
+        None, "Model repository, to run the model in this command. Default: model_repository.", metavar="DIR"
+    )
+    device: Literal["cpu", "gpu"] | None = option(None, "Device to run the model on in this command. Default: cpu.")
+    url: list[str] | None = option(
+        None, "Server to use instead. Repeatable: each request goes to the least loaded server.", metavar="URL"
+    )
     header: Header = None
     token_file: TokenFile = None
     tls_ca: TlsCa = None
@@ -56,44 +51,32 @@ class WorkOptions:
 
     PANEL: ClassVar[str] = "Work"
 
-    workers: Annotated[int | None, Option(min=1, max=1024, help="Processes on this machine. Default: 1.")] = None
-    shard: Annotated[
-        str | None,
-        Option(
-            metavar="I/N|env",
-            help="Score only share I of N of the chunks (0/N is N/N). env: take both from the launcher's variables.",
-        ),
-    ] = None
-    max_concurrency: Annotated[
-        int | None, Option(min=1, help="Rows in flight at a time. Default: enough to keep the model busy.")
-    ] = None
-    retries: Annotated[
-        int | None, Option(min=0, help="Retries of a row that fails while the server answers others. Default: 3.")
-    ] = None
-    patience: Annotated[
-        str | None, Option(metavar="5m", help="How long a server may go without answering: 30s, 5m, 2h. Default: 5m.")
-    ] = None
-    row_timeout: Annotated[
-        float | None,
-        Option(
-            min=0.001,
-            help="Time limit for a row, after which it counts as failed. Default: no limit.",
-            metavar="SECONDS",
-        ),
-    ] = None
-    error_threshold: Annotated[
-        str | None,
-        Option(
-            metavar="N|P%|-1", help="Most error rows allowed; with more, the exit code is 6. Default: -1, any number."
-        ),
-    ] = None
-    mixed_processors: Annotated[
-        bool | None,
-        Option(
-            "--mixed-processors",
-            help="Continue on another processor, or with other versions, although last digits of scores may differ.",
-        ),
-    ] = None
+    workers: int | None = option(None, "Processes on this machine. Default: 1.", min=1, max=1024)
+    shard: str | None = option(
+        None,
+        "Score only share I of N of the chunks (0/N is N/N). env: take both from the launcher's variables.",
+        metavar="I/N|env",
+    )
+    max_concurrency: int | None = option(
+        None, "Rows in flight at a time. Default: enough to keep the model busy.", min=1
+    )
+    retries: int | None = option(
+        None, "Retries of a row that fails while the server answers others. Default: 3.", min=0
+    )
+    patience: str | None = option(
+        None, "How long a server may go without answering: 30s, 5m, 2h. Default: 5m.", metavar="5m"
+    )
+    row_timeout: float | None = option(
+        None, "Time limit for a row, after which it counts as failed. Default: no limit.", min=0.001, metavar="SECONDS"
+    )
+    error_threshold: str | None = option(
+        None, "Most error rows allowed; with more, the exit code is 6. Default: -1, any number.", metavar="N|P%|-1"
+    )
+    mixed_processors: bool | None = option(
+        None,
+        "Continue on another processor, or with other versions, although last digits of scores may differ.",
+        "--mixed-processors",
+    )
 
 
 @dataclass(frozen=True)
@@ -102,12 +85,10 @@ class EngineOptions:
 
     PANEL: ClassVar[str] = "Work"
 
-    engine: Annotated[
-        Literal["local", "spark"], Option(help="Run in processes of this machine, or as Spark tasks on shared storage.")
-    ] = "local"
-    master: Annotated[
-        str, Option(help="Spark master, such as spark://HOST:7077. Default: this machine.", metavar="URL")
-    ] = ""
+    engine: Literal["local", "spark"] = option(
+        "local", "Run in processes of this machine, or as Spark tasks on shared storage."
+    )
+    master: str = option("", "Spark master, such as spark://HOST:7077. Default: this machine.", metavar="URL")
 
 
 def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> RunOptions:

@@ -7,11 +7,11 @@ Examples:
 """
 
 COMMANDS = {
-    "bundle": "hfx.cli.deploy.bundle",
-    "docker": "hfx.cli.deploy.docker:docker",
-    "compose": "hfx.cli.deploy.docker:compose",
-    "kubernetes": "hfx.cli.deploy.kubernetes:kubernetes",
-    "kserve": "hfx.cli.deploy.kubernetes:kserve",
+    "bundle": "hfx.cli.deploy.targets:bundle",
+    "docker": "hfx.cli.deploy.targets:docker",
+    "compose": "hfx.cli.deploy.targets:compose",
+    "kubernetes": "hfx.cli.deploy.targets:kubernetes",
+    "kserve": "hfx.cli.deploy.targets:kserve",
     "azureml": "hfx.cli.deploy.azureml",
     "check": "hfx.cli.deploy.check",
     "sagemaker": "hfx.cli.deploy.sagemaker",

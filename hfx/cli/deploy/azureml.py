@@ -14,28 +14,25 @@ from hfx.cli.commands import flag, grouped
 from hfx.cli.deploy.options import DeployOptions, print_written
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.options import option
 
 
 @dataclass(frozen=True)
 class BatchOptions:
     """What a batch deployment reads, and where it runs."""
 
-    compute: Annotated[str, Option(help="Batch: compute cluster.")] = "cpu-cluster"
-    column: Annotated[str, Option(help="Batch: column to read, as for `hfx batch run`. Default: text.")] = ""
-    settings: Annotated[str, Option(help="Batch: settings for each row, as a JSON object.")] = "{}"
+    compute: str = option("cpu-cluster", "Batch: compute cluster.")
+    column: str = option("", "Batch: column to read, as for `hfx batch run`. Default: text.")
+    settings: str = option("{}", "Batch: settings for each row, as a JSON object.")
 
 
 @dataclass(frozen=True)
 class OnlineOptions:
     """What an online deployment runs on, and where its packages come from."""
 
-    instance_type: Annotated[str, Option(help="Online: instance type. Default: a small one for the device.")] = ""
-    offline: Annotated[Path | None, Option(help="Online: take wheels from this folder instead of a package index.")] = (
-        None
-    )
-    no_openvino: Annotated[
-        bool, Option("--no-openvino", help="Online: leave OpenVINO out. Encoders then run on ONNX Runtime.")
-    ] = False
+    instance_type: str = option("", "Online: instance type. Default: a small one for the device.")
+    offline: Path | None = option(None, "Online: take wheels from this folder instead of a package index.")
+    no_openvino: bool = option(False, "Online: leave OpenVINO out. Encoders then run on ONNX Runtime.")
 
 
 @grouped

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from hfx.cli.commands import flag, given, grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, connect, headers_of, token_of
 from hfx.cli.output import Reporter, counted, reporter
 from hfx.cli.serve_options import Device
 from hfx.errors import LintFailed, UsageError, VerificationFailed
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.deploy.check import Checked
@@ -30,36 +31,25 @@ ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:[0-9]+")
 class ServerOptions:
     """How a server is reached, and what it is compared with."""
 
-    repository: Annotated[
-        Path | None,
-        Option(help="URL: repository of the models that it should serve. Default: model_repository.", metavar="DIR"),
-    ] = None
-    through: Annotated[
-        Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None,
-        Option(help="URL: API to send requests through. Default: v2, Triton's own."),
-    ] = None
-    device: Annotated[Device | None, Option(help="URL: device of the server. Default: cpu.")] = None
-    max_drop: Annotated[
-        float | None,
-        Option(help="URL: largest share of answers that may differ from the checkpoint's.", metavar="SHARE"),
-    ] = None
-    wait: Annotated[
-        float | None,
-        Option(help="URL: time to wait until the server is ready. Default: do not wait.", metavar="SECONDS"),
-    ] = None
-    timeout: Annotated[
-        float | None, Option(help="URL: time limit for each answer. Default: 60.", metavar="SECONDS")
-    ] = None
-    header: Annotated[list[str] | None, Option(help="URL: header to send. Repeatable.", metavar="KEY:VALUE")] = None
-    token_file: Annotated[
-        Path | None,
-        Option(
-            help="URL: file with the bearer token (API key). Default: HFX_TOKEN of the environment.", metavar="FILE"
-        ),
-    ] = None
-    tls_ca: Annotated[
-        Path | None, Option("--tls-ca", help="URL: file with the certificates to trust (PEM).", metavar="FILE")
-    ] = None
+    repository: Path | None = option(
+        None, "URL: repository of the models that it should serve. Default: model_repository.", metavar="DIR"
+    )
+    through: Literal["v2", "openai", "huggingface", "tei", "mlserver"] | None = option(
+        None, "URL: API to send requests through. Default: v2, Triton's own."
+    )
+    device: Device | None = option(None, "URL: device of the server. Default: cpu.")
+    max_drop: float | None = option(
+        None, "URL: largest share of answers that may differ from the checkpoint's.", metavar="SHARE"
+    )
+    wait: float | None = option(
+        None, "URL: time to wait until the server is ready. Default: do not wait.", metavar="SECONDS"
+    )
+    timeout: float | None = option(None, "URL: time limit for each answer. Default: 60.", metavar="SECONDS")
+    header: list[str] | None = option(None, "URL: header to send. Repeatable.", metavar="KEY:VALUE")
+    token_file: Path | None = option(
+        None, "URL: file with the bearer token (API key). Default: HFX_TOKEN of the environment.", metavar="FILE"
+    )
+    tls_ca: Path | None = option(None, "URL: file with the certificates to trust (PEM).", metavar="FILE")
 
     @property
     def dialect(self) -> Dialect | None:

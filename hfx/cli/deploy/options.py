@@ -12,8 +12,10 @@ from typer import Argument, Option
 from hfx.cli.connection import DEFAULT_REPOSITORY, model_names
 from hfx.cli.output import Reporter
 from hfx.errors import UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
+    from hfx.deploy.bundle import Packages
     from hfx.deploy.deployment import Deployment
     from hfx.deploy.options import Scale
     from hfx.deploy.sizing import Measured, Sizing
@@ -28,9 +30,19 @@ Loads = Annotated[
 ]
 
 
-Offline = Annotated[Path | None, Option(help="Take wheels from this folder instead of a package index.", metavar="DIR")]
-NoOpenvino = Annotated[bool, Option("--no-openvino", help="Leave OpenVINO out. Encoders then run on ONNX Runtime.")]
-Python = Annotated[str, Option(help="Python version of Triton's stubs, such as 3.12. Default: the release's.")]
+@dataclass(frozen=True)
+class PackageOptions:
+    """Where packages that models import come from, and which of them."""
+
+    offline: Path | None = option(None, "Take wheels from this folder instead of a package index.", metavar="DIR")
+    no_openvino: bool = option(False, "Leave OpenVINO out. Encoders then run on ONNX Runtime.")
+    python: str = option("", "Python version of Triton's stubs, such as 3.12. Default: the release's.")
+
+    def packages(self, deployment: Deployment) -> Packages:
+        """The same as the value that hfx.deploy.bundle takes."""
+        from hfx.deploy import bundle
+
+        return bundle.Packages(bundle.python_of(deployment, self.python), self.offline, not self.no_openvino)
 
 
 @dataclass(frozen=True)
@@ -43,23 +55,19 @@ class DeployOptions:
         list[str], Argument(metavar="NAME...", help="Published models to deploy.", autocompletion=model_names)
     ]
     output: Annotated[Path, Option(help="Folder to write. It must be empty or not exist.", metavar="DIR")]
-    repository: Annotated[Path, Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY
-    device: Annotated[Literal["cpu", "gpu"], Option(help="Device to run the models on.")] = "cpu"
-    triton: Annotated[str, Option(help="Triton release. Default: 26.07.", metavar="TAG")] = ""
-    name: Annotated[str, Option(help="Name of the deployment. Default: the first model's name.", metavar="NAME")] = ""
-    image: Annotated[
-        str,
-        Option(
-            help="Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE. kubernetes without --claim: image with "
-            "the models, too. Default: NAME:TAG-DEVICE.",
-            metavar="IMAGE",
-        ),
-    ] = ""
-    cpus: Annotated[int | None, Option(help="CPUs to request. Default: the threads that the models use.")] = None
-    drain: Annotated[int, Option(help="Seconds that requests in flight get at shutdown.")] = 30
-    force: Annotated[bool, Option("--force", help="Replace a folder written by an earlier run of this command.")] = (
-        False
+    repository: Path = option(DEFAULT_REPOSITORY, "Model repository.", metavar="DIR")
+    device: Literal["cpu", "gpu"] = option("cpu", "Device to run the models on.")
+    triton: str = option("", "Triton release. Default: 26.07.", metavar="TAG")
+    name: str = option("", "Name of the deployment. Default: the first model's name.", metavar="NAME")
+    image: str = option(
+        "",
+        "Image with Triton and hfx. Default: hfx-triton:TAG-DEVICE. kubernetes without --claim: image with "
+        "the models, too. Default: NAME:TAG-DEVICE.",
+        metavar="IMAGE",
     )
+    cpus: int | None = option(None, "CPUs to request. Default: the threads that the models use.")
+    drain: int = option(30, "Seconds that requests in flight get at shutdown.")
+    force: bool = option(False, "Replace a folder written by an earlier run of this command.")
 
     def deployment(self, report: Reporter) -> Deployment:
         """The checked deployment; what is known against its release is reported."""
@@ -142,25 +150,19 @@ def measured(paths: Iterable[Path], deployment: Deployment) -> dict[str, Measure
 
     best: dict[str, Measured] = {}
     for path in paths:
-        found = _best(path, read_result(path), deployment)
-        if not found:
+        result = read_result(path)
+        runs = [run for run in result.runs if _counts(run, deployment)]
+        if not runs:
             raise UsageError(
                 f"{path} has no load of {', '.join(deployment.names)} on {deployment.device} that was answered to"
                 f" {100 * LEAST_KEPT:g} %.",
                 "Give a result of `hfx perf run NAME --output F.json` for a deployed model, with fewer callers.",
             )
-        for one in found:
-            if one.model not in best or one.requests_per_second > best[one.model].requests_per_second:
-                best[one.model] = one
+        for run in runs:
+            known = best.get(run.subject.model)
+            if known is None or run.throughput > known.requests_per_second:
+                best[run.subject.model] = _measured(path, result, run)
     return best
-
-
-def _best(path: Path, result: Result, deployment: Deployment) -> list[Measured]:
-    """The best load of each deployed model in one file."""
-    runs = [run for run in result.runs if _counts(run, deployment)]
-    models = dict.fromkeys(run.subject.model for run in runs)
-    tops = [max((run for run in runs if run.subject.model == name), key=lambda run: run.throughput) for name in models]
-    return [_measured(path, result, run) for run in tops]
 
 
 def _counts(run: Run, deployment: Deployment) -> bool:

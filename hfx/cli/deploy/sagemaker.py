@@ -4,53 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
 from hfx.cli.commands import grouped
-from hfx.cli.deploy.options import DeployOptions, NoOpenvino, Offline, Python, print_written
+from hfx.cli.deploy.options import DeployOptions, PackageOptions, print_written
 from hfx.cli.output import Reporter, reporter
 from hfx.deploy.options import EndpointOptions
-
-if TYPE_CHECKING:
-    from hfx.deploy.bundle import Packages
-    from hfx.deploy.deployment import Deployment
-
-
-@dataclass(frozen=True)
-class PackageOptions:
-    """Which packages the archive holds."""
-
-    offline: Offline = None
-    no_openvino: NoOpenvino = False
-    python: Python = ""
-
-    def packages(self, deployment: Deployment) -> Packages:
-        """The same as the value that hfx.deploy.bundle takes."""
-        from hfx.deploy import bundle
-
-        return bundle.Packages(bundle.python_of(deployment, self.python), self.offline, not self.no_openvino)
+from hfx.options import option
 
 
 @dataclass(frozen=True)
 class ActionOptions:
     """What is done with the folder."""
 
-    local: Annotated[
-        bool, Option("--local", help="Serve the archive on this machine as the container would, until Ctrl-C.")
-    ] = False
-    port: Annotated[int, Option(help="Port for --local, on 127.0.0.1.")] = 8080
-    apply: Annotated[
-        bool, Option("--apply", help="Upload the archive, and create or update the endpoint. Needs boto3.")
-    ] = False
-    wait: Annotated[bool, Option("--wait", help="Wait until the endpoint is in service, then start autoscaling.")] = (
-        False
-    )
-    delete: Annotated[
-        bool, Option("--delete", help="Delete the endpoint, its configuration and its model; nothing else.")
-    ] = False
+    local: bool = option(False, "Serve the archive on this machine as the container would, until Ctrl-C.")
+    port: int = option(8080, "Port for --local, on 127.0.0.1.")
+    apply: bool = option(False, "Upload the archive, and create or update the endpoint. Needs boto3.")
+    wait: bool = option(False, "Wait until the endpoint is in service, then start autoscaling.")
+    delete: bool = option(False, "Delete the endpoint, its configuration and its model; nothing else.")
 
     @property
     def acts(self) -> bool:

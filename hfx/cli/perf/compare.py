@@ -17,6 +17,7 @@ from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, SloOption
 from hfx.cli.perf.printing import command_line, finish, live
 from hfx.cli.serve_options import Device
 from hfx.errors import UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
     import threading
@@ -33,27 +34,20 @@ class KindOptions:
 
     PANEL: ClassVar[str] = "What is compared"
 
-    devices: Annotated[
-        str | None,
-        typer.Option(metavar="cpu,gpu", help="Run the published model on each device. Starts a Triton for each."),
-    ] = None
-    target: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LABEL=HOST:PORT", help="Running servers to compare: cpu=…, gpu=…. Repeatable."),
-    ] = None
-    precisions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="fp32,int8,…", help="Precisions to export its checkpoint to, or names of published models."
-        ),
-    ] = None
-    variants: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SETTING=A,B",
-            help="Values of a setting, such as max_queue_delay=0,500us or instances=1,2. Repeatable.",
-        ),
-    ] = None
+    devices: str | None = option(
+        None, "Run the published model on each device. Starts a Triton for each.", metavar="cpu,gpu"
+    )
+    target: list[str] | None = option(
+        None, "Running servers to compare: cpu=…, gpu=…. Repeatable.", metavar="LABEL=HOST:PORT"
+    )
+    precisions: str | None = option(
+        None, "Precisions to export its checkpoint to, or names of published models.", metavar="fp32,int8,…"
+    )
+    variants: list[str] | None = option(
+        None,
+        "Values of a setting, such as max_queue_delay=0,500us or instances=1,2. Repeatable.",
+        metavar="SETTING=A,B",
+    )
 
 
 @dataclass(frozen=True)
@@ -63,22 +57,16 @@ class CompareOptions:
     PANEL: ClassVar[str] = "Measurement and output"
 
     repository: loads.Repository = Path("model_repository")
-    device: Annotated[Device, typer.Option(help="With --precisions or --variants: device to run on.")] = "cpu"
-    checkpoint: Annotated[
-        str,
-        typer.Option(
-            help="With --precisions: checkpoint (folder or hub id). Default: the manifest's.", metavar="MODEL"
-        ),
-    ] = ""
-    max_drop: Annotated[
-        float | None, typer.Option(help="With --precisions: as for `hfx export`.", min=0, max=1, metavar="SHARE")
-    ] = None
-    rounds: Annotated[int, typer.Option(help="Number of times that each candidate is measured.", min=1, max=100)] = 3
+    device: Device = option("cpu", "With --precisions or --variants: device to run on.")
+    checkpoint: str = option(
+        "", "With --precisions: checkpoint (folder or hub id). Default: the manifest's.", metavar="MODEL"
+    )
+    max_drop: float | None = option(None, "With --precisions: as for `hfx export`.", min=0, max=1, metavar="SHARE")
+    rounds: int = option(3, "Number of times that each candidate is measured.", min=1, max=100)
     stream: loads.Stream = None
-    price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LABEL=P/h", help="Price per hour of a candidate or device: cpu=$0.34/h. Repeatable."),
-    ] = None
+    price: list[str] | None = option(
+        None, "Price per hour of a candidate or device: cpu=$0.34/h. Repeatable.", metavar="LABEL=P/h"
+    )
     output: loads.Output = None
 
 

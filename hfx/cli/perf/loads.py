@@ -11,6 +11,7 @@ from typer import Option
 
 from hfx.errors import UsageError
 from hfx.names import LONG, TARGETS, Task
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.client import ModelMetadata
@@ -34,20 +35,15 @@ class ServerOptions:
 
     PANEL: ClassVar[str] = "Server"
 
-    url: Annotated[str, Option(help="The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.", metavar="URL")] = (
-        DEFAULT_URL
+    url: str = option(DEFAULT_URL, "The server's gRPC port: HOST:PORT, or grpcs://HOST:PORT.", metavar="URL")
+    http_url: str = option(
+        "",
+        "The server's HTTP port, HOST:PORT. Without --metrics-url, metrics are read two ports above it.",
+        metavar="URL",
     )
-    http_url: Annotated[
-        str,
-        Option(
-            help="The server's HTTP port, HOST:PORT. Without --metrics-url, metrics are read two ports above it.",
-            metavar="URL",
-        ),
-    ] = ""
-    metrics_url: Annotated[
-        str,
-        Option(help="The server's metrics, HOST:PORT or a URL. Found automatically on this machine.", metavar="URL"),
-    ] = ""
+    metrics_url: str = option(
+        "", "The server's metrics, HOST:PORT or a URL. Found automatically on this machine.", metavar="URL"
+    )
 
 
 @dataclass(frozen=True)
@@ -56,18 +52,14 @@ class LoadOptions:
 
     PANEL: ClassVar[str] = "Load"
 
-    concurrency: Annotated[
-        str | None,
-        Option(metavar="N,…", help="Number of concurrent callers: 1,2,4 or 1:64:2x. Default: 1 (hfx tune: 8)."),
-    ] = None
-    rate: Annotated[
-        str | None, Option(metavar="R,…", help="Requests per second, sent without waiting for answers.")
-    ] = None
-    arrivals: Annotated[
-        str | None,
-        Option(help="Pattern of --rate: constant, poisson, burst, burst:N (N at a time) or trace.", metavar="KIND"),
-    ] = None
-    trace: Annotated[Path | None, Option(help="Send times in seconds, for --arrivals trace.", metavar="FILE")] = None
+    concurrency: str | None = option(
+        None, "Number of concurrent callers: 1,2,4 or 1:64:2x. Default: 1 (hfx tune: 8).", metavar="N,…"
+    )
+    rate: str | None = option(None, "Requests per second, sent without waiting for answers.", metavar="R,…")
+    arrivals: str | None = option(
+        None, "Pattern of --rate: constant, poisson, burst, burst:N (N at a time) or trace.", metavar="KIND"
+    )
+    trace: Path | None = option(None, "Send times in seconds, for --arrivals trace.", metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -76,18 +68,14 @@ class LimitOptions:
 
     PANEL: ClassVar[str] = "Duration"
 
-    requests: Annotated[int | None, Option(min=1, help="Number of measured requests.")] = None
-    duration: Annotated[
-        str | None, Option(metavar="TIME", help=f"Measured time (10s, 2m). Default: {DEFAULT_DURATION}.")
-    ] = None
-    warmup: Annotated[
-        str | None,
-        Option(metavar="N|TIME", help=f"Requests or time before the measurement. Default: {DEFAULT_WARMUP}."),
-    ] = None
-    stable: Annotated[
-        str | None,
-        Option(metavar="P%", help="Measure until throughput and latency of three windows differ by at most P%."),
-    ] = None
+    requests: int | None = option(None, "Number of measured requests.", min=1)
+    duration: str | None = option(None, f"Measured time (10s, 2m). Default: {DEFAULT_DURATION}.", metavar="TIME")
+    warmup: str | None = option(
+        None, f"Requests or time before the measurement. Default: {DEFAULT_WARMUP}.", metavar="N|TIME"
+    )
+    stable: str | None = option(
+        None, "Measure until throughput and latency of three windows differ by at most P%.", metavar="P%"
+    )
     timeout: Timeout = "60s"
 
 
@@ -97,23 +85,18 @@ class DataOptions:
 
     PANEL: ClassVar[str] = "Requests"
 
-    data: Annotated[Path | None, Option(help="Texts from a CSV, JSON-lines, text or Parquet file.", metavar="FILE")] = (
-        None
+    data: Path | None = option(None, "Texts from a CSV, JSON-lines, text or Parquet file.", metavar="FILE")
+    column: list[str] | None = option(None, "Column of --data, or TENSOR=COLUMN. Repeatable.")
+    words: str | None = option(
+        None,
+        "Random texts with this number of words: fixed:16, uniform:4-40, lognormal:32,0.8. "
+        f"Default: {DEFAULT_WORDS}, or fewer if the generator takes fewer.",
+        metavar="LENGTHS",
     )
-    column: Annotated[list[str] | None, Option(help="Column of --data, or TENSOR=COLUMN. Repeatable.")] = None
-    words: Annotated[
-        str | None,
-        Option(
-            metavar="LENGTHS",
-            help="Random texts with this number of words: fixed:16, uniform:4-40, lognormal:32,0.8. "
-            f"Default: {DEFAULT_WORDS}, or fewer if the generator takes fewer.",
-        ),
-    ] = None
-    set: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="A setting for every request, such as max_tokens=50. Repeatable."),
-    ] = None
-    seed: Annotated[int, Option(min=0, help="Seed of random texts and poisson arrivals.")] = 0
+    set: list[str] | None = option(
+        None, "A setting for every request, such as max_tokens=50. Repeatable.", metavar="NAME=VALUE"
+    )
+    seed: int = option(0, "Seed of random texts and poisson arrivals.", min=0)
 
 
 @dataclass(frozen=True)
@@ -122,10 +105,9 @@ class SloOptions:
 
     PANEL: ClassVar[str] = "Targets"
 
-    slo: Annotated[
-        str | None,
-        Option(help="Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.", metavar="TARGETS"),
-    ] = None
+    slo: str | None = option(
+        None, "Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.", metavar="TARGETS"
+    )
 
 
 def target(options: ServerOptions, name: str) -> Target:

@@ -18,6 +18,7 @@ from hfx.cli.perf.loads import DataOptions, LimitOptions, LoadOptions, ServerOpt
 from hfx.cli.perf.printing import command_line, finish, live
 from hfx.errors import LoadFailed, ServerError
 from hfx.manifest import created_now
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.perf.load import Plan
@@ -32,23 +33,17 @@ class MeasureOptions:
 
     PANEL: ClassVar[str] = "Measurement and output"
 
-    tool: Annotated[Literal["builtin", "perf_analyzer", "locust"], typer.Option(help="Load generator.")] = "builtin"
+    tool: Literal["builtin", "perf_analyzer", "locust"] = option("builtin", "Load generator.")
     stream: loads.Stream = None
-    label: Annotated[
-        str, typer.Option(help="Name of the run in tables. Default: the model's name.", metavar="NAME")
-    ] = ""
-    repository: Annotated[
-        Path | None, typer.Option(help="Model repository, to record the model's precision.", metavar="DIR")
-    ] = None
-    max_error_rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Largest share of failed requests that passes. Above it, the exit code is 5.",
-            metavar="SHARE",
-        ),
-    ] = None
+    label: str = option("", "Name of the run in tables. Default: the model's name.", metavar="NAME")
+    repository: Path | None = option(None, "Model repository, to record the model's precision.", metavar="DIR")
+    max_error_rate: float | None = option(
+        None,
+        "Largest share of failed requests that passes. Above it, the exit code is 5.",
+        min=0,
+        max=1,
+        metavar="SHARE",
+    )
     output: loads.Output = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
@@ -18,6 +18,7 @@ from hfx.cli.perf.loads import DataOptions, LoadOptions, SloOptions
 from hfx.cli.perf.printing import command_line, finish
 from hfx.cli.serve_options import Device
 from hfx.errors import LoadFailed, UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.perf.tuning.tune import Findings, TuneSpec
@@ -32,26 +33,19 @@ class TuneOptions:
     PANEL: ClassVar[str] = "Search and output"
 
     repository: loads.Repository = Path("model_repository")
-    device: Annotated[Device, typer.Option(help="Device to tune for.")] = "cpu"
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Total time, including the proof.")] = "10m"
-    trials: Annotated[int | None, typer.Option(min=2, help="Largest number of trials.")] = None
-    settings: Annotated[
-        str, typer.Option(metavar="A,B", help="Settings to search. Default: all that the model has.")
-    ] = ""
-    rounds: Annotated[
-        int,
-        typer.Option(min=3, max=100, help="Rounds of the proof, which compares the old settings with the new ones."),
-    ] = 5
+    device: Device = option("cpu", "Device to tune for.")
+    budget: str = option("10m", "Total time, including the proof.", metavar="TIME")
+    trials: int | None = option(None, "Largest number of trials.", min=2)
+    settings: str = option("", "Settings to search. Default: all that the model has.", metavar="A,B")
+    rounds: int = option(5, "Rounds of the proof, which compares the old settings with the new ones.", min=3, max=100)
     stream: loads.Stream = None
     timeout: loads.Timeout = "60s"
-    study: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="F.db",
-            help="File that keeps the trials; an existing one is continued. Default: tune.db in the cache folder.",
-        ),
-    ] = None
-    apply: Annotated[bool, typer.Option("--apply", help="Apply proven settings to the published model.")] = False
+    study: Path | None = option(
+        None,
+        "File that keeps the trials; an existing one is continued. Default: tune.db in the cache folder.",
+        metavar="F.db",
+    )
+    apply: bool = option(False, "Apply proven settings to the published model.")
     output: loads.Output = None
 
 

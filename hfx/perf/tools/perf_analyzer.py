@@ -11,7 +11,6 @@ given to it as a file of pauses, and latency counts from the moment a request wa
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import json
 import os
@@ -25,8 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import hfx
 from hfx.errors import HfxError, LoadFailed, ServerError, UsageError
-from hfx.extras import install_command
+from hfx.extras import install_command, versions
 from hfx.perf import cache
 from hfx.perf.load import Closed, Plan, Request
 from hfx.perf.loadgen.log import LoadRun, Piece, RequestLog, RequestRecord
@@ -75,9 +75,10 @@ class Tool:
 
 def tools() -> tuple[Tool, ...]:
     """Every tool that `hfx perf run --tool` takes."""
-    builtin = Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", _version("hfx"), "part of hfx")
+    builtin = Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", hfx.__version__, "part of hfx")
     analyzer = Tool(NAME, "NVIDIA's, in C++: closed and open loop, streaming")
-    locust = Tool("locust", "in Python, with a web page of its own; gRPC, HTTP, streaming", _version("locust"))
+    version = versions(["locust"]).get("locust", "")
+    locust = Tool("locust", "in Python, with a web page of its own; gRPC, HTTP, streaming", version)
     try:
         program = find()
         analyzer = replace(analyzer, version=program.version, where=str(program.path))
@@ -140,13 +141,6 @@ def _checked(path: Path, libraries: Path | None) -> Program:
         fix = f"Its libraries come with: {install_command('embedded')}" if "shared librar" in reason else FETCH
         raise UsageError(f"{path} does not run: {reason}.", fix)
     return replace(program, version=version[1])
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 # Its load

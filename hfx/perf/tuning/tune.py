@@ -19,20 +19,8 @@ from hfx.perf.load import Closed, LoadLimits, Plan
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.tables import FINAL
 from hfx.perf.results import Machine, Result, Run, Scalar
+from hfx.perf.tuning import search
 from hfx.perf.tuning import study as studies
-from hfx.perf.tuning.search import (
-    FIRST,
-    ROUNDS,
-    Budget,
-    Measure,
-    Open,
-    Proof,
-    budget,
-    first,
-    prove,
-    search,
-    uninterrupted,
-)
 from hfx.perf.tuning.space import MODEL, Settings, current, edits, space, words
 from hfx.perf.tuning.study import PUBLISHED, Study, Trial, p99, rate, score
 from hfx.repository.catalog import model
@@ -59,7 +47,7 @@ class TuneSpec:
     measure: MeasureSpec
     budget: float
     only: tuple[str, ...] = ()
-    rounds: int = ROUNDS
+    rounds: int = search.ROUNDS
     max_trials: float = math.inf
     study: Path | None = None
     seed: int = 0
@@ -74,7 +62,7 @@ class Findings:
     old: Settings = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
     best: Trial | None = None
-    proof: Proof | None = None
+    proof: search.Proof | None = None
     verdict: str = ""
     applied: str = ""
     notes: list[str] = field(default_factory=list)
@@ -102,7 +90,7 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
         until = begin + spec.budget
         findings.trials = study.trials
         session.say(line(findings.trials[0]))
-        for trial in search(study, planned, until, copies.opened, spec.max_trials):
+        for trial in search.search(study, planned, until, copies.opened, spec.max_trials):
             findings.trials.append(trial)
             session.say(line(trial))
         _judge(spec, findings, copies, planned, until)
@@ -118,7 +106,7 @@ class Copies:
     published: Settings
 
     @contextmanager
-    def opened(self, label: str, settings: Settings) -> Iterator[Measure]:
+    def opened(self, label: str, settings: Settings) -> Iterator[search.Measure]:
         """A copy with `settings`, served: seconds of each load -> a run of each."""
         with self.candidate(label, settings).opened(self.session) as measure:
             yield lambda seconds: tuple(measure(self.case(plan, seconds), 0) for plan in self.spec.plans)
@@ -228,14 +216,14 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
     )
 
 
-def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
+def _planned(spec: TuneSpec, study: Study, open_trial: search.Open) -> search.Budget:
     """The budget, by a first look at what is published, which is the first trial of a new study too."""
     began = time.monotonic()
     with open_trial(PUBLISHED, study.space.old) as measure:
         overhead, began = time.monotonic() - began + STOP_SECONDS, time.monotonic()
-        runs = uninterrupted(measure(FIRST))
-        margin = max(0.0, (time.monotonic() - began) / len(runs) - FIRST)
-        planned = budget(runs, overhead, margin, spec.budget, spec.rounds)
+        runs = search.uninterrupted(measure(search.FIRST))
+        margin = max(0.0, (time.monotonic() - began) / len(runs) - search.FIRST)
+        planned = search.budget(runs, overhead, margin, spec.budget, spec.rounds)
         if planned.least > spec.budget:
             raise UsageError(
                 f"A budget of {spec.budget:g} s is too small for two trials and the proof: starting the server takes "
@@ -243,11 +231,11 @@ def _planned(spec: TuneSpec, study: Study, open_trial: Open) -> Budget:
                 f"Give at least --budget {planned.least + 1:.0f}s, or fewer loads.",
             )
         if not study.trials:
-            first(study, planned, measure)
+            search.first(study, planned, measure)
     return planned
 
 
-def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget, until: float) -> None:
+def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: search.Budget, until: float) -> None:
     """The best trial, its proof, and what follows from it."""
     old, findings.best = findings.trials[0], best(findings.trials)
     if findings.best == old:
@@ -260,13 +248,13 @@ def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: Budget, 
     cases = [copies.case(plan, planned.seconds, FINAL) for plan in plans]
     both = [copies.candidate(trial.label, trial.settings) for trial in pair]
     last = until - planned.seconds - planned.margin - STOP_SECONDS
-    findings.proof = prove(both, cases, spec.rounds, copies.session, last)
+    findings.proof = search.prove(both, cases, spec.rounds, copies.session, last)
     findings.verdict = findings.proof.verdict
     if findings.proof.proven and spec.apply:
         findings.applied = _apply(spec, findings.best, findings.proof, copies)
 
 
-def _apply(spec: TuneSpec, chosen: Trial, proof: Proof, copies: Copies) -> str:
+def _apply(spec: TuneSpec, chosen: Trial, proof: search.Proof, copies: Copies) -> str:
     """Write the chosen settings into the published model, and return its name."""
     name, changes = copies.edits(chosen.settings)
     assert proof.gain is not None

@@ -75,7 +75,9 @@ def test_the_longest_prompt_that_was_compared_is_told() -> None:
     published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": figures}, choices={})
     tokens = summary(published, Path("model_repository"))[2]
     assert tokens.endswith("the checkpoint's; and 99.22 % of 384 in prompts of up to 1024 tokens")
-    assert "up to 1024 tokens: agreement 99.22 % of 384 tokens of running text" in "\n".join(details(published))
+    assert "  cpu long: texts 3, longest 1024, positions 384, agreement 0.9922, ties 0, error 0.03" in details(
+        published
+    )
     short = {"cpu": {**GENERATOR, "long": None}}
     assert "up to" not in "".join(summary(manifest(task=Task.TEXT_GENERATION, parity=short, choices={}), Path("r")))
 
@@ -87,15 +89,12 @@ def test_the_longest_prompt_that_was_compared_is_told() -> None:
         (
             {"fp32": {"1x16": 6, "8x64": 24}, "bf16": {"1x16": 4, "8x64": 9}},
             ", 2.00 times as fast as float32 here",
-            [
-                "1 text of 16 tokens 6.00 ms, 8 texts of 64 tokens 24.00 ms",
-                "1 text of 16 tokens 4.00 ms, 8 texts of 64 tokens 9.00 ms",
-            ],
+            ["1x16 6, 8x64 24", "1x16 4, 8x64 9"],
         ),
         (
             {"fp32": {"1x16": 6}, "bf16": {"1x16": 9}},
             ", which takes 1.50 times as long as --cpu-math fp32 here",
-            ["1 text of 16 tokens 6.00 ms", "1 text of 16 tokens 9.00 ms"],
+            ["1x16 6", "1x16 9"],
         ),
     ],
 )
@@ -110,7 +109,7 @@ def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16_and_whether_th
     published = manifest(parity=parity, choices=choices)
     _, line, _ = summary(published, Path("r"))
     assert line.split(maxsplit=1) == ["CPU", f"fp32 on OpenVINO, computed in bfloat16{told}"]
-    names = ("in float32", "in bfloat16")
+    names = ("cpu_math_milliseconds fp32", "cpu_math_milliseconds bf16")
     assert details(published)[2:] == [f"  {name}: {each}" for name, each in zip(names, figures, strict=False)]
 
 

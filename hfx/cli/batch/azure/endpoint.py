@@ -21,6 +21,7 @@ from typer import Argument, Option
 from hfx.cli.commands import grouped
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.batch.azure.workspace import Workspace
@@ -37,14 +38,9 @@ class InWorkspace:
 
     PANEL: ClassVar[str] = NAMED
 
-    workspace: Annotated[
-        Path | None,
-        Option(
-            "--workspace",
-            "-w",
-            help=f"Folder of endpoints and jobs. Default: {VARIABLE} of the environment, else .hfx.",
-        ),
-    ] = None
+    workspace: Path | None = option(
+        None, f"Folder of endpoints and jobs. Default: {VARIABLE} of the environment, else .hfx.", "--workspace", "-w"
+    )
 
     def opened(self, repository: Path = Path("model_repository")) -> Workspace:
         """The workspace, with the published models of `repository`."""
@@ -60,7 +56,7 @@ class Named:
     PANEL: ClassVar[str] = NAMED
 
     name: Annotated[str | None, Argument(metavar="NAME", help="Name.")] = None
-    name_option: Annotated[str | None, Option("--name", "-n", help="Same as NAME, as in az ml.")] = None
+    name_option: str | None = option(None, "Same as NAME, as in az ml.", "--name", "-n")
 
     @property
     def optional(self) -> str | None:

@@ -18,6 +18,7 @@ from hfx.cli.batch.azure.endpoint import InWorkspace, Named, Set
 from hfx.cli.commands import given, grouped
 from hfx.cli.output import Reporter, reporter
 from hfx.errors import UsageError
+from hfx.options import option
 
 if TYPE_CHECKING:
     from hfx.batch.azure.jobs import AzureJob
@@ -33,11 +34,11 @@ class SettingOptions:
 
     PANEL: ClassVar[str] = "Settings of this job"
 
-    mini_batch_size: Annotated[int | None, Option("--mini-batch-size", "-m", help="Files per call of run().")] = None
-    instance_count: Annotated[int | None, Option("--instance-count", "-c", help="Number of instances.")] = None
-    max_retries: Annotated[int | None, Option(help="Retries of a failed mini-batch.")] = None
-    timeout: Annotated[int | None, Option(help="Time limit for a call of run(), in seconds.")] = None
-    error_threshold: Annotated[int | None, Option(help="Most failed files allowed; -1: any number.")] = None
+    mini_batch_size: int | None = option(None, "Files per call of run().", "--mini-batch-size", "-m")
+    instance_count: int | None = option(None, "Number of instances.", "--instance-count", "-c")
+    max_retries: int | None = option(None, "Retries of a failed mini-batch.")
+    timeout: int | None = option(None, "Time limit for a call of run(), in seconds.")
+    error_threshold: int | None = option(None, "Most failed files allowed; -1: any number.")
 
 
 @grouped
