@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from hfx.errors import UsageError
 
@@ -46,6 +47,18 @@ class TensorMetadata:
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+
+def tensors_of(rows: Sequence[Mapping[str, Any]], lead: tuple[int, ...] = ()) -> tuple[TensorMetadata, ...]:
+    """The inputs or outputs of a config.pbtxt, with `lead` before their dimensions."""
+    return tuple(
+        TensorMetadata(
+            str(row["name"]),
+            str(row["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES"),
+            (*lead, *map(int, row["dims"])),
+        )
+        for row in rows
+    )
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from hfx import names
 from hfx.cli import printing, reading
 from hfx.cli.commands import given, grouped
 from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, PublishedName, connect, refuse_all
@@ -20,11 +21,14 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
+from hfx.metadata import TensorMetadata
 from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
 from hfx.options import option
+from hfx.python_backends.settings import DOCUMENT, QUERY
+from hfx.tasks import TASKS, is_colbert
 
 if TYPE_CHECKING:
-    from hfx.answering import Model, Request
+    from hfx.answering import Answer, Model, Request
 
 NO_TEXT = UsageError("There is no text.", "Give one, pipe lines in, or name a file with --input.")
 
@@ -88,6 +92,8 @@ def command(
     _check_log_probs(form, generation, report)
     entries = _entries(texts or [], form)
     with _model(name, connection, place) as model:
+        if encoder.query is not None and is_colbert(model.metadata):
+            model = _ranker(model)
         chosen = settings(model.task, encoder, generation)
         request = partial(request_of, model.task, settings=chosen, model=model.metadata)
         if form.stream:
@@ -156,6 +162,25 @@ def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
     if first is None:
         raise NO_TEXT
     return chain([first], entries)
+
+
+def _ranker(model: Model) -> Model:
+    """A ColBERT as a model that ranks texts for a query."""
+    from hfx.client.results import max_sim
+
+    def answer_of(text: str, role: str) -> Answer:
+        return model.answer({names.TEXT_INPUT: [text], names.PROMPT_NAME: [role]})
+
+    def answer(request: Request) -> Answer:
+        (query,), (text,) = request[names.QUERY], request[names.TEXT_INPUT]
+        found = answer_of(text, DOCUMENT)
+        score = max_sim(query_of(query, QUERY)[names.EMBEDDING], found[names.EMBEDDING])
+        return {names.SCORE: score, names.TRUNCATED_TOKENS: found[names.TRUNCATED_TOKENS]}
+
+    query_of = cache(answer_of)
+    inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in TASKS[Task.TEXT_RANKING].row.needed)
+    metadata = replace(model.metadata, inputs=inputs, outputs=())
+    return replace(model, task=Task.TEXT_RANKING, metadata=metadata, answer=answer, answer_many=None)
 
 
 @contextmanager

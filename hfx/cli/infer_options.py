@@ -37,7 +37,7 @@ class EncoderOptions:
         None, "Zero-shot: score each label independently, or all against each other.", "--multi-label/--single-label"
     )
     context: str | None = option(None, "Question answering: text that contains the answer.")
-    query: str | None = option(None, "Text ranking: query to rank the texts for.")
+    query: str | None = option(None, "Text ranking, also with ColBERT: query to rank the texts for.")
     raw_scores: bool | None = option(
         None, "Text ranking: return scores without activation function.", "--raw-scores/--no-raw-scores"
     )

@@ -13,7 +13,7 @@ from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
-from hfx.tasks import check_summarizer
+from hfx.tasks import check_summarizer, is_colbert
 
 if TYPE_CHECKING:
     from hfx.client.calls import Vectors
@@ -182,12 +182,14 @@ class AsyncClient(AsyncBase):
         """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
 
         `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query, or the
-        instruction of a template.
+        instruction of a template. Scores of a ColBERT are MaxSim; it takes no `prompt_name`.
         """
         calls.check_several(texts)
-        return best_first(
-            await self._call_all(calls.rank(name, query, raw_scores, prompt_name, prompt), enumerate(texts), timeout)
-        )
+        make = calls.rank(name, query, raw_scores, prompt_name, prompt)
+        if is_colbert(await self._session.metadata(name, timeout)):
+            found = await self._session.call(calls.query_tokens(name, prompt_name, prompt)(query), timeout)
+            make = calls.rank_by_tokens(name, found.vector)
+        return best_first(await self._call_all(make, enumerate(texts), timeout))
 
     async def predict(
         self,

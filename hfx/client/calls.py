@@ -13,6 +13,7 @@ from hfx.client import results
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import UsageError
 from hfx.metadata import INT32_MAX, Values, check_text
+from hfx.python_backends.settings import DOCUMENT, QUERY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,6 +91,24 @@ def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Ca
     """Feature extraction, of models that have a vector for each token."""
     options = _prompts(prompt_name, prompt)
     return lambda text: Call(name, _text(text) | options, results.decode_token_embeddings, (names.EMBEDDING,))
+
+
+def query_tokens(name: str, prompt_name: Word, prompt: Word) -> Callable[[str], Call[results.Embedding]]:
+    """The vectors of the tokens of a ColBERT's query. Raises UsageError for the name of another prompt."""
+    if prompt_name is not None:
+        raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
+    return embed_tokens(name, QUERY, prompt)
+
+
+def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Call[results.Rank]]:
+    """Text ranking by a ColBERT: MaxSim of a query's vectors, and an index and a text."""
+    make = embed_tokens(name, DOCUMENT)
+
+    def call(item: tuple[int, str]) -> Call[results.Rank]:
+        index, text = item
+        return Call(name, make(text).values, partial(results.decode_max_sim, query=query, index=index))
+
+    return call
 
 
 def zero_shot(

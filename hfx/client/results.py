@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from hfx.client.tensors import Array, Tensors
 
+    Vectors = npt.NDArray[np.float32]
+
 Value = TypeVar("Value")
 CANCELLED = "cancelled"
 
@@ -226,12 +228,29 @@ def decode_rank(outputs: Tensors, index: int) -> Rank:
     return Rank(index, _value(outputs, names.SCORE, float), _truncated_tokens(outputs))
 
 
-def decode_scores(outputs: Tensors) -> npt.NDArray[np.float32]:
+def max_sim(query: npt.ArrayLike, document: npt.ArrayLike) -> float:
+    """The sum of each of a query's vectors' largest product with one of a text, as ColBERT ranks.
+
+    A text without vectors has the least that those of length 1 can have.
+    """
+    import numpy as np
+
+    a, b = np.asarray(query), np.asarray(document)
+    return float((a @ b.T).max(axis=1).sum() if len(a) and len(b) else -len(a))
+
+
+def decode_max_sim(outputs: Tensors, query: Vectors, index: int) -> Rank:
+    """From the vectors of a text's tokens: the rank of the text with this index."""
+    document = decode_token_embeddings(outputs)
+    return Rank(index, max_sim(query, document.vector), document.truncated_tokens)
+
+
+def decode_scores(outputs: Tensors) -> Vectors:
     """From `score` FP32 [1, n]: those of the labels."""
     array = _tensor(outputs, names.SCORE)
     if array.ndim != 2 or array.shape[0] != 1:
         raise ServerError(f"The model's scores have the shape {list(array.shape)} instead of [1, n].")
-    scores: npt.NDArray[np.float32] = array[0].astype("float32", copy=False)
+    scores: Vectors = array[0].astype("float32", copy=False)
     return scores
 
 

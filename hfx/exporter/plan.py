@@ -164,7 +164,8 @@ def checked_max_length(requested: int | None, longest: int, shortest: int = SHOR
     if longest < shortest:
         raise CheckpointUnsupported(
             f"By its files, this checkpoint reads at most {longest} tokens; {shortest} are needed for its task.",
-            "Correct max_position_embeddings (config.json) or model_max_length (tokenizer_config.json).",
+            "Correct max_position_embeddings (config.json), model_max_length (tokenizer_config.json) or max_seq_length "
+            "(sentence_bert_config.json).",
         )
     if requested is None:
         return longest

@@ -14,7 +14,8 @@ from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
 from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view
-from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json
+from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json, read_optional_json
+from hfx.exporter.encoder.sentence_transformers import MODULES, read_modules
 
 WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
 ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
@@ -114,6 +115,13 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
         )
     if (folder / "config.json").exists():  # else it is no checkpoint, and may be a home folder with a million files
         _refuse_what_is_no_file(folder, root)
+    modules = read_modules(folder)
+    if modules and "model_type" not in read_optional_json(folder / "config.json"):
+        first = " in ".join(filter(None, modules[0]))
+        raise CheckpointUnsupported(
+            f"{folder / MODULES} begins with {first}: the folder has no transformer's config.json.",
+            "hfx exports models that begin with a Transformer, saved in the folder itself.",
+        )
     return folder, commit, read_config(folder)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hfx.errors import ModelUnknown, RequestRefused
-from hfx.metadata import TEMPORARY, ModelMetadata, TensorMetadata
+from hfx.metadata import TEMPORARY, ModelMetadata, tensors_of
 from hfx.names import MEMBER_SUFFIXES, Task
 from hfx.tasks import task_of
 
@@ -111,16 +111,5 @@ class Catalog:
 def served_model(config: Mapping[str, Any]) -> ServedModel:
     """The model that Triton's JSON of a config.pbtxt describes. Raises RequestRefused for one of no known task."""
     task = config.get("parameters", {}).get("task", {}).get("string_value", "")
-    metadata = ModelMetadata(config["name"], _tensors(config["input"]), _tensors(config["output"]), task)
+    metadata = ModelMetadata(config["name"], tensors_of(config["input"]), tensors_of(config["output"]), task)
     return ServedModel(metadata, task_of(metadata), max(1, int(config.get("max_batch_size", 0))))
-
-
-def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[TensorMetadata, ...]:
-    return tuple(
-        TensorMetadata(
-            str(row["name"]),
-            str(row["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES"),
-            tuple(int(size) for size in row["dims"]),
-        )
-        for row in rows
-    )

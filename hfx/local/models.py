@@ -15,7 +15,7 @@ from hfx.answering import Answer, Model, Piece, Request, plain_values
 from hfx.errors import HfxError, UsageError
 from hfx.local import Device, read_config
 from hfx.manifest import model_sha256
-from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata
+from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata, tensors_of
 from hfx.names import GENERATION_TASKS, MODEL_SHA256, Task
 from hfx.repository.catalog import model as published_model
 
@@ -68,17 +68,11 @@ def _sha256(repository: Path, name: str) -> str:
 
 
 def published_metadata(repository: Path, name: str) -> ModelMetadata:
-    """What a server would say of a published model's inputs. Raises ModelMissing and ModelCorrupt."""
+    """What a server would say of a published model's tensors. Raises ModelMissing and ModelCorrupt."""
     task = published_model(repository, name).task
-    inputs = [
-        TensorMetadata(
-            tensor["name"],
-            tensor["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
-            (-1, *map(int, tensor["dims"])),
-        )
-        for tensor in read_config(repository / name / "config.pbtxt")["input"]
-    ]
-    return ModelMetadata(name, tuple(inputs), (), str(task))
+    config = read_config(repository / name / "config.pbtxt")
+    inputs, outputs = (tensors_of(config[side], (-1,)) for side in ("input", "output"))
+    return ModelMetadata(name, inputs, outputs, str(task))
 
 
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:

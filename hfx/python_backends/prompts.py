@@ -16,21 +16,24 @@ PROMPT_NAME, TEXT = "prompt_name", "text_input"
 def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
     """What is put before the texts of a request's rows: its `prompt`, that of its `prompt_name`, or the model's own.
 
-    Raises InvalidInput for both, for a name that is not known, and where the model has no prompts.
+    With `roles`, a name may stand beside a prompt: it says the role only. Raises InvalidInput for both in other models,
+    for a name that is not known, and where the model has no prompts.
     """
     given = [name for name in PROMPTS if name in tensors]
     if not given:
         return [settings.default_prompt.encode()] * rows
     if settings.prompts is None:
         raise InvalidInput(f"{given[0]} can't be taken: the model has no prompts")
-    if len(given) > 1:
+    if len(given) > 1 and not settings.roles:
         raise InvalidInput(f"{' and '.join(given)} are sent: send one of them")
-    values = column(given[0], tensors)
-    if len(values) != rows:
-        raise InvalidInput(f"{TEXT} has {rows} rows but {given[0]} has {len(values)}")
-    texts = [decoded(given[0], value) for value in values]
-    if given[0] == PROMPT_NAME:
-        texts = [_prompt(name, settings.prompts) for name in texts]
+    texts: list[str] = []
+    for name in given:
+        values = column(name, tensors)
+        if len(values) != rows:
+            raise InvalidInput(f"{TEXT} has {rows} rows but {name} has {len(values)}")
+        texts = [decoded(name, value) for value in values]
+        if name == PROMPT_NAME:
+            texts = [_prompt(text, settings.prompts) for text in texts]
     return [text.encode() for text in texts]
 
 

@@ -22,7 +22,8 @@ Item = tuple[str, Text, bytes]
 class RoleEncoder:
     """Encodes the texts of a request by `encoders` of texts, one for each of the roles that `settings` have.
 
-    The texts of a request that names the prompt `query` are queries, all others documents.
+    The texts of a request that names the prompt `query` are queries, all others documents, also with a prompt of their
+    own.
     """
 
     fields: tuple[str, ...] = (TEXT,)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hfx.errors import RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
-from hfx.names import Task
+from hfx.names import EMBEDDING, INPUT_TOKENS, PROMPT_NAME, Task
 from hfx.tasks import (
     feature_extraction,
     fill_mask,
@@ -67,4 +67,10 @@ def check_summarizer(model: ModelMetadata) -> None:
         )
 
 
-__all__ = ["TASKS", "TaskView", "check_summarizer", "task_of"]
+def is_colbert(model: ModelMetadata) -> bool:
+    """Whether a model has vectors of the tokens of queries and of documents, by which texts are ranked."""
+    has_vectors = {EMBEDDING, INPUT_TOKENS} <= {tensor.name for tensor in model.outputs}
+    return has_vectors and PROMPT_NAME in model.input_types
+
+
+__all__ = ["TASKS", "TaskView", "check_summarizer", "is_colbert", "task_of"]

@@ -1,14 +1,15 @@
-"""ColBERT checkpoints of PyLate and of Stanford's library: how their files say that queries and documents are read.
+"""ColBERT checkpoints of PyLate, Stanford's library and sentence-transformers: how queries and documents are read.
 
-Text becomes tokens as in PyLate 1.6, which opens either kind: a marker comes behind the first token, queries are filled
-with mask tokens, and documents have no vectors of punctuation.
+Text becomes tokens as in PyLate 1.6, which opens the first two kinds: a marker comes behind the first token, queries
+are filled with mask tokens, and documents have no vectors of punctuation. The last is read as by MultiVectorEncoder
+6.2, whose markers are prompts.
 """
 
 from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,18 @@ from hfx.exporter.config_file import AGAIN, read_json, read_optional_json
 from hfx.exporter.encoder.pooling import Layer, Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
+    LAYERS,
     LIBRARY_CONFIG,
     MODULES,
+    TEXT_METHOD,
     TOKEN_EMBEDDINGS,
-    TOKEN_MASK,
+    module_kinds,
     read_layer,
     read_modules,
+    refuse_messages,
+    refuse_prepared_texts,
+    transformer_config,
+    unsupported_modules,
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import vocab_size
@@ -31,6 +38,15 @@ from hfx.python_backends.settings import DOCUMENT, QUERY, Role
 
 PYLATE = "pylate."  # what the types of its modules begin with
 PYLATE_DENSE = "pylate.models.Dense.Dense"
+PYLATE_FIELDS: dict[str, Any] = {
+    "query_prefix": "[Q] ",
+    "document_prefix": "[D] ",
+    "query_length": 32,
+    "document_length": 180,
+    "do_query_expansion": True,
+    "attend_to_expansion_tokens": False,
+    "skiplist_words": tuple(string.punctuation),
+}
 STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
 # PyLate's names of fields -> Stanford's, and its defaults.
 STANFORD_FIELDS = {
@@ -42,62 +58,87 @@ STANFORD_FIELDS = {
     "punctuation": ("mask_punctuation", True),
     "width": ("dim", 128),
 }
+EXPANSION, LEAST, LENGTHS = "query_expansion", "length", ("query_length", "document_length")
+STRATEGIES = ("fixed", "min")
+TOKEN_MASK = "MultiVectorMask"
 KINDS = {str: "a text", int: "a whole number of at least 16", bool: "true or false", tuple: "a list of words"}
 SHORTEST = 16  # tokens of a query or document, and numbers of a vector
-FEWEST = 3  # tokens of an empty text: two special ones, and a marker between them
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files say that queries, or documents, are read.
+
+    A text has `length` tokens at most (0: as many as the model reads), behind the first one the `marker`, if there is
+    one. Up to `least` tokens, it is filled with the `filler` (the mask token, where there is none), which others attend
+    to only if it `attends`. Words that are `skipped` have no vector; those that are no tokens mean the unknown token
+    only if the reading `skips_unknown` ones.
+    """
+
+    length: int
+    marker: str = ""
+    least: int = 0
+    filler: str = ""
+    attends: bool = False
+    skipped: tuple[str, ...] = ()
+    skips_unknown: bool = False
 
 
 @dataclass(frozen=True)
 class LateInteraction:
-    """How texts are read, with PyLate's names and defaults. An empty prefix is none."""
+    """How queries and documents are read."""
 
-    query_prefix: str = "[Q] "
-    document_prefix: str = "[D] "
-    query_length: int = 32
-    document_length: int = 180
-    do_query_expansion: bool = True
-    attend_to_expansion_tokens: bool = False
-    skiplist_words: tuple[str, ...] = tuple(string.punctuation)
+    query: Reading
+    document: Reading
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text that the net gets."""
+        return max(self.query.length, self.query.least, self.document.length)
 
     def sees_nothing(self, reach: int) -> bool:
         """Whether the last token may see none of an empty query, where tokens see `reach` others on each side."""
-        is_blind = self.do_query_expansion and not self.attend_to_expansion_tokens
-        return is_blind and self.query_length > reach + FEWEST
+        fewest = 2 + bool(self.query.marker)
+        return not self.query.attends and self.query.least > reach + fewest
 
     def role(self, name: str, checkpoint: Checkpoint, tokenizer: Any) -> Role:
         """A role with the ids of `tokenizer`. Raises CheckpointCorrupt, CheckpointUnsupported for missing tokens."""
         known, embeddings = tokenizer.get_vocab(), vocab_size(checkpoint)
-        prefix = self.query_prefix if name == QUERY else self.document_prefix
-        marker = known.get(prefix) if prefix else None
-        if prefix and not (marker is not None and marker < embeddings):
+        reading = self.query if name == QUERY else self.document
+        marker = known.get(reading.marker) if reading.marker else None
+        if reading.marker and not (marker is not None and marker < embeddings):
             raise CheckpointCorrupt(
-                f"The marker {prefix[:50]!r} of each {name} is no token of the model in {checkpoint.folder}.",
+                f"The marker {reading.marker[:50]!r} of each {name} is no token of the model in {checkpoint.folder}.",
                 "Save it again by the library that it was trained with, which adds its markers to the tokenizer.",
             )
-        if name == DOCUMENT:  # as in both libraries, an unknown word is the unknown token
-            skipped = {known.get(word, tokenizer.unk_token_id) for word in self.skiplist_words} - {None}
-            return Role(self.document_length, marker, skipped=tuple(sorted(skipped)))
-        if not self.do_query_expansion:
-            return Role(self.query_length, marker)
+        unknown = tokenizer.unk_token_id if reading.skips_unknown else None
+        skipped = {known.get(word, unknown) for word in reading.skipped} - {None}
+        role = Role(reading.length, marker, skipped=tuple(sorted(skipped)))
+        if not reading.least:
+            return role
         filler = tokenizer.eos_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
-        if filler is None or filler >= embeddings or tokenizer.padding_side == "left":
+        filler = known.get(reading.filler) if reading.filler else filler
+        is_left = tokenizer.padding_side == "left"
+        if is_left or filler is None or filler >= embeddings or filler in skipped:
+            kind = f"{reading.filler[:50] or 'mask'} tokens, which have no {'vectors' if filler in skipped else 'id'}"
             raise CheckpointUnsupported(
-                f"Queries for {checkpoint.folder} are filled with mask tokens, which its tokenizer has not, or on the "
-                "left.",
-                "hfx expands queries on the right, with the mask token or the end of a text.",
+                f"Queries for {checkpoint.folder} are filled {'on the left' if is_left else f'with {kind}'}.",
+                "hfx expands queries on the right, with a token of the model that has vectors.",
             )
-        return Role(self.query_length, marker, self.query_length, filler, self.attend_to_expansion_tokens)
-
-
-FIELDS = fields(LateInteraction)
+        return replace(role, least=reading.least, filler=filler, attends=reading.attends)
 
 
 def is_late_interaction(folder: Path) -> bool:
-    """Whether the checkpoint in `folder` is a ColBERT of PyLate's or Stanford's library."""
-    types = [kind for kind, _ in read_modules(folder)] if _has_modules(folder) else []
-    stated = read_optional_json(folder / LIBRARY_CONFIG).keys() & {each.name for each in FIELDS}
-    is_pylate = TOKEN_MASK not in types and (bool(stated) or any(kind.startswith(PYLATE) for kind in types))
-    return is_pylate if types else _is_stanford(folder)
+    """Whether the checkpoint in `folder` is a ColBERT, of any of the three libraries."""
+    if not _has_modules(folder):
+        return _is_stanford(folder)
+    kinds = module_kinds(folder)
+    return TOKEN_MASK in kinds or bool(_stated(folder)) or any(kind.startswith(PYLATE) for kind in kinds)
+
+
+def _stated(folder: Path) -> list[str]:
+    """The fields of PyLate that the checkpoint has."""
+    return sorted(read_optional_json(folder / LIBRARY_CONFIG).keys() & PYLATE_FIELDS)
 
 
 def _is_stanford(folder: Path) -> bool:
@@ -107,18 +148,57 @@ def _is_stanford(folder: Path) -> bool:
 
 def _has_modules(folder: Path) -> bool:
     """Whether modules.json is of the transformer in `folder` itself, not of a copy in one of its folders."""
-    return (folder / MODULES).is_file() and [path for _, path in read_modules(folder)][:1] == [""]
+    return [path for _, path in read_modules(folder)][:1] == [""]
+
+
+def _masks(folder: Path) -> list[str]:
+    """The paths of the modules by which sentence-transformers say which tokens have vectors."""
+    return [path for kind, path in read_modules(folder) if kind == TOKEN_MASK] if _has_modules(folder) else []
 
 
 def read_late_interaction(folder: Path) -> LateInteraction:
-    """How the ColBERT in `folder` reads queries and documents. Raises CheckpointCorrupt."""
+    """How the ColBERT in `folder` reads queries and documents. Raises CheckpointCorrupt, CheckpointUnsupported."""
+    if masks := _masks(folder):
+        return _of_sentence_transformers(folder, folder / masks[0] / "config.json")
     if _is_stanford(folder):
-        stated = _metadata(folder)
-        punctuation = LateInteraction.skiplist_words if stated["punctuation"] else ()
-        return LateInteraction(**{name: stated[name] for name in [*stated][:-2]}, skiplist_words=punctuation)
-    file = folder / LIBRARY_CONFIG
-    stated = read_optional_json(file)
-    return LateInteraction(**{each.name: _checked(file, each.name, stated, each.default) for each in FIELDS})
+        stated = PYLATE_FIELDS | _metadata(folder)
+        stated["skiplist_words"] = PYLATE_FIELDS["skiplist_words"] if stated["punctuation"] else ()
+    else:
+        file = folder / LIBRARY_CONFIG
+        config = read_optional_json(file)
+        stated = {name: _checked(file, name, config, default) for name, default in PYLATE_FIELDS.items()}
+    length, attends = stated["query_length"], stated["attend_to_expansion_tokens"]
+    query = Reading(length, stated["query_prefix"], length if stated["do_query_expansion"] else 0, attends=attends)
+    words = stated["skiplist_words"]
+    document = Reading(stated["document_length"], stated["document_prefix"], skipped=words, skips_unknown=True)
+    return LateInteraction(query, document)
+
+
+def _of_sentence_transformers(folder: Path, mask_file: Path) -> LateInteraction:
+    """As version 6 saves it."""
+    file, config = transformer_config(folder)
+    expansion, mask = config.get(EXPANSION) or {}, read_optional_json(mask_file)
+    if stated := _stated(folder):
+        raise CheckpointUnsupported(
+            f"{folder / LIBRARY_CONFIG} has PyLate's {', '.join(stated)}, and {MODULES} lists {TOKEN_MASK}.",
+            "Load it with sentence-transformers' MultiVectorEncoder, save it again, and remove these fields.",
+        )
+    if mask.get("keep_only_token_ids"):
+        raise CheckpointUnsupported(
+            f"keep_only_token_ids in {mask_file} leaves all other tokens out.", "hfx leaves out skiplist_words only."
+        )
+    is_read = isinstance(expansion, dict) and expansion.get("strategy") in STRATEGIES and expansion.get(LEAST)
+    if expansion and not is_read:
+        raise CheckpointCorrupt(f"{EXPANSION} in {file} has no {LEAST}, or no strategy of {STRATEGIES}.", AGAIN)
+    query_length, document_length = (_checked(file, name, config, 0) for name in LENGTHS)
+    least, filler = _checked(file, LEAST, expansion, 0), _checked(file, "token", expansion, "")
+    attends = _checked(file, "attend", expansion, False)
+    words = _checked(mask_file, "skiplist_words", mask, ())
+    tasks = _checked(mask_file, "skiplist_tasks", mask, (DOCUMENT,))
+    of_query, of_document = (words if name in tasks else () for name in (QUERY, DOCUMENT))
+    length = least if expansion.get("strategy") == "fixed" else query_length and max(query_length, least)
+    query = Reading(length, "", least, filler, attends, of_query)
+    return LateInteraction(query, Reading(document_length, skipped=of_document))
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
@@ -134,7 +214,9 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 def _checked(file: Path, name: str, stated: Mapping[str, Any], default: Any) -> Any:
     """The value of a field; `default`, whose type it has, where it is missing or null. Raises CheckpointCorrupt."""
-    value = default if stated.get(name) is None else stated[name]
+    value = stated.get(name)
+    if value is None:
+        return default
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = tuple(value)
     if type(value) is not type(default) or (type(value) is int and value < SHORTEST):
@@ -143,19 +225,22 @@ def _checked(file: Path, name: str, stated: Mapping[str, Any], default: Any) -> 
 
 
 def read_token_layers(folder: Path, hidden: int) -> Pooling:
-    """What the ColBERT in `folder` does with each token's vector of `hidden` numbers; its length is 1 in the end."""
+    """What the ColBERT in `folder` does with each token's vector of `hidden` numbers."""
+    unit = Layer("Normalize")  # which two of the libraries do without saying so
     if _is_stanford(folder):
-        layers = [Layer("Dense", "", hidden, _metadata(folder)["width"], bias=False, activation="Identity")]
-    else:
-        modules = [("Dense" if kind == PYLATE_DENSE else kind, path) for kind, path in read_modules(folder)]
-        kinds = [kind for kind, _ in modules]
-        if kinds[:2] != ["Transformer", "Dense"] or {*kinds[2:]} - {"Dense", "Normalize"}:
-            raise CheckpointUnsupported(
-                f"{folder / MODULES} lists the modules {', '.join(kinds)}, which hfx can't export.",
-                "Supported, of PyLate: Transformer, one or more Dense, and Normalize.",
-            )
-        layers = [read_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in modules[1:]]
-    return Pooling((), (*layers, Layer("Normalize")), tokens=True, by_role=True)
+        dense = Layer("Dense", "", hidden, _metadata(folder)["width"], bias=False, activation="Identity")
+        return Pooling((), (dense, unit), tokens=True, by_role=True)
+    modules = [("Dense" if kind == PYLATE_DENSE else kind, path) for kind, path in read_modules(folder)]
+    kinds, masks = [kind for kind, _ in modules], _masks(folder)
+    first = ["Transformer"] if masks else ["Transformer", "Dense"]
+    known = {TOKEN_MASK, *LAYERS} if masks else {"Dense", "Normalize"}
+    if kinds[: len(first)] != first or {*kinds[1:]} - known or len(masks) > 1:
+        raise unsupported_modules(folder, f"{', '.join(first)}, and then any of {', '.join(sorted(known))}")
+    refuse_messages(folder)
+    refuse_prepared_texts(folder, TEXT_METHOD, but=(EXPANSION, *LENGTHS) if masks else ())
+    behind = [module for module in modules[1:] if module[0] != TOKEN_MASK]
+    layers = [read_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in behind]
+    return Pooling((), tuple(layers if masks else [*layers, unit]), tokens=True, by_role=True)
 
 
 def role_ids(

@@ -17,7 +17,7 @@ from typing import Any
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.config_file import MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_optional_json
-from hfx.exporter.encoder.sentence_transformers import Message, read_message
+from hfx.exporter.encoder.sentence_transformers import transformer_config
 from hfx.exporter.source import Checkpoint
 from hfx.names import PROMPT, QUERY, TEXT_INPUT
 from hfx.process import ends_with_parent
@@ -35,6 +35,19 @@ ADVICE = (
     "Save a chat_template.jinja beside the weights that writes one message of the role query and, last, one of the "
     "role document."
 )
+
+
+@dataclass(frozen=True)
+class Message:
+    """How the library makes messages of texts, for a chat template.
+
+    `is_stated` where the files say that it does so, not only that it would with a template; `has_parts` where the
+    content of a message is a list (None: the template tells). `variables` are the template's.
+    """
+
+    is_stated: bool
+    has_parts: bool | None
+    variables: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: boo
     their model card. Raises CheckpointUnsupported where there should be one and is none, or where it does not merely
     put the texts of a pair into its own.
     """
-    folder, message = checkpoint.folder, read_message(checkpoint.folder)
+    folder, message = checkpoint.folder, _read_message(checkpoint.folder)
     if message is None:
         return None
     template = _chat_template(folder, message)
@@ -91,6 +104,19 @@ def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: boo
     if template is None and (scores_answers or message.is_stated):
         raise CheckpointUnsupported(f"{folder} has no chat template that a query and a document are put into.", ADVICE)
     return template
+
+
+def _read_message(folder: Path) -> Message | None:
+    """How texts for the checkpoint in `folder` become messages; None where the files say that they do not."""
+    config = transformer_config(folder)[1]
+    modalities, settings = config.get("modality_config"), config.get("processing_kwargs") or {}
+    stated = modalities.get("message") if isinstance(modalities, dict) else {}
+    if stated is None:
+        return None
+    form = stated.get("format", "auto") if isinstance(stated, dict) else "auto"
+    variables = settings.get("chat_template") if isinstance(settings, dict) else {}
+    has_parts = None if form == "auto" else form == "structured"
+    return Message(modalities is not None, has_parts, variables if isinstance(variables, dict) else {})
 
 
 def _chat_template(folder: Path, message: Message) -> PairTemplate | None:

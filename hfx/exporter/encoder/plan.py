@@ -135,7 +135,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     _check_cpu_math(options, common["cpu_precision"])
     late = _late(checkpoint, task, options.max_length) if pooling is not None and pooling.by_role else None
     if late is not None:
-        max_length = max(late.query_length, late.document_length)
+        max_length = late.longest
         task = replace(task, expected_ids=partial(role_ids, late, checkpoint))
     else:
         max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
@@ -175,11 +175,12 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
 
 def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> LateInteraction:
     """How a ColBERT reads queries and documents, of which the latter may have the `requested` length."""
-    late = read_late_interaction(checkpoint.folder)
+    late, read = read_late_interaction(checkpoint.folder), longest_input(checkpoint, task)
+    query = replace(late.query, length=late.query.length or min(read, requested or read))
     longest = longest_input(checkpoint, replace(task, by_library=False), by_tokenizer=False)
     window = checkpoint.config.get("local_attention")
-    what = f"Queries for {checkpoint.folder} have {late.query_length} tokens"
-    if late.query_length > longest:
+    what = f"Queries for {checkpoint.folder} have {max(query.length, query.least)} tokens"
+    if max(query.length, query.least) > longest:
         raise CheckpointUnsupported(
             f"{what}, and the model reads {longest}.", "Correct their length, or max_position_embeddings (config.json)."
         )
@@ -187,10 +188,11 @@ def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> L
         raise CheckpointUnsupported(
             f"{what}, of which the last see no word of a short one (local_attention is {window}): their vectors depend "
             "on torch's attention.",
-            "If the model was trained without query expansion, set do_query_expansion to false; else shorten queries.",
+            "If the model was trained without query expansion, switch it off in its files; else shorten queries.",
         )
-    length = min(late.document_length, longest) if requested is None else requested
-    return replace(late, document_length=checked_max_length(length, longest, task.shortest))
+    length = min(late.document.length or read, longest) if requested is None else requested
+    document = replace(late.document, length=checked_max_length(length, longest, task.shortest))
+    return LateInteraction(query, document)
 
 
 def _pooled(task: EncoderTask, pooling: Pooling, config: Mapping[str, Any]) -> EncoderTask:
@@ -277,7 +279,7 @@ def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None
 
 def widths_up_to(max_length: int, late: LateInteraction | None = None) -> tuple[int, ...]:
     """The widths of a model that reads `max_length` tokens, which is the last one; expanded queries have their own."""
-    own = {late.query_length} if late is not None and late.do_query_expansion else set()
+    own = {late.query.least} if late is not None and late.query.least else set()
     return (*sorted({width for width in WIDTHS if width < max_length} | own - {max_length}), max_length)
 
 

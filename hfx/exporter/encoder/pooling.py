@@ -243,22 +243,17 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x) + self.projection(x)  # type: ignore[no-any-return]
 
-    class Normalize(torch.nn.Module):
+    class Plain(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return _operators().unit_norm(x)  # type: ignore[no-any-return]
-
-    class Truncate(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[..., : layer.outputs]
-
-    class Active(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if layer.kind == "Normalize":
+                return _operators().unit_norm(x)  # type: ignore[no-any-return]
+            if layer.kind == "Truncate":
+                return x[..., : layer.outputs]
             values, at = x.topk(min(layer.outputs, x.shape[-1]), dim=-1)
             return torch.zeros_like(x).scatter(-1, at, values)
 
-    plain = {"Normalize": Normalize, "Truncate": Truncate, "Active": Active}
-    if layer.kind in plain:
-        return plain[layer.kind]()
+    if layer.kind not in ("Dense", "LayerNorm"):
+        return Plain()
     assert checkpoint is not None
     read = _weights(replace(checkpoint, folder=checkpoint.folder / layer.path))
     if layer.kind == "LayerNorm":

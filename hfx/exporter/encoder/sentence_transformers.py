@@ -6,10 +6,10 @@ hfx doesn't know is refused: leaving it out would give other answers than the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json
@@ -35,7 +35,7 @@ POOLING_FIELDS: dict[str, Mode] = {
 }
 EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
-SPLADE, TOKEN_MASK, LOGIT_SCORE = "SpladePooling", "MultiVectorMask", "LogitScore"
+SPLADE, LOGIT_SCORE = "SpladePooling", "LogitScore"
 ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
@@ -52,7 +52,7 @@ TEXT_METHOD = ("forward", "last_hidden_state")
 SCORE_METHOD = ("forward", "logits")
 LOGITS_NAME = "causal_logits"  # what the library calls those of a language model
 TEMPLATE_VARIABLES = {"add_generation_prompt", "enable_thinking"}  # which processing_kwargs may set
-CROSS_ENCODER = "CrossEncoder"
+CROSS_ENCODER, TORCH = "CrossEncoder", "torch.nn."
 CROSS_ENCODER_FIELD = "sbert_ce_default_activation_function"  # of config.json, before version 4
 # The last part of an activation's path -> its name in settings.json.
 KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
@@ -64,67 +64,35 @@ def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
 
     Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
     """
-    if is_multi_vector_encoder(folder):
-        return _of_tokens(folder)
+    refuse_messages(folder)
     if is_sparse_encoder(folder):
         return _splade(folder)
     if tokens:
-        _refuse_prepared_texts(folder, TEXT_METHOD)
+        refuse_prepared_texts(folder, TEXT_METHOD)
         return Pooling((), tokens=True)
-    return _pipeline(folder, EMBEDDING) if (folder / MODULES).is_file() else Pooling()
+    if (folder / MODULES).is_file():
+        return _pipeline(folder, EMBEDDING)
+    config = read_optional_json(folder / "config.json")
+    is_causal = [*(config.get("architectures") or ()), ""][0].endswith("ForCausalLM") and config.get("is_causal", True)
+    return Pooling(("lasttoken",) if is_causal else ("mean",))
 
 
 def is_sparse_encoder(folder: Path) -> bool:
     """Whether the vectors of the checkpoint in `folder` are made of a masked language model's logits (SPLADE)."""
-    return (folder / MODULES).is_file() and SPLADE in [kind for kind, _ in read_modules(folder)]
+    return SPLADE in module_kinds(folder)
 
 
 def is_embedder(folder: Path) -> bool:
     """Whether a vector is pooled from the token embeddings of the checkpoint in `folder`, and it gives no scores."""
-    kinds = [kind for kind, _ in read_modules(folder)] if (folder / MODULES).is_file() else []
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
-    return kinds[:2] == ["Transformer", "Pooling"] and not is_ranker
-
-
-def scores_answers(folder: Path) -> bool:
-    """Whether a score is made of the next token's logits of the language model in `folder`."""
-    return (folder / MODULES).is_file() and LOGIT_SCORE in [kind for kind, _ in read_modules(folder)]
-
-
-def is_multi_vector_encoder(folder: Path) -> bool:
-    """Whether the checkpoint in `folder` has a vector for each token (late interaction, ColBERT)."""
-    return (folder / MODULES).is_file() and TOKEN_MASK in [kind for kind, _ in read_modules(folder)]
-
-
-def _of_tokens(folder: Path) -> Pooling:
-    modules = read_modules(folder)
-    kinds = [kind for kind, _ in modules]
-    if (kinds[:1], kinds[-1:]) != (["Transformer"], [TOKEN_MASK]) or not {*kinds[1:-1]} <= set(LAYERS):
-        raise CheckpointUnsupported(
-            f"{folder / MODULES} lists the modules {', '.join(kinds)}, which hfx can't export.",
-            f"Supported, of vectors of tokens: Transformer, any of {', '.join(LAYERS)}, and {TOKEN_MASK}.",
-        )
-    _refuse_prepared_texts(folder, TEXT_METHOD)
-    file = folder / modules[-1][1] / "config.json"
-    config = read_json(file)
-    for field in ("skiplist_words", "keep_only_token_ids"):
-        if config.get(field):
-            raise CheckpointUnsupported(
-                f"{field} in {file} leaves tokens out: {str(config[field])[:80]}. hfx gives the vectors of all.",
-                "Leave the field empty, export, and leave these tokens out yourself.",
-            )
-    layers = [read_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in modules[1:-1]]
-    return Pooling((), tuple(layers), tokens=True)
+    return module_kinds(folder)[:2] == ["Transformer", "Pooling"] and not is_ranker
 
 
 def _splade(folder: Path) -> Pooling:
     modules = read_modules(folder)
     if [kind for kind, _ in modules] not in (["Transformer", SPLADE], ["MLMTransformer", SPLADE]):
-        raise CheckpointUnsupported(
-            f"{folder / MODULES} lists the modules {', '.join(kind for kind, _ in modules)}, which hfx can't export.",
-            f"Supported, of sparse vectors: Transformer, {SPLADE}.",
-        )
-    _refuse_prepared_texts(folder, SCORE_METHOD)
+        raise unsupported_modules(folder, f"Transformer, {SPLADE}")
+    refuse_prepared_texts(folder, SCORE_METHOD)
     file = folder / modules[1][1] / "config.json"
     config = read_json(file)
     mode, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
@@ -133,13 +101,14 @@ def _splade(folder: Path) -> Pooling:
             f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}, which hfx can't export.",
             f"Supported: {' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}.",
         )
-    most = read_optional_json(folder / LIBRARY_CONFIG).get("max_active_dims")
-    layers = [] if most is None else [_active(folder / LIBRARY_CONFIG, most)]
-    return Pooling((), tuple(layers), splade=mode, logs=SPLADE_LOGS[activation])
+    return Pooling((), _cut(folder, "Active", "max_active_dims"), splade=mode, logs=SPLADE_LOGS[activation])
 
 
-def _active(file: Path, most: Any) -> Layer:
-    return Layer("Active", outputs=_size(file, {"max_active_dims": most}, "max_active_dims"))
+def _cut(folder: Path, kind: Literal["Active", "Truncate"], field: str) -> tuple[Layer, ...]:
+    """The layer that keeps as many numbers as a `field` of the library's config says, if it says so."""
+    file = folder / LIBRARY_CONFIG
+    config = read_optional_json(file)
+    return () if config.get(field) is None else (Layer(kind, outputs=_size(file, config, field)),)
 
 
 def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
@@ -147,15 +116,15 @@ def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | Non
 
     Without modules.json, scores of a language model are those of ANSWERS.
     """
-    modules = read_modules(folder) if (folder / MODULES).is_file() else [("Transformer", "")]
+    modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     if is_language_model and kinds == ["Transformer", LOGIT_SCORE]:
-        _refuse_prepared_texts(folder, SCORE_METHOD)
+        refuse_prepared_texts(folder, SCORE_METHOD)
         return Pooling(("lasttoken",), answers=_answers(folder / modules[1][1] / "config.json"))
-    if is_language_model and not (folder / MODULES).is_file():
+    if is_language_model and not modules:
         return Pooling(("lasttoken",), answers=ANSWERS)
-    if kinds == ["Transformer"]:
-        _refuse_prepared_texts(folder, SCORE_METHOD)
+    if kinds in ([], ["Transformer"]):
+        refuse_prepared_texts(folder, SCORE_METHOD)
         return None
     pooling = _pipeline(folder, SCORES)
     if not pooling.pools_prompt:
@@ -184,20 +153,15 @@ def _pipeline(folder: Path, output: str) -> Pooling:
     kinds = [kind for kind, _ in modules]
     behind = [(kind, path) for kind, path in modules[2:] if kind != "Dropout"]  # it does nothing here
     if kinds[:2] != ["Transformer", "Pooling"] or not {kind for kind, _ in behind} <= set(LAYERS):
-        raise CheckpointUnsupported(
-            f"{folder / MODULES} lists the modules {', '.join(kinds) or '(none)'}, which hfx can't export.",
-            f"Supported: Transformer, Pooling, and then any of {', '.join(LAYERS)}.",
-        )
-    _refuse_prepared_texts(folder, TEXT_METHOD)
+        raise unsupported_modules(folder, f"Transformer, Pooling, and then any of {', '.join(LAYERS)}")
+    refuse_prepared_texts(folder, TEXT_METHOD)
     outputs = [EMBEDDING] * (len(behind) - 1) + [output]
     layers = [read_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
     if output == SCORES and not behind:
         raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
-    cut = read_optional_json(folder / LIBRARY_CONFIG).get("truncate_dim")
-    if cut is not None:
-        layers.append(Layer("Truncate", outputs=_size(folder / LIBRARY_CONFIG, {"truncate_dim": cut}, "truncate_dim")))
+    layers += _cut(folder, "Truncate", "truncate_dim")
     file = folder / modules[1][1] / "config.json"
-    return Pooling(_modes(file), tuple(layers), read_json(file).get("include_prompt") is not False)
+    return Pooling(_modes(file), tuple(layers), bool(read_json(file).get("include_prompt", True)))
 
 
 @dataclass(frozen=True)
@@ -214,7 +178,7 @@ def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False)
     Raises CheckpointCorrupt.
     """
     file = folder / LIBRARY_CONFIG
-    config = read_optional_json(file) if (folder / MODULES).is_file() else {}
+    config = _of_library(file)
     stated, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(stated, dict) or not all(isinstance(text, str | None) for text in stated.values()):
         raise CheckpointCorrupt(f"prompts in {file} are no texts by name.", AGAIN)
@@ -229,37 +193,11 @@ def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False)
     return Prompts(texts, texts[str(default)] if default is not None else "")
 
 
-@dataclass(frozen=True)
-class Message:
-    """How the library makes messages of texts, for a chat template.
-
-    `is_stated` where the files say that it does so, not only that it would with a template; `has_parts` where the
-    content of a message is a list (None: the template tells). `variables` are the template's.
-    """
-
-    is_stated: bool
-    has_parts: bool | None
-    variables: Mapping[str, Any]
-
-
-def read_message(folder: Path) -> Message | None:
-    """How texts for the checkpoint in `folder` become messages; None where the files say that they do not."""
-    config = _transformer_config(folder)
-    modalities, settings = config.get("modality_config"), config.get("processing_kwargs") or {}
-    stated = modalities.get("message") if isinstance(modalities, dict) else {}
-    if stated is None:
-        return None
-    form = stated.get("format", "auto") if isinstance(stated, dict) else "auto"
-    variables = settings.get("chat_template") if isinstance(settings, dict) else {}
-    has_parts = None if form == "auto" else form == "structured"
-    return Message(modalities is not None, has_parts, variables if isinstance(variables, dict) else {})
-
-
 def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
     """Have texts put into lower case where the checkpoint in `folder` says so and its tokenizer does not do it."""
     from tokenizers import normalizers
 
-    if _transformer_config(folder).get("do_lower_case") is not True:
+    if transformer_config(folder)[1].get("do_lower_case") is not True:
         return
     backend = tokenizer.backend_tokenizer
     own = backend.normalizer
@@ -271,7 +209,7 @@ def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
 
 def read_max_length(folder: Path) -> int | None:
     """`max_seq_length` of the transformer module's config, which bounds what the model was trained to read."""
-    length = _transformer_config(folder).get("max_seq_length")
+    length = transformer_config(folder)[1].get("max_seq_length")
     return length if isinstance(length, int) and length > 0 else None
 
 
@@ -286,9 +224,9 @@ def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) ->
 
     Raises CheckpointUnsupported for another one.
     """
-    path = _activation_path(folder, config) or ("Sigmoid" if labels == 1 else "Identity")
+    path = _activation_path(folder, config) or f"{TORCH}{'Sigmoid' if labels == 1 else 'Identity'}"
     known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
-    if path.rsplit(".", 1)[-1] not in known:
+    if not path.startswith(TORCH) or path.rsplit(".", 1)[-1] not in known:
         raise CheckpointUnsupported(
             f"The scores of {folder} go through {path!r}, which hfx can't export.",
             f"Supported activations: {', '.join(known)} of torch.nn.",
@@ -298,22 +236,29 @@ def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) ->
 
 def _activation_path(folder: Path, config: Mapping[str, Any]) -> str | None:
     """The dotted path of an activation, from the places where CrossEncoder looks for it, in its order."""
-    own = config.get("sentence_transformers")
-    places = (
-        read_optional_json(folder / LIBRARY_CONFIG).get("activation_fn"),
-        own.get("activation_fn") if isinstance(own, dict) else None,
-        config.get(CROSS_ENCODER_FIELD),
-    )
-    return next((str(path) for path in places if path is not None), None)
+    own, field = config.get("sentence_transformers"), "activation_fn"
+    path = own[field] if isinstance(own, dict) and field in own else config.get(CROSS_ENCODER_FIELD)
+    return _of_library(folder / LIBRARY_CONFIG).get(field) or path
 
 
-def _transformer_config(folder: Path) -> dict[str, Any]:
-    return next((read_json(folder / name) for name in TRANSFORMER_CONFIGS if (folder / name).is_file()), {})
+def _of_library(file: Path) -> dict[str, Any]:
+    """The object in a file of the library, which it reads beside modules.json only."""
+    return read_optional_json(file) if (file.parent / MODULES).is_file() else {}
 
 
-def _refuse_prepared_texts(folder: Path, method: tuple[str, str]) -> None:
-    """What sentence-transformers do to a text before its tokenizer sees it, and another way through the model."""
-    config = _transformer_config(folder)
+def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file in which the transformer module's settings are, or would be, and these; none without modules.json."""
+    files = [folder / name for name in TRANSFORMER_CONFIGS]
+    file = next(filter(Path.is_file, files), files[0])
+    return file, _of_library(file)
+
+
+def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection[str] = ()) -> None:
+    """What sentence-transformers do to a text before its tokenizer sees it, and another way through the model.
+
+    Raises CheckpointUnsupported for these, `but` not for some of OTHER_TEXTS.
+    """
+    config = transformer_config(folder)[1]
     modalities = config.get("modality_config")
     text = modalities.get("text") if isinstance(modalities, dict) else None
     if isinstance(text, dict) and (text.get("method"), text.get("method_output_name")) != method:
@@ -322,12 +267,24 @@ def _refuse_prepared_texts(folder: Path, method: tuple[str, str]) -> None:
             f"{text.get('method_output_name')!r} (modality_config).",
             f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
         )
-    for field in OTHER_TEXTS:
-        if config.get(field) and not (field == "processing_kwargs" and _sets_template(config[field])):
+    for field in (each for each in OTHER_TEXTS if each not in but):
+        if config.get(field) and not (field == OTHER_TEXTS[0] and _sets_template(config[field])):
+            fix = f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export."
             raise CheckpointUnsupported(
-                f"The texts for {folder} have tokenizer settings of their own ({field}): {str(config[field])[:80]}.",
-                f"Set them in tokenizer_config.json, remove {field} from its sentence_*_config.json, and export.",
+                f"The texts for {folder} have settings of their own ({field}): {str(config[field])[:80]}.",
+                fix if field == OTHER_TEXTS[0] else f"hfx reads {field} of a ColBERT (MultiVectorMask) only.",
             )
+
+
+def refuse_messages(folder: Path) -> None:
+    """Raise CheckpointUnsupported where sentence-transformers make messages of single texts."""
+    file, config = transformer_config(folder)
+    modalities = config.get("modality_config")
+    if isinstance(modalities, dict) and "message" in modalities:
+        raise CheckpointUnsupported(
+            f"The texts for {folder} become messages of a chat template (modality_config in {file.name}).",
+            "hfx puts pairs of a re-ranker into a template, not single texts.",
+        )
 
 
 def _sets_template(settings: Any) -> bool:
@@ -338,14 +295,29 @@ def _sets_template(settings: Any) -> bool:
     return {name for name, each in settings.items() if each} <= {"chat_template"} and {*template} <= TEMPLATE_VARIABLES
 
 
+def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
+    """The error for modules that are not the `supported` ones."""
+    kinds = ", ".join(module_kinds(folder)) or "(none)"
+    return CheckpointUnsupported(
+        f"{folder / MODULES} lists the modules {kinds}, which hfx can't export.", f"Supported: {supported}."
+    )
+
+
+def module_kinds(folder: Path) -> list[str]:
+    """The kinds of the modules in modules.json."""
+    return [kind for kind, _ in read_modules(folder)]
+
+
 def read_modules(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and paths of the modules in modules.json. Raises CheckpointCorrupt, CheckpointUnsafe."""
+    """The kinds and paths of the modules; none without modules.json. Raises CheckpointCorrupt, CheckpointUnsafe."""
     file = folder / MODULES
+    if not file.exists():
+        return []
     try:
         entries = read_json_value(file)
         modules = [(_kind(str(entry["type"])), str(entry["path"])) for entry in entries]
         outside = [path for _, path in modules if not (folder / path).resolve().is_relative_to(folder.resolve())]
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointCorrupt(f"{file} is not a list of modules: {error!r}.", AGAIN) from error
     if outside:
         raise CheckpointUnsafe(f"{file} names {outside[0]!r}, outside the checkpoint.", "Use a checkpoint you trust.")
@@ -362,8 +334,9 @@ def _modes(file: Path) -> tuple[Mode, ...]:
     config = read_json(file)
     stated = config.get("pooling_mode")
     if stated is None:
-        fields = {key: value for key, value in config.items() if key.startswith("pooling_mode_") and value is not False}
-        stated = [POOLING_FIELDS.get(key, key) if fields[key] is True else key for key in _in_order(fields)] or ["mean"]
+        fields = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+        fields.sort(key=[*POOLING_FIELDS, *fields].index)
+        stated = [POOLING_FIELDS.get(key, key) for key in fields] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
     if not modes or not all(isinstance(mode, str) and mode in POOLING_FIELDS.values() for mode in modes):
         raise CheckpointUnsupported(
@@ -371,11 +344,6 @@ def _modes(file: Path) -> tuple[Mode, ...]:
             f"Supported: {', '.join(POOLING_FIELDS.values())}.",
         )
     return tuple(modes)
-
-
-def _in_order(fields: Iterable[str]) -> list[str]:
-    known = list(POOLING_FIELDS)
-    return sorted(fields, key=lambda name: known.index(name) if name in known else len(known))
 
 
 def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EMBEDDING) -> Layer:
@@ -405,16 +373,16 @@ def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EM
         path,
         _size(file, config, "in_features"),
         _size(file, config, "out_features"),
-        config.get("bias") is not False,
+        bool(config.get("bias", True)),
         _activation(file, str(config.get("activation_function", "torch.nn.Tanh"))),
-        config.get("use_residual") is True,
+        bool(config.get("use_residual")),
     )
 
 
 def _activation(file: Path, path: str) -> str:
     """The class of torch.nn at a dotted `path`."""
     name = path.rsplit(".", 1)[-1]
-    if not path.startswith("torch.nn.") or name not in ACTIVATIONS:
+    if not path.startswith(TORCH) or name not in ACTIVATIONS:
         raise CheckpointUnsupported(
             f"{file} names the activation {path[:80]!r}, which hfx can't export.",
             f"Supported, of torch.nn: {', '.join(ACTIVATIONS)}.",

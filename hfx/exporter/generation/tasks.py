@@ -10,7 +10,7 @@ from typing import Literal
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import read_json
-from hfx.exporter.encoder.sentence_transformers import is_embedder, scores_answers
+from hfx.exporter.encoder.sentence_transformers import LOGIT_SCORE, is_embedder, module_kinds
 from hfx.exporter.generation.fields import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
@@ -108,7 +108,7 @@ def is_generator(checkpoint: Checkpoint, task: str | None) -> bool:
         return task in GENERATION_TASKS
     folder = checkpoint.folder
     generates = checkpoint.architecture.endswith((*DECODERS, *ENCODER_DECODERS))
-    return generates and not (is_embedder(folder) or scores_answers(folder))
+    return generates and not (is_embedder(folder) or LOGIT_SCORE in module_kinds(folder))
 
 
 def find_generation_task(name: str) -> GenerationTask:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.encoder.late_interaction import is_late_interaction
 from hfx.exporter.encoder.sentence_transformers import (
+    LOGIT_SCORE,
     is_cross_encoder,
     is_embedder,
     is_sparse_encoder,
-    scores_answers,
+    module_kinds,
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
@@ -55,14 +56,14 @@ def find_task(task: str) -> EncoderTask:
 
 
 def infer_task(checkpoint: Checkpoint) -> EncoderTask:
-    """The task that a checkpoint's `architectures` stand for.
+    """The task that a checkpoint's modules (ColBERT, embedders) or else its `architectures` stand for.
 
     A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification;
     others rank texts, or score pairs, where sentence-transformers' files say so, and otherwise classify texts. A masked
     language model whose logits these pool (SPLADE) gives vectors, and another one of which they score two tokens ranks.
     """
     architecture = checkpoint.architecture
-    if is_late_interaction(checkpoint.folder):
+    if is_late_interaction(checkpoint.folder) or is_embedder(checkpoint.folder):
         return find_task(Task.FEATURE_EXTRACTION)
     if architecture.endswith("ForSequenceClassification"):
         if any(label.lower().startswith("entail") for label in labels_of(checkpoint.config)):
@@ -87,6 +88,4 @@ def _of_language_model(checkpoint: Checkpoint) -> Task | None:
     architecture, folder = checkpoint.architecture, checkpoint.folder
     if architecture.endswith("ForMaskedLM") and is_sparse_encoder(folder):  # others are fill-mask's
         return Task.FEATURE_EXTRACTION
-    if architecture.endswith(CAUSAL_MODELS) and is_embedder(folder):
-        return Task.FEATURE_EXTRACTION
-    return Task.TEXT_RANKING if architecture.endswith(CAUSAL_MODELS) and scores_answers(folder) else None
+    return Task.TEXT_RANKING if architecture.endswith(CAUSAL_MODELS) and LOGIT_SCORE in module_kinds(folder) else None

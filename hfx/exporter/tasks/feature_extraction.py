@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hfx import names
+from hfx.client.results import max_sim
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.ranking import spearman
 from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask
@@ -42,8 +43,8 @@ def of_tokens(task: EncoderTask, numbers: int = -1) -> EncoderTask:
         postprocess_settings=lambda config: {"tokens": True},
         postprocess_reads=(names.ATTENTION_MASK,),
         compare=compare_tokens,
-        pair_scores=lambda answers: _in_turn(answers, maxsim),
-        metric=lambda answers, targets: spearman(_in_turn(answers, maxsim), targets),
+        pair_scores=lambda answers: _in_turn(answers, max_sim),
+        metric=lambda answers, targets: spearman(_in_turn(answers, max_sim), targets),
     )
 
 
@@ -52,11 +53,6 @@ def compare_tokens(reference: Answer, answer: Answer) -> Comparison:
     pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
     similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
     return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
-
-
-def maxsim(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
-    """The sum of each token's product with its nearest of the other text (ColBERT)."""
-    return float((np.asarray(a, np.float64) @ np.asarray(b, np.float64).T).max(axis=1).sum())
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:

@@ -34,13 +34,14 @@ from hfx.front.fields import (
     text,
     texts,
 )
-from hfx.front.late_interaction import colbert_ranks, is_colbert, only_colbert
+from hfx.front.late_interaction import colbert_ranks, only_colbert
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.python_backends.tasks.text_classification import sigmoid
+from hfx.tasks import is_colbert
 
 MOST_INPUTS = 512
 TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer has 65 bytes each
@@ -184,7 +185,7 @@ async def ranked(
     **prompt: Any,
 ) -> list[Rank]:
     """The texts with their logits, or the sigmoids of these, best first; of a ColBERT with its sums."""
-    if is_colbert(request, model):
+    if is_colbert(model.metadata):
         if prompt:
             raise Refusal(400, "The model's prompts are for queries and documents. Leave it out.", param=PROMPT_NAME)
         return best_first(await colbert_ranks(request, model, [(query, source) for source in sources]))

@@ -18,10 +18,11 @@ from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import reranker
 from hfx.front.dialects.openai import error
 from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, texts
-from hfx.front.late_interaction import colbert_ranks, is_colbert
+from hfx.front.late_interaction import colbert_ranks
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
 from hfx.names import Task
+from hfx.tasks import is_colbert
 
 # The two sides of the pairs, by any of these names.
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
@@ -41,10 +42,10 @@ async def score(request: DialectRequest) -> bytes:
     raw = not flag(fields, "use_activation", True)
     if model.task is Task.TEXT_RANKING:
         scores = await _ranked(request, model, pairs, raw)
+    elif is_colbert(model.metadata):
+        scores = [rank.score for rank in await colbert_ranks(request, model, pairs)]
     elif raw:
         raise Refusal(400, "use_activation is false: cosines have no activation. Leave it out.", param="use_activation")
-    elif is_colbert(request, model):
-        scores = [rank.score for rank in await colbert_ranks(request, model, pairs)]
     else:
         scores = await _similar(request, model, pairs)
     data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, RequestRefused, SourceError
 from hfx.local.encoder import LocalModel
 from tests.rigs.colbert_models import PYLATE, WORDS, change, write_pylate, write_stanford
 from tests.rigs.published import export_checkpoint
@@ -181,6 +181,12 @@ def test_roles_share_a_batch_and_a_text_without_one_is_a_document(tmp_path: Path
         assert all(np.array_equal(a, b) for a, b in zip(each, answers(model, of, TEXTS[:8]), strict=True))
     plain = [np.array(each["embedding"]) for each in model.infer_all([{"text_input": text} for text in TEXTS[:8]])]
     assert all(np.array_equal(a, b) for a, b in zip(plain, found[1::2], strict=True))
+    own = [{"text_input": "a cat", "prompt": "the dog: ", **role} for role in ({"prompt_name": "query"}, {})]
+    found = [np.array(each["embedding"]) for each in model.infer_all(own)]  # with its own prompt, as one text
+    assert np.array_equal(found[0], answers(model, "query", ["the dog: a cat"])[0])
+    assert np.array_equal(found[1], answers(model, "document", ["the dog: a cat"])[0])
+    with pytest.raises(RequestRefused, match="prompt_name is 'dog'"):
+        model.infer({"text_input": "a", "prompt": "b", "prompt_name": "dog"})
     long = model.infer({"text_input": "the dog " * 100})
     assert (long["input_tokens"], long["truncated_tokens"] > 100) == (60, True)  # beyond the 50 of its files
 

@@ -147,7 +147,14 @@ def test_precision_and_device_say_what_is_built(tmp_path: Path, precision: Any, 
 
 
 EMBEDDINGS = {"architectures": ["BertModel"]}
-TRAINED = {"sentence_bert_config.json": {"max_seq_length": 128}}
+UNREAD = {"sentence_bert_config.json": {"max_seq_length": 128}}  # by sentence-transformers, without modules.json
+TRAINED = UNREAD | {
+    "modules.json": [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"))
+    ],
+    "1_Pooling/config.json": {},
+}
 NO_LIMIT = (1e30, 1_000_000_000_000_000_019_884_624_838_656, 1024, None, "256", 0, -1, [512])
 
 
@@ -160,8 +167,9 @@ NO_LIMIT = (1e30, 1_000_000_000_000_000_019_884_624_838_656, 1024, None, "256", 
         *(({}, {"tokenizer_config.json": {"model_max_length": stated}}, 512) for stated in NO_LIMIT),
         ({}, {"tokenizer_config.json": {"model_max_length": 256}}, 256),
         ({"max_position_embeddings": None}, {}, 512),
-        ({}, TRAINED, 512),
+        ({}, UNREAD, 512),
         (EMBEDDINGS, TRAINED, 128),
+        (EMBEDDINGS, UNREAD, 512),
     ],
     ids=str,
 )  # fmt: skip
@@ -169,6 +177,7 @@ def test_the_longest_input_is_the_least_of_what_the_files_say(
     tmp_path: Path, config: dict[str, Any], files: dict[str, Any], longest: int
 ) -> None:
     for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(content))
     assert plan(tmp_path, **config).max_length == longest
 

@@ -221,7 +221,8 @@ def test_a_missing_pooling_config_is_corrupt(tmp_path: Path) -> None:
 )
 def test_the_trained_length_is_read(tmp_path: Path, kind: str, content: str, length: int | None) -> None:
     (tmp_path / f"sentence_{kind}_config.json").write_text(content)
-    assert read_max_length(tmp_path) == length
+    assert read_max_length(tmp_path) is None  # as in the library, which saves it with modules.json only
+    assert read_max_length(write(tmp_path, "Transformer", "Pooling")) == length
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hfx.cli import main
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.local.encoder import LocalModel
 from tests.rigs.published import export_checkpoint
@@ -76,7 +77,9 @@ def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
         assert same([answers(model, (text,), **chosen)[0] for text in TEXTS], found)
 
 
-def test_an_embedder_has_the_vectors_of_its_transformer_on_request(tmp_path: Path) -> None:
+def test_an_embedder_has_the_vectors_of_its_transformer_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     reference = write_embedder(tmp_path, Recipe((pooling("mean"), dense(HIDDEN, 24), normalize)))
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", token_vectors=True)
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -84,6 +87,9 @@ def test_an_embedder_has_the_vectors_of_its_transformer_on_request(tmp_path: Pat
     expected = [reference.encode([text], output_value="token_embeddings")[0].numpy() for text in TEXTS]
     check(found, expected)
     assert same([answers(model, (text,))[0] for text in TEXTS], found)
+    place = ["--local", "--repository", str(tmp_path / "repository")]
+    assert main(["infer", "model", "a", "--query", "b", *place]) == 2  # it does not tell queries from documents
+    assert "does not take --query" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
@@ -103,15 +109,12 @@ def test_other_precisions_have_nearly_the_same_vectors(tmp_path: Path, precision
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe((token_mask(skiplist_words=["."]),)),
-        Recipe((token_mask(keep_only_token_ids=[5]),)),
-        Recipe((token_mask(),), transformer={"query_length": 32}),
         Recipe((pooling("mean"), token_mask())),
         Recipe((dense(HIDDEN, 24), token_mask())),  # of the text's vector, which there is none of
     ],
-    ids=["skiplist", "allowlist", "query_length", "pooled", "sentence"],
+    ids=["pooled", "sentence"],
 )
-def test_what_leaves_tokens_out_is_unsupported(tmp_path: Path, recipe: Recipe) -> None:
+def test_vectors_of_texts_are_unsupported(tmp_path: Path, recipe: Recipe) -> None:
     write_multi_vector_encoder(tmp_path, recipe)
     with pytest.raises(CheckpointUnsupported) as caught:
         export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")

@@ -1,0 +1,266 @@
+"""Odd files of sentence-transformers: answers are those of its encode and predict, or the refusal names the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hfx.errors import CheckpointUnsupported
+from hfx.local.encoder import LocalModel
+from tests.attacks.damage import DROPPED, edit_json
+from tests.rigs.published import export_checkpoint
+from tests.rigs.sentence_models import (
+    HIDDEN,
+    TEXTS,
+    Recipe,
+    base,
+    dense,
+    furthest,
+    normalize,
+    pooling,
+    write_cross_encoder,
+    write_embedder,
+    write_sparse_encoder,
+)
+
+PROMPTS = {"prompts": {"query": "the dog: ", "passage": "A CAT? "}, "default_prompt_name": "query"}
+TRANSFORMER, LIBRARY = "sentence_bert_config.json", "config_sentence_transformers.json"
+TOKENIZER = "tokenizer_config.json"
+IDENTITY, FIELD = "torch.nn.modules.linear.Identity", "activation_fn"
+PAIRS = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
+Change = Callable[[Path], Any]
+
+
+def edit(name: str, **fields: Any) -> Change:
+    """Other fields of a file."""
+    return lambda folder: edit_json(folder / name, **fields)
+
+
+def rewrite(name: str, **fields: Any) -> Change:
+    """A file of these fields."""
+    return lambda folder: (folder / name).write_text(json.dumps(fields))
+
+
+def without_modules(folder: Path) -> None:
+    """As transformers' own folders are, with the library's other files in it."""
+    (folder / "modules.json").unlink()
+
+
+def all_of(*changes: Change) -> Change:
+    """These changes, one after the other."""
+    return lambda folder: [change(folder) for change in changes]
+
+
+def with_head(name: str) -> Change:
+    """The transformer in another class of transformers'."""
+
+    def change(folder: Path) -> None:
+        import transformers
+
+        getattr(transformers, name).from_pretrained(folder).save_pretrained(folder)
+
+    return change
+
+
+def with_dots(folder: Path) -> None:
+    """Another spelling of a module's path."""
+    file = folder / "modules.json"
+    file.write_text(file.read_text().replace('"1_Pooling"', '"./1_Pooling/"'))
+
+
+def with_older_name(folder: Path) -> None:
+    """The transformer's settings in a file of another name."""
+    (folder / TRANSFORMER).unlink()
+    rewrite("sentence_roberta_config.json", max_seq_length=17)(folder)
+
+
+POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+MEAN, CUT = (pooling("mean"),), {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+CLASSES = ("BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification")
+EMBEDDERS: dict[str, tuple[Recipe, Change]] = {
+    "bias-0": (Recipe((*MEAN, dense(HIDDEN, 40, bias=False))), edit(DENSE, bias=0)),
+    "residual-1": (Recipe((*MEAN, dense(HIDDEN, HIDDEN, use_residual=True))), edit(DENSE, use_residual=1)),
+    "no-activation": (Recipe((*MEAN, dense(HIDDEN, 40))), edit(DENSE, activation_function=DROPPED)),
+    "unknown-field": (Recipe((*MEAN, dense(HIDDEN, 40, "ReLU"))), edit(DENSE, later=1)),
+    "prompt-0": (Recipe(MEAN, PROMPTS), edit(POOLING, include_prompt=0)),
+    "prompt-null": (Recipe(MEAN, PROMPTS), edit(POOLING, include_prompt=None)),
+    "mode-1": (Recipe(MEAN), rewrite(POOLING, pooling_mode_cls_token=1, word_embedding_dimension=HIDDEN)),
+    "two-forms": (Recipe(MEAN), edit(POOLING, pooling_mode="max", pooling_mode_cls_token=True)),
+    "path": (Recipe(MEAN), with_dots),
+    "tokenizer-cuts": (Recipe(MEAN), edit("tokenizer.json", truncation=CUT)),
+    "cut-on-the-left": (
+        Recipe(MEAN, {}, {"max_seq_length": 20}),
+        edit(TOKENIZER, truncation_side="left"),
+    ),
+    "padded-on-the-left": (Recipe((pooling("lasttoken"),)), edit(TOKENIZER, padding_side="left")),
+    "older-name": (Recipe(MEAN), with_older_name),
+    "without-modules": (Recipe(MEAN, PROMPTS | {"truncate_dim": 8}, {"max_seq_length": 17}), without_modules),
+    **{name: (Recipe((*MEAN, normalize)), with_head(name)) for name in CLASSES},
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    recipe, change = EMBEDDERS[name]
+    write_embedder(tmp_path, recipe)
+    change(tmp_path / "model")
+    reference = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model").task == "feature-extraction"
+    model = LocalModel.open(tmp_path / "repository", "model")
+    calls: list[dict[str, str]] = [{}, *({"prompt_name": each} for each, text in reference.prompts.items() if text)]
+    for chosen in calls:
+        found = [each["embedding"] for each in model.infer_all([{"text_input": text, **chosen} for text in TEXTS])]
+        expected = [reference.encode([text], **chosen)[0] for text in TEXTS]
+        assert furthest(found, expected) <= 1e-5
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_generator_without_modules_gives_its_last_token(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = base(tmp_path / "model", Recipe((), decoder="qwen3"))
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    reference = SentenceTransformer(str(folder), device="cpu")
+    export_checkpoint(folder, tmp_path / "repository", name="model", task="feature-extraction")
+    texts = [text for text in TEXTS if text]  # nothing has a vector of zeros
+    found = LocalModel.open(tmp_path / "repository", "model").infer_all([{"text_input": text} for text in texts])
+    assert furthest([each["embedding"] for each in found], [reference.encode([text])[0] for text in texts]) <= 1e-5
+
+
+RANKERS: dict[str, tuple[int, dict[str, Any], Change]] = {
+    "without-modules": (1, PROMPTS, all_of(edit(LIBRARY, **{FIELD: IDENTITY}), without_modules)),
+    "without-modules-of-several": (3, {}, all_of(edit(LIBRARY, **{FIELD: "torch.nn.Softmax"}), without_modules)),
+    "two-fields": (
+        1,
+        {},
+        all_of(
+            edit(LIBRARY, **{FIELD: DROPPED}),
+            edit("config.json", sentence_transformers={FIELD: None}, sbert_ce_default_activation_function=IDENTITY),
+        ),
+    ),
+    "cut-on-the-left": (2, {"max_length": 20}, edit(TOKENIZER, truncation_side="left")),
+}
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_scores_are_those_of_predict(tmp_path: Path, name: str) -> None:
+    from sentence_transformers import CrossEncoder
+
+    labels, settings, change = RANKERS[name]
+    write_cross_encoder(tmp_path, Recipe((), settings), labels)
+    change(tmp_path / "model")
+    reference = CrossEncoder(str(tmp_path / "model"), device="cpu")
+    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", task="text-ranking")
+    model = LocalModel.open(tmp_path / "repository", "model")
+    found = [each["score"] for each in model.infer_all([{"query": query, "text_input": text} for query, text in PAIRS])]
+    np.testing.assert_allclose(found, [reference.predict([pair])[0] for pair in PAIRS], rtol=1e-5, atol=1e-5)
+
+
+def with_template(folder: Path) -> None:
+    """An embedder that the library saves with a chat template, through which its texts go."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base(folder / "base", Recipe(())))
+    tokenizer.chat_template = "{% for message in messages %}cat {{ message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(folder / "base")
+    SentenceTransformer(modules=[Transformer(str(folder / "base")), pooling("mean")()]).save(str(folder / "model"))
+
+
+def with_static_embeddings(folder: Path) -> None:
+    """Vectors of tokens that no transformer makes."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+
+    words = Tokenizer.from_file(str(base(folder / "base", Recipe(())) / "tokenizer.json"))
+    SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=32)]).save(str(folder / "model"))
+
+
+def with_static_weights(folder: Path) -> None:
+    """A sparse encoder of weights of tokens, whose config.json is not a transformer's."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base(folder / "base", Recipe(())))
+    SparseEncoder(modules=[SparseStaticEmbedding(tokenizer)]).save(str(folder / "model"))
+
+
+def with_two_ways(folder: Path) -> None:
+    """Queries and documents of two models."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router, Transformer
+
+    source = str(base(folder / "base", Recipe(())))
+    ways = [[Transformer(source), pooling(mode)()] for mode in ("mean", "cls")]
+    SentenceTransformer(modules=[Router.for_query_document(*ways)]).save(str(folder / "model"))
+
+
+def with_autoencoder(folder: Path) -> None:
+    """A sparse encoder of vectors (CSR)."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SparseAutoEncoder
+
+    source = str(base(folder / "base", Recipe(())))
+    modules = [Transformer(source), pooling("mean")(), SparseAutoEncoder(HIDDEN, 128, k=16, k_aux=32)]
+    SparseEncoder(modules=modules).save(str(folder / "model"))
+
+
+def with_folder(folder: Path) -> None:
+    """The transformer in a folder of its own, as the library's first versions saved it."""
+    write_embedder(folder, Recipe(MEAN))
+    place = folder / "model/0_Transformer"
+    place.mkdir()
+    for file in [each for each in (folder / "model").iterdir() if each.is_file() and each.name != "modules.json"]:
+        file.rename(place / file.name)
+    modules = json.loads((folder / "model/modules.json").read_text())
+    modules[0]["path"] = place.name
+    (folder / "model/modules.json").write_text(json.dumps(modules))
+
+
+def with_custom_scores(folder: Path) -> None:
+    """Scores by a class that the library does not trust."""
+    write_cross_encoder(folder, Recipe(()))
+    edit_json(folder / "model" / LIBRARY, **{FIELD: "own.Identity"})
+
+
+def with_logits(folder: Path) -> None:
+    """An embedder of a masked language model's logits."""
+    write_sparse_encoder(folder, Recipe((pooling("max"),)))
+
+
+def with_lengths(folder: Path) -> None:
+    """Queries cut by the library at another length."""
+    write_embedder(folder, Recipe(MEAN, transformer={"query_length": 17}))
+
+
+REFUSED: dict[Callable[[Path], None], str] = {
+    with_template: "messages of a chat template.*sentence_bert_config.json",
+    with_static_embeddings: "begins with StaticEmbedding",
+    with_static_weights: "begins with SparseStaticEmbedding",
+    with_two_ways: "begins with Router",
+    with_autoencoder: "Pooling, SparseAutoEncoder",
+    with_folder: "begins with Transformer in 0_Transformer",
+    with_custom_scores: "'own.Identity'",
+    with_logits: "to 'logits'",
+    with_lengths: r"settings of their own \(query_length\)",
+}
+
+
+@pytest.mark.parametrize("write", REFUSED)
+def test_what_is_refused_is_named(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    write(tmp_path)
+    with pytest.raises(CheckpointUnsupported, match=REFUSED[write]) as caught:
+        export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
+    assert caught.value.fix and str(tmp_path) in caught.value.message
