@@ -3,8 +3,20 @@
 #include <stdint.h>
 #include <string.h>
 
-struct side { size_t x_in_bytes, y, z, lod; unsigned memory_type; const void *host; uint64_t device; void *array, *reserved; size_t pitch, height; };
-struct copy { struct side source, target; size_t width, height, depth; };
+struct side {
+    size_t x_in_bytes, y, z, lod;
+    unsigned memory_type;
+    const void *host;
+    uint64_t device;
+    void *array, *reserved;
+    size_t pitch, height;
+};
+
+struct copy {
+    struct side source, target;
+    size_t width, height, depth;
+};
+
 enum { HOST = 1, DEVICE = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101 };
 
 static int context;

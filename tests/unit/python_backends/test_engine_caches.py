@@ -7,25 +7,30 @@ import random
 import subprocess
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.generator import top_k_graph
+from hfx.exporter.quantize.generator import FORMATS
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.device_memory import Copier, Device
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.kv_cache import CacheMaker, DeviceCache, KvCache
 from hfx.python_backends.engine.picker import Picker
-from hfx.python_backends.engine.plan import Limits
+from hfx.python_backends.engine.plan import Limits, Span
 from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
 from hfx.python_backends.engine.sessions import Binding, Reserved, open_session
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import EngineError, ProviderMissing
 from tests.rigs import engine_invariants as invariants
 from tests.rigs import engine_toys as toys
+from tests.rigs import tiny_generators
 from tests.rigs.engine_oracle import expected
 from tests.rigs.engine_rig import ONE_THREAD, random_request, serve
+from tests.rigs.graph_rows import random_rows
 from tests.unit.native.libraries import compiler
 
 LIMITS = Limits(chunk=8, prefill=32, encode=32)
@@ -71,6 +76,37 @@ def test_requests_of_all_kinds_answer_as_with_caches_on_the_host(
         answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
     wanted = [expected(request) for request in requests]
     assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart", "t5-gated"])
+def test_files_for_gpus_give_the_same_bits_with_caches_on_the_device(
+    tmp_path: Path, caches: CacheMaker, name: str
+) -> None:
+    """Sources stay there, and rows are copied there."""
+    folder = tmp_path / "engine"
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build(name))
+    spec = write_engine_folder(checkpoint, folder, FORMATS["fp16"], 127)
+    rows = random_rows((5, 31, 1, 12))
+    found = [_logits((EncoderDecoderRunner if spec.has_encoder else DecoderRunner)(spec, 4, ONE_THREAD, each), rows)
+             for each in (KvCache, caches)]  # fmt: skip
+    assert (found[0] == found[1]).all()
+
+
+def _logits(runner: Runner, rows: list[list[int]]) -> Any:
+    """Behind `rows` and each of three tokens more; row 3 becomes row 0 before each."""
+    runner.open_partition(1)
+    partition, found = runner.partitions[1], []
+    if isinstance(runner, EncoderDecoderRunner):
+        runner.encode([tuple(row) for row in rows], [[(1, row)] for row in range(len(rows))])
+    else:
+        runner.run([Span(tuple(ids), rows=(row,)) for row, ids in enumerate(rows)], logits=False)
+    for token in (3, 4, 5):
+        partition.move(0, 3)
+        partition.set_next_tokens([(row, token + row) for row in range(len(rows))])
+        outputs = partition.step(len(rows), logits=True)
+        assert outputs.logits is not None
+        found.append(outputs.logits.copy())
+    return np.stack(found)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
