@@ -1,7 +1,6 @@
 """The Batch API beside the front: its requests go on to a process of its own, whose requests come at a socket.
 
-Requests of batches wait while the front has others: with those they are at most as many as batches may have alone, but
-one goes on, so that a batch ends under any load.
+Requests of batches wait while the front has others, but one goes on, so that a batch ends under any load.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ async def _send(
 
 
 class Background:
-    """`app` for the requests of batches: with those of others, at most `most` are in progress, but one always may."""
+    """`app` for the requests of batches: at most `most` are in progress, and one begins beside those of others."""
 
     def __init__(self, app: App, most: int) -> None:
         self.limits, self.metrics = app.limits, app.metrics
@@ -139,7 +138,7 @@ class Background:
         """Answer one request, when its turn has come."""
         connection: ClientConnection = scope["extensions"]["hfx"]["connection"]
         async with self._turn:
-            while self._running and self._running + self._others >= self._most:
+            while self._running and (self._others or self._running >= self._most):
                 await asyncio.sleep(POLL_SECONDS)
                 if connection.has_left:
                     return
