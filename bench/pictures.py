@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tests import zoo
@@ -15,6 +17,7 @@ from tests.rigs.serve_process import serving
 IMAGES = Path("docs/images").absolute()
 HFX = str(Path(sys.executable).with_name("hfx"))
 WIDTH, HEIGHT = 1200, 720
+IDLE, PATIENCE = 0.3, 240  # load average, seconds
 TEXT = "What a lovely garden!"
 MODELS = (("sentiment", "sentiment-distilbert", ()), ("stories", "stories-gpt2", ("--max-drop", "0.06")))
 
@@ -35,12 +38,22 @@ def main() -> None:
                 "cpu",
                 *options,
             )
-        with serving(folder / "model_repository") as server, chromium.tab(folder / "profile") as tab:
-            playground(tab, server.http_url)
-            load = ("--concurrency", "1:16:2x", "--duration", "3s", "--slo", "latency<50ms")
+        with serving(folder / "model_repository") as server:
+            wait_for_an_idle_machine()
+            load = ("--concurrency", "1:8:2x", "--duration", "3s", "--slo", "latency<50ms")
             run(folder, "perf", "run", "sentiment", "--url", server.ready["grpc_url"], *load, "--output", "load.json")
             run(folder, "perf", "report", "load.json", "--output", "report.html")
-            show(tab, (folder / "report.html").as_uri(), IMAGES / "report.png")
+            with chromium.tab(folder / "profile") as tab:
+                playground(tab, server.http_url)
+                show(tab, (folder / "report.html").as_uri(), IMAGES / "report.png")
+
+
+def wait_for_an_idle_machine() -> None:
+    """The exports have kept it busy, which a report says; at most for so long as a load average takes to fall."""
+    for _ in range(PATIENCE):
+        if os.getloadavg()[0] < IDLE:
+            return
+        time.sleep(1)
 
 
 def playground(tab: chromium.Page, url: str) -> None:
