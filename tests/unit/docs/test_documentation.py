@@ -99,6 +99,16 @@ def test_paths_in_a_page_exist(page: str) -> None:
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/engine.md", "docs/exactness.md"])
+def test_modules_in_a_page_exist(page: str) -> None:
+    """By the end of their paths."""
+    files = [
+        f"/{path.relative_to(ROOT)}" for folder in ("hfx", "tests", "bench") for path in (ROOT / folder).rglob("*.py")
+    ]
+    for path in re.findall(r"`([a-z]\w*(?:/\w+)+\.py)`", (ROOT / page).read_text(encoding="utf-8")):
+        assert any(file.endswith(f"/{path}") for file in files), path
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and Sphinx make them."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
