@@ -75,6 +75,9 @@ void multiply_all(const FloatProduct &whole, long rows, long columns) {
         }
 }
 
+// exp(x), and 0 for what a mask leaves: sums of numbers as small as exponential's least are many times slower.
+inline Floats weights_of(Floats x) { return x < -87.0f ? Floats{} : exponential(x); }
+
 // Scores of a query to weights, that beyond `width` are 0; returns their sum. A mask and a bias may be null.
 float weigh(float *scores, const float *mask, const float *bias, long width, float scale) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -97,12 +100,12 @@ float weigh(float *scores, const float *mask, const float *bias, long width, flo
     const float peak = largest(peaks);
     Floats total = {};
     for (long at = 0; at < whole; at += WIDTH) {
-        Floats weights = exponential(load<Floats>(scores + at) - peak);
+        Floats weights = weights_of(load<Floats>(scores + at) - peak);
         store(scores + at, weights);
         total += weights;
     }
     if (left) {
-        Floats weights = exponential(load<Floats>(scores + whole) - peak);
+        Floats weights = weights_of(load<Floats>(scores + whole) - peak);
         weights = inside ? weights : Floats{};
         store(scores + whole, weights);
         total += weights;
@@ -113,7 +116,7 @@ float weigh(float *scores, const float *mask, const float *bias, long width, flo
 }
 
 // A head of a token, rotated by its place: each dimension with the one half a head on.
-void rotate(const float *x, const float *cos, const float *sin, long dim, float *out) {
+void rotate(const float *x, const float *cos, const float *sin, long dim, float *__restrict out) {
     for (long d = 0; d < dim / 2; d++) {
         const float low = x[d], high = x[d + dim / 2];
         out[d] = low * cos[d] - high * sin[d];
@@ -134,20 +137,22 @@ void transpose(Floats *square) {
     }
 }
 
-// The keys of all tokens, [dim][columns], zeros behind the last; where they are rotated, one after the other in `rotated`.
+// The keys of all tokens, [dim][columns], zeros behind the last; where they are rotated, a block at a time in `rotated`.
 void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated) {
-    for (long first = 0; first < columns && !a.cos; first += WIDTH)
+    for (long first = 0; first < columns; first += WIDTH) {
+        const long inside = a.width - first;
+        for (long i = 0; i < WIDTH && i < inside && a.cos; i++) {
+            const long token = first + i;
+            rotate(a.key + token * a.stride, a.cos + token * a.dim, a.sin + token * a.dim, a.dim, rotated + i * a.dim);
+        }
+        const float *block = a.cos ? rotated : a.key + first * a.stride;
+        const long stride = a.cos ? a.dim : a.stride;
         for (long d = 0; d < a.dim; d += WIDTH) {
             Floats square[WIDTH];
-            for (long i = 0; i < WIDTH; i++)
-                square[i] = first + i < a.width ? load<Floats>(a.key + (first + i) * a.stride + d) : Floats{};
+            for (long i = 0; i < WIDTH; i++) square[i] = i < inside ? load<Floats>(block + i * stride + d) : Floats{};
             transpose(square);
             for (long i = 0; i < WIDTH; i++) store(keys + (d + i) * columns + first, square[i]);
         }
-    for (long token = 0; token < columns && a.cos; token++) {
-        const bool inside = token < a.width;
-        if (inside) rotate(a.key + token * a.stride, a.cos + token * a.dim, a.sin + token * a.dim, a.dim, rotated);
-        for (long d = 0; d < a.dim; d++) keys[d * columns + token] = inside ? rotated[d] : 0.0f;
     }
 }
 
@@ -193,7 +198,7 @@ void self_attend(const SelfAttention &a) {
     const long columns = self_attention_columns(a.width);
     float *keys = a.buffer, *scores = keys + a.dim * columns;
     float *queries = scores + SELF_ATTENTION_QUERIES * columns, *rotated = queries + SELF_ATTENTION_QUERIES * a.dim;
-    float *products = rotated + a.dim, *others = products + SELF_ATTENTION_QUERIES * a.buckets;
+    float *products = rotated + WIDTH * a.dim, *others = products + SELF_ATTENTION_QUERIES * a.buckets;
     turn_keys(a, columns, keys, rotated);
     for (long token = 0; token < a.width; token += SELF_ATTENTION_QUERIES) {
         const long rows = a.width - token < SELF_ATTENTION_QUERIES ? a.width - token : SELF_ATTENTION_QUERIES;

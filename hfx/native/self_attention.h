@@ -25,12 +25,12 @@ constexpr long SELF_ATTENTION_QUERIES = 6, SELF_ATTENTION_STEP = 16;  // dim is 
 inline long self_attention_columns(long width) { return (width + SELF_ATTENTION_STEP - 1) / SELF_ATTENTION_STEP * SELF_ATTENTION_STEP; }
 // Queries for which keys are multiplied by position queries at once: more take memory, with fewer products are made in vain.
 constexpr long SELF_ATTENTION_BLOCK = 32 * SELF_ATTENTION_QUERIES;
-// Keys by dimension, scores of a few queries, and those and a key when they are rotated; with positions, products of a few
-// tokens, and what position queries add to the scores of a block.
+// Keys by dimension, scores of a few queries, and those and a block of keys when they are rotated; with positions, products
+// of a few tokens, and what position queries add to the scores of a block.
 inline long self_attention_buffer(long width, long dim, long buckets) {
     const long columns = self_attention_columns(width), block = width < SELF_ATTENTION_BLOCK ? width : SELF_ATTENTION_BLOCK;
     const long of_positions = buckets ? SELF_ATTENTION_QUERIES * buckets + block * columns : 0;
-    return (dim + SELF_ATTENTION_QUERIES) * columns + (SELF_ATTENTION_QUERIES + 1) * dim + of_positions;
+    return (dim + SELF_ATTENTION_QUERIES) * columns + (SELF_ATTENTION_QUERIES + SELF_ATTENTION_STEP) * dim + of_positions;
 }
 
 }  // namespace hfx
