@@ -103,6 +103,17 @@ def test_padding_is_zeros_and_tokens_are_what_they_are_masked(
         assert not found[~real].any()
 
 
+@pytest.mark.parametrize("width", [5, 16, 130])
+def test_values_that_a_mask_hides_count_for_nothing(library: Path, width: int) -> None:
+    """However large they are: not even by the least weight that is a normal float32, 1e-38."""
+    qkv, mask = texts(2, 32, 1, width)
+    mask[..., : width // 2], mask[..., width // 2 :] = MASKED, 0  # the first ones, as those outside a window
+    session = open_model(model(2, 32), options(library))
+    expected = session.run(None, {"qkv": qkv, "mask": mask})[0]
+    qkv[:, : width // 2, 2 * 64 :] = 1e38
+    np.testing.assert_array_equal(session.run(None, {"qkv": qkv, "mask": mask})[0], expected)
+
+
 def feed_of(op: str, heads: int, dim: int, rows: int, width: int) -> dict[str, NDArray[Any]]:
     """Inputs of `op`: those of texts(), a random bias, angles and positions, the last token of each text."""
     qkv, mask = texts(heads, dim, rows, width)
