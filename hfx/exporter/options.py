@@ -52,7 +52,10 @@ class ExportOptions:
     )
     precision: Annotated[
         Precision | None,
-        Option(help="Precision for every device. Default: fp32 on CPU, fp16 on GPU.", rich_help_panel=MODEL),
+        Option(
+            help="Precision. Default: fp32 on CPU, fp16 on GPU. Generators are always fp16 on GPU.",
+            rich_help_panel=MODEL,
+        ),
     ] = None
     device: Annotated[Device, Option(help="Device to build for.", rich_help_panel=MODEL)] = "both"
     cpu_runtime: Annotated[

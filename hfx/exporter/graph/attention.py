@@ -129,7 +129,7 @@ class SelfAttentionWriter:
             writer.defined(op, operators.function)
             return writer.node(op, inputs, operators.DOMAIN, heads=block.heads, scale=block.scale)
         split = writer.node("Reshape", [qkv, self.lead])
-        # Keys and values by head, which nothing reads: on CUDA the operator insists on them.
+        # Keys and values by head, which nothing reads: CUDA's operator requires these outputs.
         out, *unread = (writer.unique(name) for name in ("attended", "present_k", "present_v"))
         writer.nodes(
             "GroupQueryAttention",

@@ -162,7 +162,7 @@ def first_token(result: Result) -> Chart | None:
 
 
 def latency_cdf(result: Result) -> Chart | None:
-    """The share of share of requests than a time: a line for each load of a variant, or each variant."""
+    """The share of requests that took no longer than a time: a line for each load of a variant, or each variant."""
     rows: list[dict[str, Any]] = []
     lines = []
     for name, group in _representative(result, MAX_LINES):

@@ -203,7 +203,7 @@ class EncoderDecoderRunner:
         The sources are one ragged batch, padded at the right.
         """
         if self._spec.cross_type == "float16":
-            encoded = self._encoded_there(sources)
+            encoded = self._encode_to_cache(sources)
             for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
                 for width, group in groups:
                     self.partitions[width].take_source(group, encoded, at, len(source))
@@ -273,8 +273,8 @@ class EncoderDecoderRunner:
         partition.release_memory(0)
         return size, can_verify
 
-    def _encoded_there(self, sources: Sequence[Ids]) -> Cache:
-        """A cache where the others lie, of the sources' K and V in float16, as wide as the longest."""
+    def _encode_to_cache(self, sources: Sequence[Ids]) -> Cache:
+        """K and V of the sources in float16, in a new cache of the same memory, as wide as the longest source."""
         inputs, spec = self._encoder_inputs(sources), self._spec
         rows, width = inputs["input_ids"].shape
         encoded = self._make_cache((2 * spec.layers, rows, spec.heads, width, spec.head_dim), spec.cross_type)
