@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hfx.answering import Answer, Model, Request
 
 NO_TEXT = UsageError("There is no text.", "Give one, pipe lines in, or name a file with --input.")
+QUERIES = 64  # whose vectors are kept: lines that are ranked together usually have one query
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _ranker(model: Model) -> Model:
         score = max_sim(query_of(query, QUERY)[names.EMBEDDING], found[names.EMBEDDING])
         return {names.SCORE: score, names.TRUNCATED_TOKENS: found[names.TRUNCATED_TOKENS]}
 
-    query_of = cache(answer_of)
+    query_of = lru_cache(QUERIES)(answer_of)
     inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in TASKS[Task.TEXT_RANKING].row.needed)
     metadata = replace(model.metadata, inputs=inputs, outputs=())
     return replace(model, task=Task.TEXT_RANKING, metadata=metadata, answer=answer, answer_many=None)
