@@ -1,14 +1,14 @@
-"""WordPiece and byte-level BPE as hfx/native/tokenizer/wordpiece.h and bpe.h read them."""
+"""WordPiece, byte-level BPE and Unigram as hfx/native/tokenizer/wordpiece.h, bpe.h and unigram.h read them."""
 
 from __future__ import annotations
 
+import json
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from hfx.exporter.compiled_tokenizer.file import NONE, NotCompiled, Tag, Writer, hashed, trie
-from hfx.exporter.compiled_tokenizer.unigram import add_unigram
 
 
 class Kind(IntEnum):
@@ -25,7 +25,7 @@ def add_model(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> None:
     elif kind == "BPE":
         step = _bpe(writer, tokenizer.model, model)
     elif kind == "Unigram":
-        step = (Kind.UNIGRAM, *add_unigram(writer, tokenizer, model))
+        step = _unigram(writer, tokenizer, model)
     else:
         raise NotCompiled(f"a model {kind}")
     writer.add_steps(Tag.MODEL, [step])
@@ -85,3 +85,17 @@ def _merges(vocabulary: dict[str, int], merges: list[Any]) -> np.ndarray[Any, An
     with np.errstate(over="ignore"):
         hashes = (table[:, 0].astype("<u8") << np.uint64(32) | table[:, 1]) * np.uint64(0x9E3779B97F4A7C15)
     return hashed(table, hashes, 64, np.uint32(NONE))
+
+
+def _unigram(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> tuple[int, int, int, int]:
+    """The scores are those that the library has read: in one of eight, its last bit isn't that of Python's float."""
+    if model.get("unk_id") is None:
+        raise NotCompiled("a Unigram model without an unknown token")
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    ids = {piece.encode(): number for number, (piece, _) in enumerate(vocabulary)}
+    pieces = [piece for piece in ids if piece]
+    of_bytes = [ids.get(b"<0x%02X>" % byte, NONE) for byte in range(256)] if model.get("byte_fallback") else []
+    tables = trie(pieces, [ids[piece] for piece in pieces])
+    scores = np.array([score for _, score in vocabulary], "<f8")
+    section = writer.add(*tables, scores, np.array(of_bytes, "<u4"))
+    return Kind.UNIGRAM, section, model["unk_id"], max(map(len, pieces), default=0)
