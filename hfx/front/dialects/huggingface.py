@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hfx.client import calls
+from hfx.client.calls import Call
 from hfx.client.results import Generation, Token
 from hfx.client.settings import GenerationSettings
 from hfx.front import schemas
@@ -64,6 +65,7 @@ from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
 from hfx.python_backends.tasks import PROMPTS
 
+Result = TypeVar("Result")
 TOP = {"inputs", "parameters", "options", "stream"}
 # Parameters of generators that no model here has: the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -97,6 +99,10 @@ class Inputs:
     def check_parameters(self, *known: str) -> None:
         """Raise Refusal (400) for a parameter that is not `known`."""
         refuse_unknown(self.parameters, set(known))
+
+    async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
+        """What `call` gives for each of the inputs, which are texts. Raises Refusal (400, 413) for others."""
+        return await self.request.inference.rows(self.model, [call(one) for one in texts(self.inputs, "inputs")])
 
 
 async def infer(request: DialectRequest) -> bytes | Events:
@@ -143,9 +149,7 @@ async def _classify(inputs: Inputs) -> Any:
         function = inputs.request.files.settings(inputs.model)["activation"]
         _check_equal(inputs.parameters, "function_to_apply", function, "the model was exported with it")
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, INT32_MAX)
-    call = calls.classify(inputs.model.name, top_k)
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    return [labels(result) for result in results]
+    return [labels(result) for result in await inputs.results(calls.classify(inputs.model.name, top_k))]
 
 
 async def _label_tokens(inputs: Inputs) -> Any:
@@ -153,8 +157,7 @@ async def _label_tokens(inputs: Inputs) -> Any:
     aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
     _check_equal(inputs.parameters, "aggregation_strategy", aggregation, "the model was exported with it")
     _check_equal(inputs.parameters, "ignore_labels", ["O"], "models leave out that one")
-    call = calls.label_tokens(inputs.model.name)
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
+    results = await inputs.results(calls.label_tokens(inputs.model.name))
     rows = [entities(result, aggregation) for result in results]
     return rows if inputs.is_list else rows[0]
 
@@ -165,8 +168,7 @@ async def _fill_masks(inputs: Inputs) -> Any:
     targets = inputs.parameters.get("targets")
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, 5)
     call = calls.fill_mask(inputs.model.name, top_k, None if targets is None else texts(targets, "targets"))
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    rows = [fills(result) for result in results]
+    rows = [fills(result) for result in await inputs.results(call)]
     return rows[0] if len(rows) == 1 else rows
 
 
@@ -200,8 +202,7 @@ async def _zero_shot(inputs: Inputs) -> Any:
     inputs.check_parameters("candidate_labels", "multi_label")
     candidates = texts(inputs.parameters.get("candidate_labels"), "candidate_labels")
     call = calls.zero_shot(inputs.model.name, candidates, flag(inputs.parameters, "multi_label"), None)
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    rows = [labels(result) for result in results]
+    rows = [labels(result) for result in await inputs.results(call)]
     return rows if inputs.is_list else rows[0]
 
 
