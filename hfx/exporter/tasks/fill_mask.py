@@ -11,7 +11,7 @@ from typing import Any
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, share_equal
 from hfx.exporter.tasks.text_classification import TIE, expected_ids
 from hfx.exporter.transformers_versions import cleans_up
 from hfx.python_backends.tasks.fill_mask import MOST_MASKS
@@ -101,8 +101,7 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
 
 def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Share of texts whose first mask's best token is the target, but for outer blanks."""
-    hits = sum(bool(fills(a)[0][0]["token_str"].strip() == t.strip()) for a, t in zip(answers, targets, strict=True))
-    return hits / len(targets)
+    return share_equal((fills(answer)[0][0]["token_str"] for answer in answers), targets)
 
 
 TASK = EncoderTask(
