@@ -11,10 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, TypeVar
-
-import numpy as np
 
 from hfx.client import calls
 from hfx.client.calls import Call
@@ -36,15 +33,12 @@ from hfx.front.answers import (
 )
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
-from hfx.front.dialects.tei import pair_labels
+from hfx.front.dialects.tei import pair_labels, vectors_of
 from hfx.front.fields import (
     Fields,
     check_count,
-    check_cut,
-    check_dimensions,
     check_generator,
     check_task,
-    embedding_options,
     flag,
     generation_settings,
     json_object,
@@ -187,10 +181,8 @@ async def _embed(inputs: Inputs) -> Any:
     if isinstance(inputs.inputs, dict):
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
     inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format", *PROMPTS)
-    options = embedding_options(inputs.model, inputs.parameters)
     sources = texts(inputs.inputs, "inputs")
-    rows = await _vectors(inputs.request, inputs.model, sources, inputs.parameters, **options)
-    check_dimensions(inputs.parameters, rows.shape[1])
+    rows = await vectors_of(inputs.request, inputs.model, inputs.parameters, sources, cuts=True)
     if flag(inputs.parameters, "normalize"):
         rows = normalized(rows)
     encoding = inputs.parameters.get("encoding_format", "float")
@@ -310,20 +302,7 @@ async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any
         raise Refusal(400, f"inputs is {shown(inputs)}. Send a source_sentence and sentences.", param="inputs")
     sentences = texts(inputs["sentences"], "sentences")
     source = text(inputs["source_sentence"], "source_sentence")
-    return cosines(await _vectors(request, model, [source, *sentences]))
-
-
-async def _vectors(
-    request: DialectRequest,
-    model: ServedModel,
-    inputs: Sequence[str],
-    parameters: Fields = MappingProxyType({}),
-    **options: Any,
-) -> Any:
-    call = calls.embed(model.name, **options)
-    results = await request.inference.rows(model, [call(one) for one in inputs])
-    check_cut(parameters, results, default=True)
-    return np.stack([result.vector for result in results])
+    return cosines(await vectors_of(request, model, {}, [source, *sentences], cuts=True))
 
 
 def _pair(inputs: Any) -> tuple[str, str]:
