@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN
+from hfx.exporter.config_file import AGAIN, whole_number
 from hfx.exporter.graph.blocks import Activation, Embedding, Head, Kind, Linear, Net
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
@@ -56,10 +56,7 @@ class Config:
 
     def size(self, field: str, most: int = LARGEST_SIZE, least: int = 1) -> int:
         """A whole number from `least` to `most`."""
-        value = self.values.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self._corrupt(field, f"a whole number from {least} to {most}")
-        return value
+        return whole_number(self.file, self.values, field, most, least)
 
     def layers(self, field: str) -> int:
         """A number of layers."""
