@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hfx.exporter.compiled_tokenizer.file import NONE, NotCompiled, Tag, Writer, hashed, trie
+from hfx.python_backends.generation.detokenizer import BYTE_OF
 
 
 class Kind(IntEnum):
@@ -41,20 +42,12 @@ def _wordpiece(writer: Writer, model: dict[str, Any]) -> tuple[int, int, int, in
     return Kind.WORDPIECE, section, model["vocab"][model["unk_token"]], most
 
 
-def alphabet() -> list[str]:
-    """The character that ByteLevel has for each byte (GPT-2's bytes_to_unicode)."""
-    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
-
-
 def _bpe(writer: Writer, library: Any, model: dict[str, Any]) -> tuple[int, int, int, int]:
     for setting in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(setting):
             raise NotCompiled(f"a BPE model with {setting}")
     vocabulary: dict[str, int] = model["vocab"]
-    characters = alphabet()
-    of_bytes = [vocabulary.get(character, NONE) for character in characters]
+    of_bytes = [vocabulary.get(character, NONE) for character in sorted(BYTE_OF, key=BYTE_OF.__getitem__)]
     unknown = NONE if model["unk_token"] is None else vocabulary.get(model["unk_token"], -1)
     if unknown < 0:
         raise NotCompiled("a BPE model without its unknown token")
@@ -66,13 +59,12 @@ def _bpe(writer: Writer, library: Any, model: dict[str, Any]) -> tuple[int, int,
 
 def _whole(library: Any, vocabulary: dict[str, int], ignores_merges: bool) -> dict[bytes, int]:
     """The pieces that are one token."""
-    bytes_of = {character: byte for byte, character in enumerate(alphabet())}
     found = {}
     for token, number in vocabulary.items():
-        if not token or not all(character in bytes_of for character in token):
+        if not token or not all(character in BYTE_OF for character in token):
             continue
         if ignores_merges or [made.id for made in library.tokenize(token)] == [number]:
-            found[bytes(map(bytes_of.__getitem__, token))] = number
+            found[bytes(map(BYTE_OF.__getitem__, token))] = number
     return found
 
 
