@@ -173,7 +173,7 @@ async def _answer_questions(inputs: Inputs) -> Any:
     check_count(len(pairs), "inputs")
     call = calls.answer(inputs.model.name)
     results = await inputs.request.inference.rows(inputs.model, [call(_pair(pair)) for pair in pairs])
-    rows = [{"answer": each.answer, "score": each.score, "start": each.start, "end": each.end} for each in results]
+    rows = [{"score": each.score, "start": each.start, "end": each.end, "answer": each.answer} for each in results]
     return rows if inputs.is_list else rows[0]
 
 

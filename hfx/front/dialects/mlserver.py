@@ -92,7 +92,8 @@ def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> 
     if model.task is Task.ZERO_SHOT_CLASSIFICATION and "candidate_labels" in inputs:
         parameters["candidate_labels"] = inputs.pop("candidate_labels")
     if len(inputs) != 1 or not inputs.keys() <= set(TEXT_NAMES):
-        raise Refusal(400, f"The inputs are {', '.join(inputs)}. Send the texts as {' or '.join(TEXT_NAMES)}.")
+        sent = ", ".join(inputs or parameters)
+        raise Refusal(400, f"The inputs are {sent}. Send the texts as {' or '.join(TEXT_NAMES)}.")
     [values] = inputs.values()
     return texts(values, "inputs")
 
