@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json
+from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json, whole_number
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, Splade
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
@@ -97,10 +97,8 @@ def _splade(folder: Path) -> Pooling:
     config = read_json(file)
     mode, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     if mode not in get_args(Splade) or activation not in SPLADE_LOGS:
-        raise CheckpointUnsupported(
-            f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}, which hfx can't export.",
-            f"Supported: {' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}.",
-        )
+        supported = f"{' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}"
+        raise _not_exported(f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}", supported)
     return Pooling((), _cut(folder, "Active", "max_active_dims"), splade=mode, logs=SPLADE_LOGS[activation])
 
 
@@ -108,7 +106,7 @@ def _cut(folder: Path, kind: Literal["Active", "Truncate"], field: str) -> tuple
     """The layer that keeps as many numbers as a `field` of the library's config says, if it says so."""
     file = folder / LIBRARY_CONFIG
     config = read_optional_json(file)
-    return () if config.get(field) is None else (Layer(kind, outputs=_size(file, config, field)),)
+    return () if config.get(field) is None else (Layer(kind, outputs=whole_number(file, config, field, MOST_VALUES)),)
 
 
 def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
@@ -138,9 +136,7 @@ def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | Non
 def _answers(file: Path) -> tuple[int, ...]:
     config = read_json(file)
     if (name := config.get("module_input_name", LOGITS_NAME)) != LOGITS_NAME:
-        raise CheckpointUnsupported(
-            f"module_input_name in {file} is {str(name)[:80]!r}, which hfx can't export.", f"Supported: {LOGITS_NAME}."
-        )
+        raise _not_exported(f"module_input_name in {file} is {str(name)[:80]!r}", LOGITS_NAME)
     chosen, other = config.get("true_token_id"), config.get("false_token_id")
     ids = [each for each in (chosen, other) if type(each) is int and each >= 0]
     if len(ids) != (1 if other is None else 2):
@@ -227,10 +223,7 @@ def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) ->
     path = _activation_path(folder, config) or f"{TORCH}{'Sigmoid' if labels == 1 else 'Identity'}"
     known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
     if not path.startswith(TORCH) or path.rsplit(".", 1)[-1] not in known:
-        raise CheckpointUnsupported(
-            f"The scores of {folder} go through {path!r}, which hfx can't export.",
-            f"Supported activations: {', '.join(known)} of torch.nn.",
-        )
+        raise _not_exported(f"The scores of {folder} go through {path!r}", f"{', '.join(known)} of torch.nn")
     return known[path.rsplit(".", 1)[-1]]
 
 
@@ -298,9 +291,11 @@ def _sets_template(settings: Any) -> bool:
 def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
     """The error for modules that are not the `supported` ones."""
     kinds = ", ".join(module_kinds(folder)) or "(none)"
-    return CheckpointUnsupported(
-        f"{folder / MODULES} lists the modules {kinds}, which hfx can't export.", f"Supported: {supported}."
-    )
+    return _not_exported(f"{folder / MODULES} lists the modules {kinds}", supported)
+
+
+def _not_exported(what: str, supported: str) -> CheckpointUnsupported:
+    return CheckpointUnsupported(f"{what}, which hfx can't export.", f"Supported: {supported}.")
 
 
 def module_kinds(folder: Path) -> list[str]:
@@ -339,10 +334,8 @@ def _modes(file: Path) -> tuple[Mode, ...]:
         stated = [POOLING_FIELDS.get(key, key) for key in fields] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
     if not modes or not all(isinstance(mode, str) and mode in POOLING_FIELDS.values() for mode in modes):
-        raise CheckpointUnsupported(
-            f"{file} asks for the pooling {', '.join(map(str, modes)) or '(none)'}, which hfx can't export.",
-            f"Supported: {', '.join(POOLING_FIELDS.values())}.",
-        )
+        asked = ", ".join(map(str, modes)) or "(none)"
+        raise _not_exported(f"{file} asks for the pooling {asked}", ", ".join(POOLING_FIELDS.values()))
     return tuple(modes)
 
 
@@ -359,20 +352,17 @@ def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EM
         names["module_output_name"] = (source, output)
     for field, (stated, expected) in names.items():
         if stated != expected:
-            raise CheckpointUnsupported(
-                f"{field} in {file} is {str(stated)[:80]!r}, which hfx can't export.",
-                f"Supported here: {expected}.",
-            )
+            raise _not_exported(f"{field} in {file} is {str(stated)[:80]!r}", expected)
     if kind == "Normalize":
         return Layer("Normalize")
     if kind == "LayerNorm":
-        width = _size(file, config, "dimension")
+        width = whole_number(file, config, "dimension", MOST_VALUES)
         return Layer("LayerNorm", path, width, width)
     return Layer(
         "Dense",
         path,
-        _size(file, config, "in_features"),
-        _size(file, config, "out_features"),
+        whole_number(file, config, "in_features", MOST_VALUES),
+        whole_number(file, config, "out_features", MOST_VALUES),
         bool(config.get("bias", True)),
         _activation(file, str(config.get("activation_function", "torch.nn.Tanh"))),
         bool(config.get("use_residual")),
@@ -383,17 +373,5 @@ def _activation(file: Path, path: str) -> str:
     """The class of torch.nn at a dotted `path`."""
     name = path.rsplit(".", 1)[-1]
     if not path.startswith(TORCH) or name not in ACTIVATIONS:
-        raise CheckpointUnsupported(
-            f"{file} names the activation {path[:80]!r}, which hfx can't export.",
-            f"Supported, of torch.nn: {', '.join(ACTIVATIONS)}.",
-        )
+        raise _not_exported(f"{file} names the activation {path[:80]!r}", f"{', '.join(ACTIVATIONS)} of torch.nn")
     return name
-
-
-def _size(file: Path, config: Mapping[str, Any], field: str) -> int:
-    value = config.get(field)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_VALUES:
-        raise CheckpointCorrupt(
-            f"{field} in {file} is {str(value)[:50]!r}; it should be a whole number from 1 to {MOST_VALUES}.", AGAIN
-        )
-    return value

@@ -87,20 +87,10 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     bias = reader.final_bias(vocabulary)
     tied = reader.tied
     weight = target.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
-    positions = config.size("max_position_embeddings")
-    net = Net(
-        family="bart",
-        kind="encoder-decoder",
-        encoder=encoder,
-        decoder=decoder,
-        head=Head(Linear("lm_head", weight, bias), target if tied else None),
-        vocab_size=vocabulary,
-        max_length=positions,
-        max_source=positions,
-        wide_residual=reader.variant.pre_norm,  # nothing holds its residual stream down
-    )
+    head = Head(Linear("lm_head", weight, bias), target if tied else None)
+    wide = reader.variant.pre_norm  # nothing holds its residual stream down
     tensors.check(IGNORED)
-    return net
+    return Net("bart", decoder, head, config.size("max_position_embeddings"), encoder, wide)
 
 
 class _Reader:
@@ -156,7 +146,6 @@ class _Reader:
             embedding=embedding,
             positions=self.positions(name + "embed_positions.weight"),
             pad_id=self.config.size("pad_token_id", least=0) if self.variant.after_padding else None,
-            bias=None,
             embedding_norm=self.norm(name + "layernorm_embedding") if self.variant.embedding_norm else None,
             layers=tuple(self.layer(side, f"{name}layers.{index}.") for index in layers),
             pre_norm=self.variant.pre_norm,
