@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view
-from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json, read_optional_json
-from hfx.exporter.encoder.sentence_transformers import MODULES, read_modules
+from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view, stored_shapes
+from hfx.exporter.config_file import AGAIN, MATRYOSHKA, TOKENIZER_CONFIG, read_config, read_json, read_optional_json
+from hfx.exporter.encoder.sentence_transformers import MODULES, STATIC, read_modules, static_folder
 
 WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
 ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
 HUB_CONFIG_PATTERNS = [*CONFIGS, ADAPTER]
-HUB_PATTERNS = [*HUB_CONFIG_PATTERNS, *TOKENIZERS, "*.safetensors", "*.index.json"]
+HUB_PATTERNS = [*HUB_CONFIG_PATTERNS, *TOKENIZERS, "*/tokenizer.json", "*.safetensors", "*.index.json"]
+TABLE, MODEL2VEC, MAPPING = "embedding.weight", "embeddings", "mapping"  # tensors of a StaticEmbedding
 HASH_CHUNK = 1 << 20
 NAME_SHOWN = 100
 
@@ -29,9 +30,9 @@ NAME_SHOWN = 100
 class Checkpoint:
     """A checkpoint on disk.
 
-    `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json,
-    `weights` the weight files (safetensors where there are any). `folder` is the user's, for messages and for hfx's own
-    checked reading; libraries are given `view`.
+    `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json (of a
+    StaticEmbedding the sizes of its table), `weights` the weight files (safetensors where there are any). `folder` is
+    the user's, for messages and for hfx's own checked reading; libraries are given `view`.
     """
 
     id: str
@@ -83,6 +84,8 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     Raises CheckpointMissing, CheckpointCorrupt or CheckpointUnsafe; every message names the file.
     """
     folder, commit, config = _look_at(model, revision, HUB_PATTERNS)
+    if static := static_folder(folder):
+        return _of_table(Checkpoint(model, folder, commit, config, find_weights(static)))
     weights = find_weights(folder)
     if not any((folder / name).is_file() for name in TOKENIZER_FILES) and not _spells_bytes(folder, config):
         raise CheckpointCorrupt(
@@ -100,9 +103,26 @@ def _spells_bytes(folder: Path, config: dict[str, Any]) -> bool:
 
 
 def open_config(model: str, revision: str | None = None) -> Checkpoint:
-    """The checkpoint with its config alone: no weight is fetched or looked at (for `--dry-run`)."""
+    """The checkpoint with its config alone: no weight is fetched or looked at (for `--dry-run`).
+
+    But those of a StaticEmbedding, which has no other sizes.
+    """
     folder, commit, config = _look_at(model, revision, HUB_CONFIG_PATTERNS)
+    if static_folder(folder):
+        return open_checkpoint(model, commit)
     return Checkpoint(model, folder, commit, config, ())
+
+
+def _of_table(checkpoint: Checkpoint) -> Checkpoint:
+    """That of a StaticEmbedding, with the sizes of its table in its config."""
+    shapes, home = stored_shapes(checkpoint.weights), checkpoint.weights[0].parent
+    table = shapes.get(TABLE) or shapes.get(MODEL2VEC, ())
+    rows = shapes[MAPPING] if MAPPING in shapes and TABLE not in shapes else table[:1]
+    if len(table) != 2 or len(rows) != 1 or 0 in (*table, *rows):
+        raise CheckpointCorrupt(f"The weights in {home} are no table of embeddings ({TABLE} or {MODEL2VEC}).", AGAIN)
+    if not (home / TOKENIZER_FILES[0]).is_file():
+        raise CheckpointCorrupt(f"{home} has no {TOKENIZER_FILES[0]}, which a {STATIC} needs.", AGAIN)
+    return replace(checkpoint, config=checkpoint.config | {"vocab_size": rows[0], "hidden_size": table[1]})
 
 
 def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, dict[str, Any]]:
@@ -113,9 +133,13 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
             f"{folder / ADAPTER}: these are the weights of an adapter, not of a model.",
             "Merge it first: model.merge_and_unload().save_pretrained(FOLDER).",
         )
-    if (folder / "config.json").exists():  # else it is no checkpoint, and may be a home folder with a million files
+    if any((folder / name).exists() for name in ("config.json", MODULES)):  # else it may be a home of a million files
         _refuse_what_is_no_file(folder, root)
     modules = read_modules(folder)
+    if static_folder(folder):
+        stated = read_optional_json(folder / "config.json")
+        kept = {field: stated[field] for field in MATRYOSHKA if field in stated}
+        return folder, commit, {"model_type": STATIC, "architectures": [STATIC], **kept}
     if modules and "model_type" not in read_optional_json(folder / "config.json"):
         first = " in ".join(filter(None, modules[0]))
         raise CheckpointUnsupported(

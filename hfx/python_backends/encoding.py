@@ -121,7 +121,7 @@ class TextEncoder:
                 break
             used = self._piece(raw, bytes_per_token)
             encoding = self._tokenizer.encode(used.text)
-        if len(encoding) == 0:
+        if len(encoding) == 0 and not self.settings.takes_empty:
             raise InvalidInput(f"{TEXT} has no tokens")
         refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
         if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):

@@ -35,7 +35,7 @@ POOLING_FIELDS: dict[str, Mode] = {
 }
 EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
-SPLADE, LOGIT_SCORE = "SpladePooling", "LogitScore"
+SPLADE, LOGIT_SCORE, STATIC = "SpladePooling", "LogitScore", "StaticEmbedding"
 ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
@@ -85,7 +85,14 @@ def is_sparse_encoder(folder: Path) -> bool:
 def is_embedder(folder: Path) -> bool:
     """Whether a vector is pooled from the token embeddings of the checkpoint in `folder`, and it gives no scores."""
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
-    return module_kinds(folder)[:2] == ["Transformer", "Pooling"] and not is_ranker
+    kinds = module_kinds(folder)
+    return (kinds[:1] == [STATIC] or kinds[:2] == ["Transformer", "Pooling"]) and not is_ranker
+
+
+def static_folder(folder: Path) -> Path | None:
+    """Where the table of the checkpoint in `folder` is, if its first module is a StaticEmbedding; else None."""
+    (kind, path) = (*read_modules(folder), ("", ""))[0]
+    return folder / path if kind == STATIC else None
 
 
 def _splade(folder: Path) -> Pooling:
@@ -151,15 +158,18 @@ def _answers(file: Path) -> tuple[int, ...]:
 def _pipeline(folder: Path, output: str) -> Pooling:
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
-    behind = [(kind, path) for kind, path in modules[2:] if kind != "Dropout"]  # it does nothing here
-    if kinds[:2] != ["Transformer", "Pooling"] or not {kind for kind, _ in behind} <= set(LAYERS):
-        raise unsupported_modules(folder, f"Transformer, Pooling, and then any of {', '.join(LAYERS)}")
+    first = [STATIC] if kinds[:1] == [STATIC] else ["Transformer", "Pooling"]
+    behind = [(kind, path) for kind, path in modules[len(first) :] if kind != "Dropout"]  # it does nothing here
+    if kinds[: len(first)] != first or not {kind for kind, _ in behind} <= set(LAYERS):
+        raise unsupported_modules(folder, f"{', '.join(first)}, and then any of {', '.join(LAYERS)}")
     refuse_prepared_texts(folder, TEXT_METHOD)
     outputs = [EMBEDDING] * (len(behind) - 1) + [output]
     layers = [read_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
     if output == SCORES and not behind:
         raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
     layers += _cut(folder, "Truncate", "truncate_dim")
+    if first == [STATIC]:
+        return Pooling(("mean",), tuple(layers))
     file = folder / modules[1][1] / "config.json"
     return Pooling(_modes(file), tuple(layers), bool(read_json(file).get("include_prompt", True)))
 
@@ -247,10 +257,10 @@ def _of_library(file: Path) -> dict[str, Any]:
 
 
 def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which the transformer module's settings are, or would be, and these; none without modules.json."""
+    """The file in which the transformer module's settings are, or would be, and these; none without such a module."""
     files = [folder / name for name in TRANSFORMER_CONFIGS]
     file = next(filter(Path.is_file, files), files[0])
-    return file, _of_library(file)
+    return file, {} if static_folder(folder) else _of_library(file)
 
 
 def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection[str] = ()) -> None:
