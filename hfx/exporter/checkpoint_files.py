@@ -25,6 +25,7 @@ from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, read_by
 PREFIX = "hfx-views-"
 LOCK = "lock"
 MAX_TOKENIZER_BYTES = 64 << 20  # the largest in use, of 256,000 tokens, have 35 MB
+OWN_CONFIGS = ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore", "SparseStaticEmbedding")  # modules
 CONFIGS = (
     "config.json",
     "generation_config.json",
@@ -33,10 +34,11 @@ CONFIGS = (
     "added_tokens.json",
     "chat_template.jinja",
     "modules.json",
+    "router_config.json",
     "artifact.metadata",
     "config_sentence_transformers.json",
     "sentence_*_config.json",
-    *(f"*_{module}/config.json" for module in ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore")),
+    *(f"*_{module}/config.json" for module in OWN_CONFIGS),
 )
 # Without any of these, there is no tokenizer.
 TOKENIZER_FILES = (
@@ -58,7 +60,9 @@ SAFE_WEIGHTS, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED_WEIGHTS, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Modules of sentence-transformers that have weights of their own.
 MODULE_WEIGHTS = tuple(
-    f"*_{module}/{file}" for module in ("Dense", "LayerNorm") for file in (SAFE_WEIGHTS, PICKLED_WEIGHTS)
+    f"*_{module}/{file}"
+    for module in ("Dense", "LayerNorm", "SparseStaticEmbedding")
+    for file in (SAFE_WEIGHTS, PICKLED_WEIGHTS)
 )
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 

@@ -132,7 +132,8 @@ def vocab_size(checkpoint: Checkpoint) -> int:
 
     size = checkpoint.config.get("vocab_size")
     if not isinstance(size, int):
-        size = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False).vocab_size
+        view = checkpoint.home.view
+        size = AutoConfig.from_pretrained(view, local_files_only=True, trust_remote_code=False).vocab_size
     return int(size)
 
 

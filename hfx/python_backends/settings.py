@@ -49,11 +49,12 @@ def _parts(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Role:
-    """How a late-interaction model (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
+    """How a model that tells them apart (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
 
     Behind the first token comes the `marker`, if there is one; with it, a text has `length` tokens at most. Up to
     `least`, it is filled with `filler`, which others attend to only if it `attends`. Tokens that are `skipped` are
-    read, and have no vector.
+    read, and have no vector. With `looks_up`, a text has no special tokens, and the mask of its own is 2: the net looks
+    their numbers up.
     """
 
     length: Annotated[int, integer(1)]
@@ -62,6 +63,7 @@ class Role:
     filler: Annotated[int, token_id] = 0
     attends: Annotated[bool, boolean] = False
     skipped: Annotated[tuple[int, ...], token_ids] = ()
+    looks_up: Annotated[bool, boolean] = False
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():

@@ -185,6 +185,27 @@ def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
     return SparseEncoder(str(folder / "model"), device="cpu")
 
 
+def write_router(folder: Path, recipe: Recipe, **settings: Any) -> Any:
+    """Save a SparseEncoder in `folder` that looks queries up; the model as the library reads it back.
+
+    Its documents have the recipe's modules behind the transformer.
+    """
+    import torch
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Router, Transformer
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+    from transformers import AutoTokenizer
+
+    torch.manual_seed(1)
+    source = base(folder / "base", recipe, "ForMaskedLM")
+    first = Transformer(str(source), transformer_task="fill-mask", **recipe.transformer)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    table = SparseStaticEmbedding(tokenizer, torch.rand(len(tokenizer)) * 3, frozen=True)
+    router = Router.for_query_document([table], [first, *(make() for make in recipe.modules)], **settings)
+    SparseEncoder(modules=[router], device="cpu", **recipe.settings).save(str(folder / "model"))
+    return SparseEncoder(str(folder / "model"), device="cpu")
+
+
 def write_multi_vector_encoder(folder: Path, recipe: Recipe) -> Any:
     """Save the recipe's MultiVectorEncoder in `folder`; the model as the library reads it back."""
     import torch

@@ -1,4 +1,4 @@
-"""sentence-transformers' other models through `hfx serve`: several labels, sparse and static vectors, those of tokens."""
+"""sentence-transformers' other models through `hfx serve`: several labels, vectors: sparse, static, of tokens."""
 
 from __future__ import annotations
 

@@ -190,7 +190,9 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
             ) from error
         if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
-        return {outputs[0]: pooler(getattr(result, str(pooler.reads)).float(), mask).numpy()}
+        vectors = pooler(getattr(result, str(pooler.reads)).float(), mask)
+        looked_up: Any = pooler.look_up
+        return {outputs[0]: (vectors + looked_up(feed[names.INPUT_IDS], mask)).numpy()}
 
 
 def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:

@@ -189,8 +189,10 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
 def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> LateInteraction:
     """How a ColBERT reads queries and documents, of which the latter may have the `requested` length."""
     late, read = read_late_interaction(checkpoint.folder), longest_input(checkpoint, task)
-    query = replace(late.query, length=late.query.length or min(read, requested or read))
     longest = longest_input(checkpoint, replace(task, by_library=False), by_tokenizer=False)
+    query = replace(late.query, length=late.query.length or min(read, requested or read))
+    if query.looks_up:
+        query = replace(query, length=min(late.query.length or longest, longest))
     window = checkpoint.config.get("local_attention")
     what = f"Queries for {checkpoint.folder} have {max(query.length, query.least)} tokens"
     if max(query.length, query.least) > longest:
@@ -354,7 +356,7 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask, by_tokenizer: bool 
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
     trained = read_max_length(checkpoint.folder) if task.by_library else None  # it replaces the tokenizer's own
-    if by_tokenizer and (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
+    if by_tokenizer and (stated := trained or tokenizer_limit(checkpoint.home.folder)) is not None:
         limits.append(stated)
     if task.longest:
         limits.append(task.longest)

@@ -7,7 +7,6 @@ tokenizer.json alone, by tokenizers, and cuts a text only where that file says s
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointCorrupt
@@ -26,7 +25,7 @@ TOKEN_WEIGHTS = "weights"  # by which model2vec multiplies the vectors
 
 def truncation(checkpoint: Checkpoint) -> tuple[int | None, str]:
     """How many tokens of a text its tokenizer keeps (None: all), and on which side the others are cut off."""
-    file = checkpoint.weights[0].parent / TOKENIZER_FILE
+    file = checkpoint.home.folder / TOKENIZER_FILE
     try:
         stated = json.loads(read_bytes(file, MAX_TOKENIZER_BYTES))["truncation"]
         return (int(stated["max_length"]), str(stated["direction"]).lower()) if stated else (None, "right")
@@ -39,9 +38,8 @@ def load_static_tokenizer(checkpoint: Checkpoint) -> Any:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    home = replace(checkpoint, folder=checkpoint.weights[0].parent)
-    try_files(home)
-    spec = json.loads((home.view / TOKENIZER_FILE).read_bytes())
+    try_files(checkpoint.home)
+    spec = json.loads((checkpoint.home.view / TOKENIZER_FILE).read_bytes())
     _, side = truncation(checkpoint)
     backend = Tokenizer.from_str(json.dumps(spec | {"post_processor": None, "truncation": None, "padding": None}))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, truncation_side=side)
