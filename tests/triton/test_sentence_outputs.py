@@ -28,6 +28,7 @@ from tests.rigs.sentence_models import (
     write_cross_encoder,
     write_embedder,
     write_multi_vector_encoder,
+    write_router,
     write_sparse_encoder,
 )
 from tests.rigs.serve_process import ServeProcess
@@ -35,7 +36,7 @@ from tests.rigs.serve_process import ServeProcess
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
 PAIRS, LABELS = "pairs", 3
-SPARSE, DENSE, TOKENS, STATIC = "sparse", "dense", "tokens", "static"
+SPARSE, DENSE, TOKENS, STATIC, ROUTED = "sparse", "dense", "tokens", "static", "routed"
 SHORT = list(TEXTS[:6])
 SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 
@@ -43,7 +44,7 @@ SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
     """The library's models, and where they are saved."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE, TOKENS, STATIC)}
+    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE, TOKENS, STATIC, ROUTED)}
     prompted = {"prompts": {"query": "the dog: "}}
     made = {
         PAIRS: write_cross_encoder(folders[PAIRS], Recipe((), prompted), LABELS),
@@ -51,6 +52,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any,
         DENSE: write_embedder(folders[DENSE], Recipe((pooling("mean"),))),
         TOKENS: write_multi_vector_encoder(folders[TOKENS], Recipe((token_mask(),), prompted)),
         STATIC: static_embedding(folders[STATIC] / "model", normalize, **prompted),
+        ROUTED: write_router(folders[ROUTED], Recipe((splade(),))),
     }
     return {name: (model, folders[name] / "model") for name, model in made.items()}
 
@@ -162,6 +164,20 @@ def test_sparse_vectors_have_what_is_not_0(
     assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
 
 
+def test_queries_that_are_looked_up_are_those_of_the_library(
+    client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
+    model = references[ROUTED][0]
+    for chosen, encode in (({"prompt_name": "query"}, model.encode_query), ({}, model.encode_document)):
+        expected = np.stack([encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in TEXTS])
+        vectors = client.embed(ROUTED, TEXTS, **chosen)  # type: ignore[arg-type]
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+        status, _, answer = call(served, f"/models/{ROUTED}/embed_sparse", {"inputs": SHORT, **chosen})
+        assert status == 200
+        for row, vector in zip(answer, vectors[: len(SHORT)], strict=True):
+            assert {each["index"]: each["value"] for each in row} == {i: v for i, v in enumerate(vector.tolist()) if v}
+
+
 @pytest.mark.parametrize("path", ["/embed_all", f"/models/{TOKENS}/embed_all"])
 def test_vectors_of_tokens_are_those_of_the_library(
     path: str, client: Client, served: ServeProcess, references: dict[str, Any]
@@ -206,7 +222,7 @@ def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int
     assert answered == status, answer
 
 
-@pytest.mark.parametrize("name", [PAIRS, SPARSE, TOKENS, STATIC])
+@pytest.mark.parametrize("name", [PAIRS, SPARSE, TOKENS, STATIC, ROUTED])
 def test_answers_are_verified_in_process_and_on_the_server(name: str, repository: Path, served: ServeProcess) -> None:
     for place in ([], ["--url", served.ready["grpc_url"].removeprefix("grpc://")]):
         assert main(["verify", name, "--repository", str(repository), *place]) == 0
