@@ -164,18 +164,21 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
         return hidden[:, 0] if starts else _token(hidden, weights.argmax(dim=1))
     if mode == "max":
         return hidden.masked_fill(weights.unsqueeze(-1) == 0, LOWEST).max(dim=1).values
-    places = torch.arange(1, hidden.shape[1] + 1).to(hidden.dtype)  # a float Range can't become float16
-    if mode == "lasttoken":
-        return _token(hidden, (weights * places).argmax(dim=1)) * weights.amax(dim=1, keepdim=True)
+    places = torch.arange(1, hidden.shape[1] + 1)
+    if mode == "lasttoken":  # of integers: float16 has only each second one beyond 2,048
+        last = (weights.to(torch.int64) * places).argmax(dim=1)
+        return _token(hidden, last) * weights.amax(dim=1, keepdim=True)
     if mode == "weightedmean":
-        weights = weights * (places / SCALE)
-    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
-    # the last bit of an embedding would depend on its batch.
-    total: torch.Tensor = _operators().token_sum(weights, hidden)
+        weights = weights * (places.to(hidden.dtype) / SCALE)  # a float Range can't become float16
     # Of integers, which is exact.
     whole = weights if mode == "weightedmean" else weights.to(torch.int64)
     count = whole.sum(dim=1, keepdim=True).to(hidden.dtype).clamp(min=TINY)
-    return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+    # Divided before the sum, which float16 need not hold for thousands of tokens.
+    shares = weights / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
+    # the last bit of an embedding would depend on its batch.
+    total: torch.Tensor = _operators().token_sum(shares, hidden)
+    return total
 
 
 def _splade(mode: Splade, logs: int, logits: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -53,7 +53,7 @@ ACTIVATIONS = (
 OTHER_TEXTS = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 EMBEDDING, SCORES, TOKEN_EMBEDDINGS = "sentence_embedding", "scores", "token_embeddings"
 MOST_VALUES = 1_000_000  # of a vector
-TEXT_METHOD = ("forward", "last_hidden_state")
+TEXT_METHOD, TEXT_TASK = ("forward", "last_hidden_state"), "feature-extraction"
 SCORE_METHOD = ("forward", "logits")
 LOGITS_NAME = "causal_logits"  # what the library calls those of a language model
 TEMPLATE_VARIABLES = {"add_generation_prompt", "enable_thinking"}  # which processing_kwargs may set
@@ -292,6 +292,11 @@ def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection
         raise CheckpointUnsupported(
             f"The texts for {folder} go through {text.get('method')!r} of the model to "
             f"{text.get('method_output_name')!r} (modality_config).",
+            f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
+        )
+    if text is None and (task := config.get("transformer_task")) and (task == TEXT_TASK) != (method == TEXT_METHOD):
+        raise CheckpointUnsupported(
+            f"transformer_task for {folder} is {str(task)[:50]!r}, whose results these modules are not made for.",
             f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
         )
     for field in (each for each in OTHER_TEXTS if each not in but):
