@@ -19,6 +19,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 AGAIN = "Download or save the checkpoint again."
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
+# Fields of config.json by which a checkpoint says that the first numbers of its vectors are vectors themselves.
+MATRYOSHKA = ("matryoshka_dimensions", "is_matryoshka")
 # The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
 SIZES = {
     **dict.fromkeys(("num_hidden_layers", "n_layers", "encoder_layers", "decoder_layers"), 1_000),

@@ -38,7 +38,7 @@ from .inputs import (
 from .prompts import prompts
 from .roles import RoleEncoder
 from .rows import SPECIAL, Row, RowEncoder, Sequence, sequence, tensors
-from .settings import Settings
+from .settings import Role, Settings
 from .templates import TemplateEncoder
 from .windows import WindowEncoder
 
@@ -111,7 +111,7 @@ class TextEncoder(RowEncoder):
                 break
             used = self._piece(raw, bytes_per_token)
             encoding = self._tokenizer.encode(used.text)
-        if len(encoding) == 0:
+        if len(encoding) == 0 and not self.settings.takes_empty:
             raise InvalidInput(f"{TEXT} has no tokens")
         refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
         if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
@@ -307,9 +307,7 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     """The encoder of a tokenizer file and settings that need not be a file yet."""
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     if settings.roles:
-        lengths = {name: role.length - (role.marker is not None) for name, role in settings.roles.items()}
-        of = {name: replace(settings, max_length=length, roles=None) for name, length in lengths.items()}
-        texts = {name: TextEncoder(Tokenizer.from_file(str(tokenizer_json)), each) for name, each in of.items()}
+        texts = {name: _of_role(str(tokenizer_json), settings, role) for name, role in settings.roles.items()}
         return RoleEncoder(texts, settings)
     if settings.task == "question-answering":
         return WindowEncoder(tokenizer, settings)
@@ -318,3 +316,11 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     if settings.task == "text-ranking":
         return TemplateEncoder(tokenizer, settings) if settings.template else PairEncoder(tokenizer, settings)
     return TextEncoder(tokenizer, settings)
+
+
+def _of_role(tokenizer_json: str, settings: Settings, role: Role) -> TextEncoder:
+    tokenizer = Tokenizer.from_file(tokenizer_json)
+    if role.looks_up:
+        tokenizer.post_processor = None
+    length = role.length - (role.marker is not None)
+    return TextEncoder(tokenizer, replace(settings, max_length=length, roles=None, takes_empty=role.looks_up))
