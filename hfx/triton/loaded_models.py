@@ -285,9 +285,11 @@ class LoadedModels:
                 self.release(loaded.pop(0))
 
     def table(self, version: int | None) -> dict[str, Any]:
-        """All models as the front has to know them; empty where it knows this `version`."""
-        with self.changing():
-            return {} if version == self.residency.version else self.residency.table()
+        """All models as the front has to know them; empty where it knows this `version`.
+
+        A front that starts while a model is loaded does not wait for the load.
+        """
+        return {} if version == self.residency.version else self.residency.table()
 
 
 # As a server tells them
