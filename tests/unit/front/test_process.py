@@ -304,6 +304,18 @@ def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -
         assert status(front, known) == 200
 
 
+def test_a_client_that_never_ends_tls_holds_no_stop_up(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "server")
+    context = ssl.create_default_context(cafile=certificate)
+    with (
+        fronted(triton[0], tls=Tls(certificate, key)) as front,
+        context.wrap_socket(connect(front), server_hostname="127.0.0.1") as idle,
+    ):
+        idle.sendall(SMALL)
+        assert read_answer(idle)[0] == 200
+        assert front.stop(10)
+
+
 def test_the_access_log_has_a_line_for_each_request(triton: tuple[int, Seen], tmp_path: Path) -> None:
     with stderr_file(tmp_path / "log") as log, fronted(triton[0], access_log="text") as front:
         assert ask(front, post(b"{}", X_Request_ID="my-id.1"))[1]["x-request-id"] == "my-id.1"
