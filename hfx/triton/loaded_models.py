@@ -140,6 +140,12 @@ class LoadedModels:
         if self._changing.acquire(timeout=CLOSE_SECONDS):
             self._changing.release()
 
+    def disconnect(self) -> None:
+        """Close the connection for loads, which a stopping Triton would wait for, unless a model is being loaded."""
+        if self._changing.acquire(blocking=False):
+            self.residency.disconnect()
+            self._changing.release()
+
     def deaths(self) -> list[Death]:
         """The processes that have died, and how.
 
