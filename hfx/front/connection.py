@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from hfx.front.upstream import UpstreamConnection
 
@@ -40,6 +40,33 @@ class Receiving(Enum):
     NOTHING = 0
     HEAD = 1
     BODY = 2
+
+
+class _AnswerTransport:
+    """The transport of one answer, whose head is written together with the first piece of its body.
+
+    A write costs as much as all else that is done for a small request.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._head: bytes | None = None
+        self.is_closing = cycle.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Write `data`, unless it is the head."""
+        if self._head is None and self._cycle.response_started:  # before, it is a 100 Continue
+            self._head = data
+        else:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = self._head and b""
+
+    def close(self) -> None:
+        """Close the connection, once all is written."""
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -152,7 +179,10 @@ class ClientConnection(HttpToolsProtocol):
         self._frame_bytes = 0
         self._deadline = self._since + self._limits.pause_seconds
         self._body_deadline = self._since + self._limits.body_seconds
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.scope["method"] != "HEAD":  # whose answers have no body
+            self.cycle.transport = cast(Any, _AnswerTransport(self.cycle))
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
