@@ -376,6 +376,7 @@ class TritonProcess(Server):
         if self.fault():
             end(running, grace=0)
             return False
+        self.loaded.disconnect()
         return end_server(
             running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self.loaded.all_answered
         )

@@ -178,6 +178,7 @@ def test_a_compressed_body_is_passed_on_plain(front: Front, seen: Seen, encode: 
         (post(gzip.compress(b"{}")[:-4], Content_Encoding="gzip"), 400),
         (post(gzip.compress(b"{}") + b"[", Content_Encoding="gzip"), 400),
         (post(b" " * (BODY + 1)), 413),
+        (post(b'{"text_input": "a", "id": "\xff"}'), 400),
         (post(nested(100)), 400),
         (post(nested(100), Inference_Header_Content_Length="2"), 400),
         (post(nested(100), INFER, Inference_Header_Content_Length="200"), 400),
