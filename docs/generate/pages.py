@@ -24,8 +24,6 @@ def pages() -> dict[str, str]:
         "settings.md": tables.settings_page(),
         "tensors.md": tables.tensors_page(),
         "environment.md": environment.environment_page(),
-        "errors.md": tables.errors_page(),
-        "parameters.md": tables.parameters_page(),
         "metrics.md": tables.metrics_page(),
         "api.md": tables.api_page(),
     }
@@ -33,10 +31,9 @@ def pages() -> dict[str, str]:
 
 def command_page() -> str:
     """The help of every command."""
-    note = (
-        "Made from `--help` by `make docs`. Every command also has the global options. Exit codes: [Errors](errors.md)."
-    )
-    parts = ["# Command line", "", note, "", "```", GLOBAL.strip(), "```", ""]
+    note = "Made from `--help` by `make docs`. Every command has the global options, and exits with one of these codes:"
+    codes = tables.exit_codes()
+    parts = ["# Command line", "", note, "", *codes, "", "```", GLOBAL.strip(), "```", ""]
     shown: dict[str, str] = {}
     for name, command in environment.commands("", COMMANDS):
         sections = [_once(section, name, shown) for section in _help(command, name).split("\n\n")]
@@ -47,7 +44,7 @@ def command_page() -> str:
 def _once(section: str, name: str, shown: dict[str, str]) -> str:
     """A section of a command's help; a reference where another command has the same options."""
     title, *options = section.splitlines()
-    if len(options) < 4 or not title.endswith(":"):
+    if len(options) < 3 or not title.endswith(":"):
         return section
     first = shown.setdefault(" ".join(section.split()), name)
     return section if first == name else f"{title}\n  As for hfx {first}."
