@@ -8,6 +8,7 @@ from docs.generate import environment, tables
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 88
+AZURE = "batch azure "  # commands that repeat those of another tool
 GLOBAL = """Global options:
   --json      Print one JSON object on stdout.
   --debug     Show tracebacks.
@@ -35,9 +36,15 @@ def command_page() -> str:
     codes = tables.exit_codes()
     parts = ["# Command line", "", note, "", *codes, "", "```", GLOBAL.strip(), "```", ""]
     shown: dict[str, str] = {}
-    for name, command in environment.commands("", COMMANDS):
+    commands = list(environment.commands("", COMMANDS))
+    for name, command in [each for each in commands if not each[0].startswith(AZURE)]:
         sections = [_once(section, name, shown) for section in _help(command, name).split("\n\n")]
         parts += [f"## hfx {name}", "", "```", "\n\n".join(sections), "```", ""]
+    rows = [
+        (tables.code(f"hfx {name}"), tables.first_line(of.callback)) for name, of in commands if name.startswith(AZURE)
+    ]
+    text = "Options are those of `az ml`; `--help` lists them. [Examples](azureml.md#batch-endpoints-on-this-machine)."
+    parts += [f"## hfx {AZURE.strip()}", "", text, "", *tables.table(("command", "does"), rows), ""]
     return "\n".join(parts)
 
 

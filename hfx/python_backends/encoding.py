@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from .errors import InvalidInput
 from .inputs import (
@@ -330,6 +329,8 @@ def open_encoder(folder: Path | str) -> Encoder:
 
 def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     """The encoder of a tokenizer file and settings that need not be a file yet."""
+    from tokenizers import Tokenizer  # `hfx verify --url` has none
+
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     if settings.roles:
         lengths = {name: role.length - (role.marker is not None) for name, role in settings.roles.items()}
