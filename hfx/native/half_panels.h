@@ -22,12 +22,11 @@ typedef void (*HalfSum)(const uint8_t *q, long stride, long depth, const int8_t 
 
 // `Sums[rows - 1]` sums so many rows times half a panel.
 template <int Rows, const HalfSum *Sums> struct HalfPanels {
+    using Int4 = Unpacking<HalfPanels>;
     static constexpr int ROWS = Rows;
     long count, stride, depth;
 
-    HalfPanels(long count, long stride, long depth, bool = false) : count(count), stride(stride), depth(depth) {}
-
-    void restart() {}
+    HalfPanels(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
     int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
 

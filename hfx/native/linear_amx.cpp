@@ -24,16 +24,16 @@ struct alignas(64) Config {
 };
 
 struct Block {
+    using Int4 = Unpacking<Block>;
     static constexpr int ROWS = 128;  // whose sums of a panel take 32 KB
     long count, stride, depth;
     int configured = 0;
 
-    Block(long count, long stride, long depth, bool = false) : count(count), stride(stride), depth(depth) {}
+    Block(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
     ~Block() { _tile_release(); }
     Block(const Block &) = delete;
     Block &operator=(const Block &) = delete;
 
-    void restart() {}
     int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
 
     // Weights of half a panel stay in the first cache while the rows pass by.

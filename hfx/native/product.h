@@ -1,8 +1,8 @@
 // What all processors' kernels share: rows to bytes, the order of blocks, and what follows the integer sums.
 //
 // Included by one file for each kind of processor, which is compiled for it; hence the anonymous namespace: each has
-// functions of its own. A `Block` is that file's: run(rows, ...) sums `rows` <= Block::ROWS rows times one panel, or
-// times one block of int4 that was unpacked; rows lie `stride` bytes apart.
+// functions of its own. A `Block` is that file's: run(rows, ...) sums `rows` <= Block::ROWS rows times one panel; rows lie
+// `stride` bytes apart. `Block::Int4` adds blocks of int4 to totals.
 #pragma once
 #include "simd.h"
 
@@ -104,27 +104,50 @@ void unpack(const int8_t *pairs, long block, int8_t *values) {
         }
 }
 
-// Rows from `row` on times one panel of int4, to totals [rows][64].
-template <typename Block> void add_blocks(const Product &p, long panel, long row, long rows, float *totals) {
-    const Weights &w = *p.weights;
-    const long blocks = w.blocks();
+// What the sums of a block of int4 are multiplied by: [64], and of rows that lie `stride` apart.
+struct Scales {
+    const float *columns, *rows;
+    long stride;
+
+    Floats add(Ints sums, int row, int column, Floats total) const {
+        return fused(as_floats(sums) * load<Floats>(columns + column), all(rows[row * stride]), total);
+    }
+};
+
+// Blocks of int4 by the kernels of int8: weights are unpacked once for all rows.
+template <typename Block> struct Unpacking {
+    Block block;
+    long inputs;
     alignas(64) int8_t values[MOST_BLOCK * COLUMNS];
     alignas(64) int32_t sums[Block::ROWS * COLUMNS];
+
+    Unpacking(long rows, long stride, long inputs) : block(rows, stride, inputs), inputs(inputs) {}
+
+    void begin(const int8_t *pairs) { unpack(pairs, inputs, values); }
+    int rows(long first) { return block.rows(first); }
+
+    void add(int rows, const uint8_t *q, const int32_t *start, const Scales &scales, float *totals) {
+        block.run(rows, q, values, start, sums);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < COLUMNS; j += WIDTH, totals += WIDTH)
+                store(totals, scales.add(load<Ints>(sums + i * COLUMNS + j), i, j, load<Floats>(totals)));
+    }
+};
+
+// Rows from `row` on times one panel of int4, to totals [rows][64].
+template <typename Blocks> void add_blocks(const Product &p, long panel, long row, long rows, float *totals) {
+    const Weights &w = *p.weights;
+    const long count = w.blocks();
     memset(totals, 0, size_t(rows) * COLUMNS * sizeof(float));
-    Block block(rows, w.depth, w.block, true);
-    for (long b = 0; b < blocks; b++) {
-        const long place = (panel * blocks + b) * COLUMNS;
-        unpack(w.panel(panel) + b * w.block * COLUMNS / 2, w.block, values);
-        block.restart();
+    Blocks blocks(rows, w.depth, w.block);
+    for (long b = 0; b < count; b++) {
+        const long place = (panel * count + b) * COLUMNS;
+        blocks.begin(w.panel(panel) + b * w.block * COLUMNS / 2);
         for (long at = 0; at < rows;) {
-            int some = block.rows(at);
-            block.run(some, p.rows + (row + at) * w.depth + b * w.block, values, w.start + place, sums);
-            for (int i = 0; i < some; i++, at++)
-                for (int j = 0; j < COLUMNS; j += WIDTH) {
-                    Floats part = as_floats(load<Ints>(sums + i * COLUMNS + j)) * load<Floats>(w.scale + place + j);
-                    float *total = totals + at * COLUMNS + j;
-                    store(total, fused(part, all(p.row_scale[(row + at) * blocks + b]), load<Floats>(total)));
-                }
+            const int some = blocks.rows(at);
+            const Scales scales = {w.scale + place, p.row_scale + (row + at) * count + b, count};
+            blocks.add(some, p.rows + (row + at) * w.depth + b * w.block, w.start + place, scales, totals + at * COLUMNS);
+            at += some;
         }
     }
 }
@@ -132,19 +155,19 @@ template <typename Block> void add_blocks(const Product &p, long panel, long row
 constexpr long TOTAL_ROWS = 32;  // rows that an unpacked block is used for: their totals take 8 KB
 
 // Calls then(row, rows, sums, gated sums) for all rows of a panel, some rows at a time.
-template <typename Block, typename Then> void each_block_of_int4(const Product &p, long panel, Then then) {
+template <typename Blocks, typename Then> void each_block_of_int4(const Product &p, long panel, Then then) {
     alignas(64) float totals[2][TOTAL_ROWS * COLUMNS];
     for (long row = 0; row < p.count; row += TOTAL_ROWS) {
         long rows = p.count - row < TOTAL_ROWS ? p.count - row : TOTAL_ROWS;
-        add_blocks<Block>(p, panel, row, rows, totals[0]);
-        if (p.gated) add_blocks<Block>(p, panel + p.weights->panels / 2, row, rows, totals[1]);
+        add_blocks<Blocks>(p, panel, row, rows, totals[0]);
+        if (p.gated) add_blocks<Blocks>(p, panel + p.weights->panels / 2, row, rows, totals[1]);
         then(row, int(rows), totals[0], totals[1]);
     }
 }
 
 template <typename Block, typename Then> void each_block(const Product &p, long panel, Then then) {
     const Weights &w = *p.weights;
-    if (w.block) return each_block_of_int4<Block>(p, panel, then);
+    if (w.block) return each_block_of_int4<typename Block::Int4>(p, panel, then);
     alignas(64) int32_t sums[2][Block::ROWS * COLUMNS];
     Block block(p.count, w.depth, w.depth);
     for (long row = 0; row < p.count;) {

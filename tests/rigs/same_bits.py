@@ -46,13 +46,16 @@ HEADS: dict[str, dict[str, Any]] = {
     "bart": {"encoder_attention_heads": 3},
     "t5": {"d_kv": 16, "num_heads": 3},
 }
-KINDS = (*ENCODERS, *HEADS)
+INT4 = (
+    "-int4"  # behind the kind of a generator: its products in int4, as `hfx export --precision int4` tries them first
+)
+KINDS = (*ENCODERS, *HEADS, *(kind + INT4 for kind in ("gpt2", "llama", "bart", "t5")))
 # Tables in their files are computed where the model is exported: sines, and products of DeBERTa's positions.
 EXPORTED = ("labels-modernbert", "embedding-deberta")
 
 
 def write(kind: str, folder: Path, library: Path) -> None:
-    """The native graphs of a kind in int8, and the operators' library."""
+    """The native graphs of a kind, and the operators' library."""
     folder.mkdir(parents=True)
     if kind in ENCODERS:
         import onnx
@@ -83,15 +86,16 @@ def _write_generator(kind: str, folder: Path, library: Path) -> None:
     from hfx.exporter.families import find_family
     from hfx.exporter.families.family import resolve_config
     from hfx.exporter.generation.engine_folder import write_net
-    from hfx.exporter.quantize.generator import FORMATS
+    from hfx.exporter.quantize.generator import FORMATS_TRIED
     from hfx.exporter.tensors import CheckpointTensors
     from tests.rigs import tiny_generators
 
-    checkpoint = tiny_generators.save(folder / "checkpoint", _weighted(tiny_generators.build(kind, **HEADS[kind])))
+    name = kind.removesuffix(INT4)
+    checkpoint = tiny_generators.save(folder / "checkpoint", _weighted(tiny_generators.build(name, **HEADS[name])))
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
     if kind == "gpt2":
         net = replace(net, head=replace(net.head, loud=(3, 17)))
-    write_net(net, folder, FORMATS["int8"], 127, library)
+    write_net(net, folder, FORMATS_TRIED["int4" if kind.endswith(INT4) else "int8"][0], 127, library)
 
 
 def _weighted(model: Any) -> Any:
@@ -147,7 +151,7 @@ def _generated(folder: Path, kind: str, count: int, rng: np.random.Generator) ->
     from hfx.python_backends.engine.request import Request, Settings
 
     ways: list[dict[str, Any]] = [{}, {"num_beams": 3}, {}, {"do_sample": True, "seed": 1}]
-    start = (2,) if kind in ("bart", "t5") else ()
+    start = (2,) if kind.removesuffix(INT4) in ("bart", "t5") else ()
     requests = []
     for at in range(count):
         prompt = tuple(rng.integers(3, 110, int(rng.integers(1, WIDEST + 1))).tolist())

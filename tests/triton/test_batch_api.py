@@ -193,7 +193,7 @@ def test_kills_of_each_process_leave_the_same_bytes(
     folder = shutil.copytree(begun_batch, tmp_path / "batches")
     with serving(repository, "--batch-dir", str(folder)) as running:
         for done, victim in enumerate(VICTIMS.values()):
-            wait_until(lambda done=done: parts(folder) >= done, f"{done} parts", 120)
+            wait_until(lambda done=done: running.batches and parts(folder) >= done, f"{done} parts", 120)
             os.kill(victim(running), signal.SIGKILL)
         wait_until(lambda: status(folder) == COMPLETED, "the batch has ended", 120)
     found = results(folder)

@@ -24,7 +24,7 @@ from tests.rigs.waiting import wait_until
 MANIFEST = Path(__file__).parents[3] / "examples" / "kubernetes-batch.yml"
 pytestmark = pytest.mark.slow
 
-PROCESSES, ROWS, ROWS_OF_A_CHUNK = 3, 60, 4
+PROCESSES, ROWS, ROWS_OF_A_CHUNK = 3, 180, 4
 CHUNKS = ROWS // ROWS_OF_A_CHUNK
 
 
