@@ -8,6 +8,10 @@ from docs.generate import environment, tables
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 88
+SETTINGS = """\
+  The settings of the page "Generation settings", such as --max-tokens N; `--help` lists
+  them. Three have other names here: --sample / --greedy (do_sample), --stop TEXT
+  (stop_words, repeatable), --log-probs (return_log_probs)."""
 AZURE = "batch azure "  # commands that repeat those of another tool
 GLOBAL = """Global options:
   --json      Print one JSON object on stdout.
@@ -49,10 +53,12 @@ def command_page() -> str:
 
 
 def _once(section: str, name: str, shown: dict[str, str]) -> str:
-    """A section of a command's help; a reference where another command has the same options."""
+    """A section of a command's help; a reference where another command or page has the same options."""
     title, *options = section.splitlines()
     if len(options) < 3 or not title.endswith(":"):
         return section
+    if title == "Generation:":
+        return f"{title}\n{SETTINGS}"
     first = shown.setdefault(" ".join(section.split()), name)
     return section if first == name else f"{title}\n  As for hfx {first}."
 

@@ -12,6 +12,7 @@ from typing import Any
 from hfx import errors, names
 
 MADE = "Generated from the code by `make docs`."
+TRANSPORTS = ("Transport", "Request", "Stream")  # names of hfx.client for few
 EXIT_CODES = {
     0: "done",
     1: "an unexpected error",
@@ -216,9 +217,13 @@ def api_page() -> str:
     """The public names of hfx.client: classes with their methods and fields."""
     import hfx.client
 
-    text = "The public names of `hfx.client`, and the [errors](#errors). Examples: [Python client](client.md)."
+    text = (
+        "The public names of `hfx.client`, and the [errors](#errors). Examples: [Python client](client.md). For "
+        "a transport of your own see `help()` of `Transport`, `Request` and `Stream`."
+    )
     head = f"# Python API\n\n{wrapped(text)}\n"
-    sections = (_class_section(getattr(hfx.client, name)) for name in hfx.client.__all__)
+    shown = [name for name in hfx.client.__all__ if name not in TRANSPORTS]
+    sections = (_class_section(getattr(hfx.client, name)) for name in shown)
     return "\n".join([head, *sections, _errors_section()])
 
 
