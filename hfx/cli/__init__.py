@@ -171,10 +171,10 @@ def parsing_message(error: Any) -> str:
 
 
 def _unknown_option(error: Any) -> str:
-    """The message of an option that there is not, with the nearest two; empty for another error."""
+    """The message of an option that there is not, with the nearest one; empty for another error."""
     if not (possible := getattr(error, "possibilities", None)):
         return ""
-    nearest = " or ".join(get_close_matches(error.option_name, possible, 2, 0.0))
+    [nearest] = get_close_matches(error.option_name, possible, 1, 0.0)
     return f"There is no option {error.option_name}. Did you mean {nearest}?"
 
 
