@@ -23,8 +23,8 @@ CLASS = '''class Client(BlockingBase):
     `url` is HOST:PORT of the gRPC port (also grpc://, or grpcs:// with TLS), or http(s)://HOST:PORT of the HTTP port. A
     request has `timeout` seconds, retries included, unless a call sets its own; generators get the timeout too and stop
     in time. Of many texts, up to `max_in_flight` are sent at a time. A stream fails if no piece arrives for
-    `idle_timeout` seconds. `retries` is a RetryPolicy or a number (0: none). `token` is sent as `Authorization: Bearer`;
-    without encryption, only to this machine. `transport` replaces the connection, and `url` is then unused.
+    `idle_timeout` seconds. `retries` is a RetryPolicy or a number (0: none). `token` is sent as a bearer token; without
+    encryption, only to this machine. `transport` replaces the connection, and `url` is then unused.
 
     One text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
     cancelled and its error is raised, with its index; `each` yields errors in place of results.

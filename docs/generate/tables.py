@@ -166,6 +166,7 @@ def metrics_page() -> str:
         *(
             (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
             for name, sample in samples.items()
+            if not name.endswith(("_seconds_sum", "_seconds_count"))  # of histograms
         ),
         *(
             (code(each.name), each.kind(each.name, each.text).type, ", ".join(map(code, each.labels)), each.text)
@@ -175,7 +176,7 @@ def metrics_page() -> str:
     text = (
         "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` "
         "and its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for "
-        "`histogram_quantile`."
+        "`histogram_quantile`, beside counters that end in `_sum` and `_count`."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
 
