@@ -101,7 +101,7 @@ SCENARIOS ?=
 bench: install ## All scenarios, into bench/results (SCENARIOS="billsum faq" for some)
 	$(BIN)/python -m bench.scenarios $(SCENARIOS) --output bench/results/scenarios.jsonl
 
-bench-docs: install ## docs/benchmarks.md with its picture, and docs/perf-scenarios.md, from bench/results
+bench-docs: install ## docs/benchmarks.md and its picture, from bench/results
 	$(BIN)/python -m bench.docs
 
 bench-quick: install ## Ratios to peers against the committed baseline, in five minutes

@@ -1,11 +1,10 @@
-"""`python -m bench.docs`: docs/benchmarks.md with its picture, and docs/perf-scenarios.md, from bench/results."""
+"""`python -m bench.docs`: the measured parts of README.md and docs/benchmarks.md, and a picture, from bench/results."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.command import write_page
@@ -15,17 +14,32 @@ from bench.scenarios import HFX, PACE, SCENARIOS
 from hfx.errors import HfxError
 
 RESULTS, PICTURE = Path("bench/results/scenarios.jsonl"), Path("docs/images/peers.svg")
-SUMMARY, PAGE = Path("docs/benchmarks.md"), Path("docs/perf-scenarios.md")
-LEFT_OUT = (PACE, "rows a step", "of the limit")  # of the page's tables
+README, PAGE = Path("README.md"), Path("docs/benchmarks.md")
+LEFT_OUT = (PACE, "rows a step", "of the limit")  # of the tables
+# Rows of README.md: scenario, case, words. Columns: a peer by its labels.
+SHOWN = (
+    ("mlserver-burst", "512 at once", "distilgpt2: 512 prompts at once, 50 tokens each"),
+    ("faq", "questions, 8 callers", "Flan-T5-base: answers of 48 tokens, 8 callers"),
+    ("billsum", "documents, 4 callers", "BART-large: summaries with 4 beams, 4 callers"),
+    ("classify", "128 tokens, 8 callers", "DistilBERT: 128 tokens, 8 callers"),
+    ("classify", "16 tokens, 8 callers", "DistilBERT: 16 tokens, 8 callers"),
+)
+PEERS = {
+    "CTranslate2": ("ctranslate2 int8",),
+    "OpenVINO": ("openvino int8", "genai int8"),
+    "optimum": ("optimum int8",),
+    "MLServer": ("mlserver bf16",),
+    "torch": ("torch fp32",),
+}
 NONE = "No result is in bench/results yet: `make bench` measures, `make bench-docs` writes this section.\n"
 
 
 def main() -> int:
-    """Write both sections and the picture, in the current folder."""
+    """Write the section and the picture, in the current folder."""
     try:
         results = load(RESULTS)
-        write_page(SUMMARY, summary(results), "performance")
-        write_page(PAGE, scenarios(results), "performance")
+        write_page(README, proof(results) if results else NONE, "performance")
+        write_page(PAGE, f"{summary(results)}\n\n{scenarios(results)}" if results else NONE, "performance")
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(peers_chart(results, HFX, PACE), encoding="utf-8")
     except HfxError as error:
@@ -34,43 +48,43 @@ def main() -> int:
     return 0
 
 
+def proof(results: Mapping[str, Figures]) -> str:
+    """The table of README.md: how many times as fast as its peers hfx is."""
+    rows = []
+    for name, case, words in SHOWN:
+        figures = results[name]
+        ratios = [[figures.ratio((HFX, case, PACE), (peer, case, PACE)) for peer in peers] for peers in PEERS.values()]
+        rows.append((words, *(next((f"{number(ratio)} x" for ratio in each if ratio), "") for each in ratios)))
+    return table("", ("hfx in int8, requests a second relative to", *PEERS), rows).split("\n", 2)[2]
+
+
 def summary(results: Mapping[str, Figures]) -> str:
     """How many goals are met, and those that are missed."""
-    if not results:
-        return NONE
     goals = [goal.judge(results[name]) for name in results for goal in SCENARIOS[name].goals]
     missed = [f"- {words}: {number(value)}" for words, value, met in goals if met is False]
-    stamp = next(iter(results.values())).stamp
-    text = (
-        f"`make bench`, {stamp['processor']}, {stamp['cores']} cores; `make bench-docs` writes this section. "
-        "Medians and ratios of every load: [Scenarios](perf-scenarios.md)."
-    )
     verdict = f"{sum(met is True for *_, met in goals)} of {len(goals)} goals are met."
-    return "\n".join([_wrapped(text), "", *([f"{verdict} Missed:", "", *missed] if missed else [verdict])])
+    machine = _wrapped(machine_line(next(iter(results.values()))))
+    return "\n".join([machine, "", *([f"{verdict} Missed:", "", *missed] if missed else [verdict])])
 
 
 def scenarios(results: Mapping[str, Figures]) -> str:
-    """The medians of every scenario, a table each."""
-    if not results:
-        return NONE
-    parts = [machine_line(next(iter(results.values()))), ""]
+    """A table of each scenario: the medians of hfx under each load, and how many times as fast as each peer it is."""
+    parts = []
     for name, figures in results.items():
-        work = SCENARIOS[name]
-        shown = [name for name in work.columns if name not in LEFT_OUT and figures.cases(name)]
-        ratio = (f"{HFX} is x",) if len(figures.ways()) > 1 else ()
-        keys = [(case, way) for case in figures.cases() for way in figures.ways(case)]
-        rows = [_medians(figures, case, way, shown, bool(ratio)) for case, way in keys]
-        rows = [("" if row[0] == before[0] else row[0], *row[1:]) for before, row in itertools.pairwise([("",), *rows])]
-        body = table("", ("load", "candidate", *shown, *ratio), rows).split("\n", 2)[2]
+        shown = [column for column in SCENARIOS[name].columns if column not in LEFT_OUT and figures.cases(column)]
+        peers = [way for way in figures.ways() if way != HFX]
+        rows = [
+            (
+                case,
+                *(number(figures.median(HFX, case, column)) for column in shown),
+                *(number(figures.ratio((HFX, case, PACE), (peer, case, PACE))) for peer in peers),
+            )
+            for case in figures.cases()
+        ]
+        body = table("", ("load", *shown, *(f"x {peer}" for peer in peers)), rows).split("\n", 2)[2]
         notes = [f"- {subject}: {note}" for subject, note in figures.notes.items()]
-        parts += [f"## {name}", "", f"{work.title}.", "", body, *notes]
+        parts += [f"### {name}", "", f"{SCENARIOS[name].title}.", "", body, *notes]
     return "\n".join(parts)
-
-
-def _medians(figures: Figures, case: str, way: str, columns: Sequence[str], ratio: bool) -> tuple[str, ...]:
-    """A row of a scenario's table, and how many times as fast as `way` hfx is."""
-    times = (number(figures.ratio((HFX, case, PACE), (way, case, PACE))),) if ratio else ()
-    return (case, way, *(number(figures.median(way, case, name)) for name in columns), *times)
 
 
 def _wrapped(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`python -m bench.terminal`: docs/images/terminal.svg, a real run of export, serve and infer on a small model."""
+"""`python -m bench.terminal`: docs/images/terminal.svg, a real run of the README's four commands on a small model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ CHECKPOINT, WIDTH = "sentiment-distilbert", 84
 HFX = str(Path(sys.executable).with_name("hfx"))
 ASKED = (
     ("infer", "sentiment", "What a lovely garden!"),
-    ("infer", "sentiment", "This is not a miserable game.", "--top-k", "2"),
+    ("perf", "run", "sentiment", "--concurrency", "1:16:2x"),
 )
-# Progress, and times of the machine that draws the picture.
-LEFT_OUT = re.compile(r"\[\d+/\d+\] |loaded |Starting | +\d+ texts? of \d+ tokens: | +other processes kept ")
+# Progress, and times and other work of the machine that draws the picture.
+LEFT_OUT = re.compile(
+    r"\[\d+/\d+\] |loaded |Starting | +\d+ texts? of \d+ tokens: | +other processes kept |.* callers? …$|Warning: "
+)
+CUT = re.compile(r"Server: .*\n(?=\w+ holds )", re.DOTALL)  # two of the tables of a load
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # of another site; a viewer has fonts of its own
 
 
@@ -60,7 +63,7 @@ def show(console: Console, words: Sequence[str], folder: str) -> None:
     """The command as it is typed, and all that it prints."""
     prompt(console, words)
     done = subprocess.run([HFX, *words], cwd=folder, capture_output=True, text=True, check=True)
-    write(console, done.stderr + done.stdout)
+    write(console, done.stderr + CUT.sub("…\n\n", done.stdout))
 
 
 def write(console: Console, output: str) -> None:

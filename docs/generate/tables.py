@@ -1,4 +1,4 @@
-"""Generated tables of the documentation: settings, tensors, errors, configuration parameters, metrics, Python API."""
+"""Generated tables of the documentation: settings, tensors and parameters, metrics, Python API and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ from typing import Any
 from hfx import errors, names
 
 MADE = "Generated from the code by `make docs`."
-UNEXPECTED = {130: "interrupted by Ctrl-C", 141: "the reader of stdout has closed it"}
+TRANSPORTS = ("Transport", "Request", "Stream")  # names of hfx.client for few
+EXIT_CODES = {
+    0: "done",
+    1: "an unexpected error",
+    2: "wrong usage, or a repository or batch job that can't do it",
+    3: "a checkpoint or model that is missing, unsupported, unsafe or damaged",
+    4: "the exported model does not answer like the checkpoint",
+    5: "the server: it does not start or answer, or it refuses",
+    6: "more error rows in a batch job than allowed",
+    7: "findings of `hfx lint` or `hfx deploy check`",
+    130: "interrupted by Ctrl-C, or a cancelled batch job",
+    141: "the reader of stdout has closed it",
+}
 # Parameters of config.pbtxt: folder, name, what it means. Defaults of an export are in the files themselves.
 PARAMETERS = (
     ("NAME_tokenize", "max_queue_seconds", "a request that would wait longer is refused; 0: no limit"),
@@ -77,22 +89,27 @@ def default(setting: Any) -> str:
 
 
 def tensors_page() -> str:
-    """Inputs and outputs of every task."""
+    """Inputs and outputs of every task, and the parameters of config.pbtxt."""
     from hfx.exporter.encoder.folders import TRUNCATED
     from hfx.exporter.generation.folders import OUTPUTS, STREAM_INPUTS
     from hfx.exporter.tasks import TASKS
+    from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
 
     text = (
         "The tensors in Triton. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. "
-        "[Generation settings](settings.md) explains their names. Models with prompts have `prompt_name` and `prompt`; "
-        "models with shorter vectors have `dimensions`."
+        "Models with prompts have `prompt_name` and `prompt`; models with shorter vectors have `dimensions`."
     )
-    parts = [f"# Tensors of every task\n\n{wrapped(text)}\n"]
+    parts = [f"# Tensors and parameters\n\n{wrapped(text)}\n"]
     for task in TASKS:
         parts.append(_tensor_section(str(task.task), task.inputs, (*task.outputs, TRUNCATED)))
     generators = ", ".join(sorted(str(task) for task in names.GENERATION_TASKS))
-    parts.append(_tensor_section(f"Generators: {generators}", STREAM_INPUTS, OUTPUTS))
-    parts.append(f"`{names.CANCEL_REQUEST}` is an input of `NAME_stream` alone.\n")
+    inputs = [spec for spec in STREAM_INPUTS if spec.name not in {*SETTINGS, *ALIASES}]
+    parts.append(_tensor_section(f"Generators: {generators}", inputs, OUTPUTS))
+    settings = (
+        "Every served [generation setting](settings.md) is an optional input of its name and type, of shape `[1]` "
+        f"(lists: `[-1]`). `{names.CANCEL_REQUEST}` is an input of `NAME_stream` alone."
+    )
+    parts += [f"{_filled(settings)}\n", _parameters_section()]
     return "\n".join(parts)
 
 
@@ -107,28 +124,35 @@ def _type_of(spec: Any) -> tuple[str, str]:
     return "BYTES" if data_type == "STRING" else data_type, str(list(spec.dims))
 
 
-def errors_page() -> str:
-    """The errors of the library and the exit codes of the command line."""
-    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.HfxError)]
-    rows = [(f"`{e.__name__}`", code(e.__mro__[1].__name__), str(e.exit_code), first_line(e)) for e in found]
+def exit_codes() -> Iterator[str]:
+    """A table of the exit codes of the command line."""
+    return table(("exit code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
+
+def error_classes() -> Iterator[type[errors.HfxError]]:
+    """The classes of the error tree, a base before its kinds."""
+    return (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.HfxError))
+
+
+def _errors_section() -> str:
+    rows = [(code(e.__name__), code(e.__mro__[1].__name__), str(e.exit_code), first_line(e)) for e in error_classes()]
     text = (
         "Every expected error is an `hfx.errors.HfxError` with `message` (what happened) and `fix` (what to do next). "
-        "The command line prints both on stderr and exits with the error's code; 0 is success."
+        "The command line prints both on stderr and exits with the error's code."
     )
-    others = [(str(number), meaning) for number, meaning in UNEXPECTED.items()]
-    codes = ["", "## Other exit codes", "", *table(("code", "meaning"), others), ""]
-    return page("Errors and exit codes", text, ("error", "a kind of", "exit code", "meaning"), rows) + "\n".join(codes)
+    lines = table(("error", "a kind of", "exit code", "meaning"), rows)
+    return "\n".join(["## Errors", "", _filled(text), "", *lines, ""])
 
 
-def parameters_page() -> str:
-    """The parameters of config.pbtxt that a published model has."""
+def _parameters_section() -> str:
     rows = [(code(folder), code(name), meaning) for folder, name, meaning in PARAMETERS]
     text = (
         "Parameters in the `config.pbtxt` of published models. `hfx tune --apply` changes them safely; after an edit "
         "by hand, `hfx lint` reports that the file is not the published one. Instances, batch sizes and queue delays "
         "are Triton's own fields."
     )
-    return page("Configuration parameters", text, ("folder", "parameter", "meaning"), rows)
+    lines = table(("folder", "parameter", "meaning"), rows)
+    return "\n".join(["## Configuration parameters", "", _filled(text), "", *lines, ""])
 
 
 def metrics_page() -> str:
@@ -142,6 +166,7 @@ def metrics_page() -> str:
         *(
             (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
             for name, sample in samples.items()
+            if not name.endswith(("_seconds_sum", "_seconds_count"))  # of histograms
         ),
         *(
             (code(each.name), each.kind(each.name, each.text).type, ", ".join(map(code, each.labels)), each.text)
@@ -151,7 +176,7 @@ def metrics_page() -> str:
     text = (
         "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` "
         "and its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for "
-        "`histogram_quantile`."
+        "`histogram_quantile`, beside counters that end in `_sum` and `_count`."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
 
@@ -163,7 +188,11 @@ def page(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[
 
 def wrapped(text: str) -> str:
     """`text` behind the note that a page is generated, in lines of a page's width."""
-    return textwrap.fill(f"{MADE} {text}", 120, break_long_words=False, break_on_hyphens=False)
+    return _filled(f"{MADE} {text}")
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -189,12 +218,20 @@ def api_page() -> str:
     """The public names of hfx.client: classes with their methods and fields."""
     import hfx.client
 
-    text = "The public names of `hfx.client`. Examples: [Python client](client.md). Errors: [Errors](errors.md)."
+    text = (
+        "The public names of `hfx.client`, and the [errors](#errors). Examples: [Python client](client.md). For "
+        "a transport of your own see `help()` of `Transport`, `Request` and `Stream`."
+    )
     head = f"# Python API\n\n{wrapped(text)}\n"
-    return "\n".join([head, *(_class_section(getattr(hfx.client, name)) for name in hfx.client.__all__)])
+    shown = [name for name in hfx.client.__all__ if name not in TRANSPORTS]
+    sections = (_class_section(getattr(hfx.client, name)) for name in shown)
+    return "\n".join([head, *sections, _errors_section()])
 
 
 def _class_section(cls: type) -> str:
+    if cls.__name__ == "GenerationSettings":
+        text = "How a text is generated. Every field is None by default; [Generation settings](settings.md) lists them."
+        return "\n".join([f"## {cls.__name__}", "", text, ""])
     lines = [f"## {cls.__name__}", "", *_paragraphs(cls), ""]
     bases = [base for base in cls.__mro__ if base.__module__.startswith("hfx.")]
     made = any("__init__" in vars(base) for base in bases if not base.__name__.startswith("_"))

@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -155,7 +156,7 @@ def parsing_message(error: Any) -> str:
     """The message of a click error; of a value of the wrong kind, in other words than pydantic's."""
     entry, parameter = _entry(error), getattr(error, "param", None)
     if entry is None or parameter is None:
-        return str(error.format_message())
+        return _unknown_option(error) or str(error.format_message())
     option = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
     kind, context = entry["type"], entry.get("ctx", {})
     if kind in KINDS:
@@ -167,6 +168,14 @@ def parsing_message(error: Any) -> str:
     if kind == "value_error":  # of a choice, with the choices
         return f"{option}: {context['error']}"
     return str(error.format_message())
+
+
+def _unknown_option(error: Any) -> str:
+    """The message of an option that there is not, with the nearest one; empty for another error."""
+    if not (possible := getattr(error, "possibilities", None)):
+        return ""
+    [nearest] = get_close_matches(error.option_name, possible, 1, 0.0)
+    return f"There is no option {error.option_name}. Did you mean {nearest}?"
 
 
 def _entry(error: Any) -> dict[str, Any] | None:

@@ -29,7 +29,8 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     for device in ("cpu", "gpu"):
         if figures := parity.get(device):
             how = _runtime(manifest.choices.get("cpu_runtime")) + _math(manifest) if device == "cpu" else ""
-            lines.append(f"  {device.upper():9} {figures['precision']}{how}")
+            where = ", compared on the CPU" if device == "gpu" and figures.get("kind") == "CPU" else ""
+            lines.append(f"  {device.upper():9} {figures['precision']}{how}{where}")
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
             lines += [
                 f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})

@@ -169,17 +169,20 @@ def _ranker(model: Model) -> Model:
     """A ColBERT as a model that ranks texts for a query."""
     from hfx.client.results import max_sim
 
-    def answer_of(text: str, role: str) -> Answer:
-        return model.answer({names.TEXT_INPUT: [text], names.PROMPT_NAME: [role]})
+    def answer_of(text: str, role: str, *prompt: str) -> Answer:
+        own = {names.PROMPT: list(prompt)} if prompt else {}
+        return model.answer({names.TEXT_INPUT: [text], names.PROMPT_NAME: [role], **own})
 
     def answer(request: Request) -> Answer:
         (query,), (text,) = request[names.QUERY], request[names.TEXT_INPUT]
         found = answer_of(text, DOCUMENT)
-        score = max_sim(query_of(query, QUERY)[names.EMBEDDING], found[names.EMBEDDING])
+        asked = query_of(query, QUERY, *request.get(names.PROMPT, ()))
+        score = max_sim(asked[names.EMBEDDING], found[names.EMBEDDING])
         return {names.SCORE: score, names.TRUNCATED_TOKENS: found[names.TRUNCATED_TOKENS]}
 
     query_of = lru_cache(QUERIES)(answer_of)
     inputs = tuple(TensorMetadata(name, "BYTES", (-1, 1)) for name in TASKS[Task.TEXT_RANKING].row.needed)
+    inputs += tuple(each for each in model.metadata.inputs if each.name == names.PROMPT)  # of the query
     metadata = replace(model.metadata, inputs=inputs, outputs=())
     return replace(model, task=Task.TEXT_RANKING, metadata=metadata, answer=answer, answer_many=None)
 

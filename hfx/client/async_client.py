@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(AsyncBase):
-    """As Client, for asyncio: methods are awaited, streams read by `async for`; it belongs to one event loop.
+    """Client for asyncio: await its methods, and read streams by `async for`. It belongs to one event loop.
 
     Tasks share it. A cancelled task cancels its request on the server (over gRPC; over HTTP the timeout ends it).
     """
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
+        """Whether the server answers and all of its models are ready; raises ServerError if it refuses the token."""
         return await self._session.is_ready()
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
@@ -42,15 +42,15 @@ class AsyncClient(AsyncBase):
         return await self._session.models()
 
     async def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model, requested once."""
+        """The input and output tensors of a model; kept after the first request."""
         return await self._session.metadata(name)
 
     async def model_sha256(self, name: str) -> str:
-        """The SHA-256 of the files of the model that answers now; empty where the server does not say."""
+        """The SHA-256 of the served model's files; empty if the server does not report it."""
         return await self._session.model_sha256(name)
 
     async def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
-        """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
+        """Query any model by tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
         return await self._session.call(Call(name, values, dict), timeout)
 
     def infer_each(
@@ -68,7 +68,7 @@ class AsyncClient(AsyncBase):
         self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None
     ) -> list[Classification]: ...
     async def classify(self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None) -> Any:
-        """The best `top_k` labels of each text (the model's own number without it)."""
+        """The best `top_k` labels of each text (default: the model's own number)."""
         return await self._call(calls.classify(name, top_k), texts, timeout)
 
     @overload
@@ -90,7 +90,7 @@ class AsyncClient(AsyncBase):
     async def fill_mask(
         self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
     ) -> Any:
-        """The best `top_k` tokens (5 without it), of `targets` or of all, for each mask token of each text."""
+        """The best `top_k` tokens (default: 5), of `targets` or of all, for each mask token of each text."""
         return await self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
@@ -165,7 +165,7 @@ class AsyncClient(AsyncBase):
         top_k: Count = None,
         timeout: Seconds = None,
     ) -> Any:
-        """The scores of the candidate `labels` for each text; with `multi_label` each label is judged by itself."""
+        """The scores of the candidate `labels` for each text; with `multi_label` each label is scored independently."""
         return await self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     async def rank(
@@ -202,7 +202,7 @@ class AsyncClient(AsyncBase):
         prompt: Word = None,
         timeout: Seconds = None,
     ) -> Vectors:
-        """The scores of pairs of a query and a text, as CrossEncoder.predict: float32 of shape [pairs, labels].
+        """The scores of (query, text) pairs, as CrossEncoder.predict returns them: float32 of shape [pairs, labels].
 
         A model of one label has the shape [pairs], and no `apply_softmax`. `raw_scores` are the logits; for
         `prompt_name` and `prompt` see `rank`.
@@ -221,7 +221,7 @@ class AsyncClient(AsyncBase):
     async def generate(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """The model's continuation of each text, or answer to it. Keywords win over the settings of `settings`."""
+        """The model's continuation of each text, or answer to it. Keywords override `settings`."""
         return await self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
@@ -235,7 +235,7 @@ class AsyncClient(AsyncBase):
     async def summarize(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """As `generate`, of a summarization model only; `long="chunk"` summarizes texts of any length."""
+        """Like `generate`, for summarization models only; `long="chunk"` summarizes texts of any length."""
         make = calls.generate(name, merged(settings, keywords))
         check_summarizer(await self._session.metadata(name, timeout))
         return await self._call(make, texts, timeout)
@@ -243,12 +243,12 @@ class AsyncClient(AsyncBase):
     def stream(
         self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> AsyncTextStream:
-        """As `generate`, but the pieces of the text as they come: `with client.stream(…) as pieces: …`."""
+        """Like `generate`, but yields the text in pieces as generated: `with client.stream(…) as pieces: …`."""
         call = calls.stream(name, text, merged(settings, keywords))
         return AsyncTextStream(self._session, name, call, timeout)
 
     async def close(self) -> None:
-        """Close the connection; calls that are under way in other threads end with RequestCancelled."""
+        """Close the connection; calls in progress in other threads end with RequestCancelled."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:

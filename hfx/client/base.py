@@ -79,7 +79,7 @@ class BlockingBase(BaseClient):
     _for_asyncio = False
 
     def each(self, call: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result | HfxError]:
-        """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
+        """For each item, in order: the result of `call`, or its HfxError. `call` may be a method of this client.
 
         `max_in_flight` calls run at a time, in threads, which also read `items`: so many are read ahead at most.
         """
@@ -101,7 +101,7 @@ class AsyncBase(BaseClient):
     async def each(
         self, call: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
     ) -> AsyncGenerator[Result | HfxError, None]:
-        """The result of `call` or its HfxError for each item, in order; `call` is a method of this client, for example.
+        """For each item, in order: the result of `call`, or its HfxError. `call` may be a method of this client.
 
         `max_in_flight` calls run at a time; so many items are read ahead at most.
         """

@@ -28,22 +28,21 @@ if TYPE_CHECKING:
 
 
 class Client(BlockingBase):
-    """A connection to a Triton server; a context manager, safe to share between threads.
+    """A connection to a Triton server: a context manager, which threads may share.
 
-    `url` is HOST:PORT of the gRPC port (or grpc://, and grpcs:// with TLS), or http:// or https://HOST:PORT of the HTTP
-    port. Each request must be done within `timeout` seconds (the client's, unless a call names its own), retries
-    included; generators get the timeout too, and stop then. Of many texts, up to `max_in_flight` are sent at a time. A
-    stream ends with an error when no piece comes for `idle_timeout` seconds. `retries` is a RetryPolicy, or how many
-    there may be (0: none). `token` is sent as `Authorization: Bearer`, but in plain text to this machine only.
-    `transport` replaces the connection (then `url` and what belongs to it are not used).
+    `url` is HOST:PORT of the gRPC port (also grpc://, or grpcs:// with TLS), or http(s)://HOST:PORT of the HTTP port. A
+    request has `timeout` seconds, retries included, unless a call sets its own; generators get the timeout too and stop
+    in time. Of many texts, up to `max_in_flight` are sent at a time. A stream fails if no piece arrives for
+    `idle_timeout` seconds. `retries` is a RetryPolicy or a number (0: none). `token` is sent as a bearer token; without
+    encryption, only to this machine. `transport` replaces the connection, and `url` is then unused.
 
-    A text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
-    cancelled and its error is raised, with its index; `each` gives errors in the places of results instead.
+    One text gives one result, an iterable of texts a list in the same order. If one of many fails, the others are
+    cancelled and its error is raised, with its index; `each` yields errors in place of results.
     The errors are those that `help(hfx.client)` shows.
     """
 
     def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
+        """Whether the server answers and all of its models are ready; raises ServerError if it refuses the token."""
         return run(self._session.is_ready())
 
     def wait_ready(self, timeout: float = 60.0) -> None:
@@ -55,15 +54,15 @@ class Client(BlockingBase):
         return run(self._session.models())
 
     def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model, requested once."""
+        """The input and output tensors of a model; kept after the first request."""
         return run(self._session.metadata(name))
 
     def model_sha256(self, name: str) -> str:
-        """The SHA-256 of the files of the model that answers now; empty where the server does not say."""
+        """The SHA-256 of the served model's files; empty if the server does not report it."""
         return run(self._session.model_sha256(name))
 
     def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
-        """Any model by its tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
+        """Query any model by tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
         return run(self._session.call(Call(name, values, dict), timeout))
 
     def infer_each(
@@ -79,7 +78,7 @@ class Client(BlockingBase):
         self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None
     ) -> list[Classification]: ...
     def classify(self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None) -> Any:
-        """The best `top_k` labels of each text (the model's own number without it)."""
+        """The best `top_k` labels of each text (default: the model's own number)."""
         return self._call(calls.classify(name, top_k), texts, timeout)
 
     @overload
@@ -101,7 +100,7 @@ class Client(BlockingBase):
     def fill_mask(
         self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
     ) -> Any:
-        """The best `top_k` tokens (5 without it), of `targets` or of all, for each mask token of each text."""
+        """The best `top_k` tokens (default: 5), of `targets` or of all, for each mask token of each text."""
         return self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
@@ -176,7 +175,7 @@ class Client(BlockingBase):
         top_k: Count = None,
         timeout: Seconds = None,
     ) -> Any:
-        """The scores of the candidate `labels` for each text; with `multi_label` each label is judged by itself."""
+        """The scores of the candidate `labels` for each text; with `multi_label` each label is scored independently."""
         return self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     def rank(
@@ -213,7 +212,7 @@ class Client(BlockingBase):
         prompt: Word = None,
         timeout: Seconds = None,
     ) -> Vectors:
-        """The scores of pairs of a query and a text, as CrossEncoder.predict: float32 of shape [pairs, labels].
+        """The scores of (query, text) pairs, as CrossEncoder.predict returns them: float32 of shape [pairs, labels].
 
         A model of one label has the shape [pairs], and no `apply_softmax`. `raw_scores` are the logits; for
         `prompt_name` and `prompt` see `rank`.
@@ -232,7 +231,7 @@ class Client(BlockingBase):
     def generate(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """The model's continuation of each text, or answer to it. Keywords win over the settings of `settings`."""
+        """The model's continuation of each text, or answer to it. Keywords override `settings`."""
         return self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
@@ -246,7 +245,7 @@ class Client(BlockingBase):
     def summarize(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """As `generate`, of a summarization model only; `long="chunk"` summarizes texts of any length."""
+        """Like `generate`, for summarization models only; `long="chunk"` summarizes texts of any length."""
         make = calls.generate(name, merged(settings, keywords))
         check_summarizer(run(self._session.metadata(name, timeout)))
         return self._call(make, texts, timeout)
@@ -254,12 +253,12 @@ class Client(BlockingBase):
     def stream(
         self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> TextStream:
-        """As `generate`, but the pieces of the text as they come: `with client.stream(…) as pieces: …`."""
+        """Like `generate`, but yields the text in pieces as generated: `with client.stream(…) as pieces: …`."""
         call = calls.stream(name, text, merged(settings, keywords))
         return TextStream(self._session, name, call, timeout)
 
     def close(self) -> None:
-        """Close the connection; calls that are under way in other threads end with RequestCancelled."""
+        """Close the connection; calls in progress in other threads end with RequestCancelled."""
         run(self._session.close())
 
     def __enter__(self) -> Self:

@@ -52,8 +52,8 @@ NOT_HTTP = (
     "talk gRPC."
 )
 NO_TLS = (
-    "Do both sides want TLS (grpcs://, https://) or neither, and does tls=Tls(ca=...) name who signed the server's "
-    "certificate?"
+    "For a server without TLS use grpc:// or http://. Otherwise name the authority that signed its certificate: "
+    "--tls-ca; in Python, tls=Tls(ca=...)."
 )
 UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
 UNAUTHORIZED = "Send the server's token: --token-file or HFX_TOKEN; in Python, Client(..., token=...)."

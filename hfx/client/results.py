@@ -58,7 +58,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class Entity:
-    """A piece of a text with its label: characters `start` up to `end`, as `text[start:end]` takes them."""
+    """A labelled part of a text: characters `start` up to `end`, as `text[start:end]` takes them."""
 
     entity: str
     score: float
@@ -95,7 +95,7 @@ class Fills:
 
 @dataclass(frozen=True)
 class Answer:
-    """The part of a context that answers a question best: `context[start:end]`, with its score from 0 to 1."""
+    """The best answer in a context: `context[start:end]`, with its score from 0 to 1."""
 
     answer: str
     score: float

@@ -132,7 +132,7 @@ class Session:
             raise reason from (error.__cause__ if reason is error else error)
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready; raises ServerError where it refuses the token."""
+        """Whether the server answers and all of its models are ready; raises ServerError if it refuses the token."""
         self.check_open()
         return await self.transport.is_ready()
 

@@ -28,13 +28,13 @@ class _Reader:
 
     @property
     def result(self) -> Generation:
-        """The whole text with its counts and finish_reason, after the end; UsageError before."""
+        """The whole text with its counts and finish reason, once the stream has ended; UsageError before."""
         if not self._ended:
             raise UsageError("The stream has not ended yet.", "Read it to its end, or cancel it, then ask.")
         return joined(self._pieces)
 
     def cancel(self) -> None:
-        """End the request, from any thread; the reader gets no more pieces, and `result` is what had come."""
+        """End the request, from any thread. The reader gets no more pieces; `result` has those so far."""
         self._ended = True
         if self._stream is not None:
             self._stream.cancel()
@@ -132,10 +132,10 @@ class TextStream(_Reader):
 
 
 class AsyncTextStream(_Reader):
-    """An asynchronous context manager and iterator of Piece; else as TextStream."""
+    """An asynchronous context manager and iterator of Piece; otherwise like TextStream."""
 
     async def close(self) -> None:
-        """As `cancel`, and wait until it has ended."""
+        """Cancel the request, and wait until it has ended."""
         await self._close()
 
     async def __aenter__(self) -> Self:

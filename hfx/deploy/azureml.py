@@ -31,7 +31,7 @@ ENCODER_REQUESTS = 64  # the rows of a batch, which come as requests of one text
 NAME_PATTERN = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,30}[a-zA-Z0-9]")  # of endpoints and deployments
 # Azure ML's own base image, which its batch jobs expect; the packages come from conda.yml.
 BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
-# What Azure ML's batch jobs import, and what the scoring code does; they resolve together (docs/deploy-azureml.md).
+# What Azure ML's batch jobs import, and what the scoring code does; they resolve together (docs/azureml.md).
 JOB_PACKAGES = ("azureml-core==1.61.0.post4", "azureml-dataset-runtime[fuse]==1.62.0.post1")
 HFX_PACKAGES = (
     NUMPY,

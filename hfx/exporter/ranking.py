@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfx import names
 
@@ -49,9 +50,22 @@ def _gain(relevances: Sequence[float]) -> float:
 
 def spearman(scores: Sequence[float], targets: Sequence[str]) -> float:
     """Rank correlation of scores with the targets, which are numbers."""
-    from scipy.stats import spearmanr
+    return _correlation(np.asarray(scores), np.array([float(target) for target in targets]))
 
-    return float(spearmanr(scores, [float(target) for target in targets]).statistic)
+
+def _correlation(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Spearman's, as scipy.stats.spearmanr's; NaN for a constant, and for values that are not numbers."""
+    if np.isnan(first).any() or np.isnan(second).any():
+        return float("nan")
+    with np.errstate(invalid="ignore"):
+        return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+
+
+def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """From 1; equal values have the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks
 
 
 def rank_correlation(
@@ -67,13 +81,11 @@ def rank_correlation(
     expected, found = (np.array(task.pair_scores([each[at] for at in pairs])) for each in (reference, answers))
     if not np.all(np.isfinite(found)):
         return float("nan")
-    from scipy.stats import spearmanr
-
     step = EQUAL * max(float(np.abs(expected).max()), TINY)
     expected, found = np.round(expected / step), np.round(found / step)
     if np.ptp(expected) == 0 or np.ptp(found) == 0:
         return None if np.ptp(expected) == 0 else 0.0
-    return float(spearmanr(expected, found).statistic)
+    return _correlation(expected, found)
 
 
 def _neighbours(requests: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -243,7 +243,8 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
             ) from error
         raise CheckpointMissing(
             f"The hub can't be reached for {model!r}, and no copy is in the local cache.",
-            "Check the network, or download the model elsewhere and pass its folder: hfx export ./FOLDER.",
+            "Check the network, or download the model elsewhere and pass its folder: hfx export ./FOLDER. "
+            f"There is no folder {model!r} here.",
         ) from error
     return folder, folder.name, _link_root(folder)
 

@@ -31,19 +31,28 @@ MESSAGES, BYTES = 2048, 4 << 20  # of a conversation: a million tokens
 ANSWER_BYTES = 64 << 20  # of a prompt as JSON
 WORKER = Path(__file__).with_name("chat_worker.py")
 CONSTANT = {"add_generation_prompt": True, "tools": None, "documents": None}  # as transformers gives them
+NO_OPTIONS: Mapping[str, Any] = {}
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 async def chat_prompt(
-    files: ModelFiles, model: ServedModel, messages: Any, renderer: ChatRenderer | None = None
+    files: ModelFiles,
+    model: ServedModel,
+    messages: Any,
+    renderer: ChatRenderer | None = None,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> str:
-    """The prompt that the model continues with its next message. Raises Refusal (400, 413, 501, 503)."""
+    """The prompt that the model continues with its next message; `options` are variables of the template.
+
+    Raises Refusal (400, 413, 501, 503).
+    """
     chat = files.chat(model)
     if chat is None:
         message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
         raise Refusal(400, message, param="messages")
     conversation = checked_messages(messages)
-    prompt = await (renderer or _RENDERER).prompt(chat["template"], chat["special_tokens"], conversation)
+    variables = {**options, **chat["special_tokens"]}
+    prompt = await (renderer or _RENDERER).prompt(chat["template"], variables, conversation)
     if ADD_SPECIAL_TOKENS in model.metadata.input_types:
         return prompt
     begin = chat["special_tokens"].get("bos_token", "")
@@ -60,6 +69,16 @@ def chat_settings(model: ServedModel, fields: Fields) -> Fields:
     if ADD_SPECIAL_TOKENS not in model.metadata.input_types or fields.get(ADD_SPECIAL_TOKENS) is not None:
         return fields
     return {**fields, ADD_SPECIAL_TOKENS: False}
+
+
+def checked_options(options: Any) -> dict[str, Any]:
+    """Variables of a request for the template, such as `enable_thinking`. Raises Refusal (400) for hfx's own."""
+    name = "chat_template_kwargs"
+    if options is not None and not isinstance(options, dict):
+        raise Refusal(400, f"{name} is {shown(options)}. Send an object.", param=name)
+    if fixed := {*CONSTANT, "messages"} & (options or {}).keys():
+        raise Refusal(400, f"{name} has {min(fixed)}, which is not supported. Leave it out.", param=name)
+    return options or {}
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:
@@ -100,9 +119,7 @@ class ChatRenderer:
         self._slots = [(seconds, asyncio.Semaphore(WORKERS // 2)) for seconds in PROCESSOR_SECONDS]
         self._idle: list[asyncio.subprocess.Process] = []
 
-    async def prompt(
-        self, template: str, special_tokens: Mapping[str, str], messages: Sequence[Mapping[str, str]]
-    ) -> str:
+    async def prompt(self, template: str, variables: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> str:
         """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501, 503)."""
         if importlib.util.find_spec("jinja2") is None:
             raise Refusal(501, f"Chat templates need jinja2. Run: {install_command('front')}")
@@ -112,7 +129,7 @@ class ChatRenderer:
         state.chats += 1
         try:
             async with _held(state.lock):
-                request = {"template": template, "variables": {**special_tokens, **CONSTANT, "messages": messages}}
+                request = {"template": template, "variables": {**variables, **CONSTANT, "messages": messages}}
                 answer = await self._rendered(state, request)
         finally:
             state.chats -= 1

@@ -24,6 +24,16 @@ CLOSED = re.compile(
     rb"/v2/repository/models/.*|/v2/(?:systemsharedmemory|cudasharedmemory|trace|logging)(?:/.*)?|.*/trace/setting"
 )
 METHODS = {b"GET": READ, b"POST": ASKED}
+# Paths that clients of other servers ask for, and what they mean.
+HINTS = (
+    (re.compile(rb"/(?:chat/)?completions|/embeddings"), "A client's base URL ends in /v1 here"),
+    (re.compile(rb"/(?:v1/)?responses"), "There is no Responses API: use /v1/chat/completions or /v1/completions"),
+    (
+        re.compile(rb"/v[12]/(?:chat|embed|generate)"),
+        "Of Cohere's APIs there is rerank: use /v1/embeddings or /v1/completions",
+    ),
+    (re.compile(b""), "GET /openapi.json lists all paths"),
+)
 # The same for readers (/openapi.json): method, path, what it answers.
 TRITON_PATHS = (
     ("GET", "/health", "Triton's readiness, without a key."),
@@ -65,5 +75,5 @@ def endpoint(method: bytes, path: bytes) -> bytes:
     if allowed:
         text = allowed.decode()
         raise Refusal(405, f"This path takes {text} only. Send it with {text}.", [(b"allow", allowed)])
-    message = "This path does not exist. GET /openapi.json lists all paths."
-    raise Refusal(404, message, reason=UNKNOWN_PATH)
+    hint = next(text for pattern, text in HINTS if pattern.fullmatch(path) or not pattern.pattern)
+    raise Refusal(404, f"This path does not exist. {hint}.", reason=UNKNOWN_PATH)

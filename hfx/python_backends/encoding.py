@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from .errors import InvalidInput
 from .inputs import (
@@ -305,6 +304,8 @@ def open_encoder(folder: Path | str) -> Encoder:
 
 def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     """The encoder of a tokenizer file and settings that need not be a file yet."""
+    from tokenizers import Tokenizer  # `hfx verify --url` has none
+
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     if settings.roles:
         texts = {name: _of_role(str(tokenizer_json), settings, role) for name, role in settings.roles.items()}
@@ -319,6 +320,8 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
 
 
 def _of_role(tokenizer_json: str, settings: Settings, role: Role) -> TextEncoder:
+    from tokenizers import Tokenizer
+
     tokenizer = Tokenizer.from_file(tokenizer_json)
     if role.looks_up:
         tokenizer.post_processor = None

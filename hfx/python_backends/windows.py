@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from .errors import InvalidInput
 from .inputs import (
@@ -131,6 +130,8 @@ class WindowEncoder(RowEncoder):
 
 def _counter(tokenizer: Any) -> Any:
     """A tokenizer that counts tokens: it shares the model (the memory) and truncates nothing."""
+    from tokenizers import Tokenizer
+
     counter = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         counter.normalizer = tokenizer.normalizer

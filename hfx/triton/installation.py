@@ -128,6 +128,7 @@ def _unknown(binary: str) -> str:
 
 
 VERSION = "2.51.0"  # = NGC tag 24.10, of nvidia-pytriton 0.7.0
+ANOTHER = "Use one of these, or serve in a container: hfx serve --with docker"
 RISK = f"The embedded tritonserver {VERSION} lacks the security fixes since 2025; use --with docker instead."
 
 
@@ -138,7 +139,7 @@ def find_wheel() -> Installation:
     if not stub.is_file():
         raise ServerError(
             f"The installed nvidia-pytriton has no Python backend for Python {sysconfig.get_python_version()}.",
-            "Use Python 3.11 or 3.12, or serve in a container: hfx serve --with docker",
+            f"It has those of 3.11 and 3.12. {ANOTHER}",
         )
     return Installation(
         binary=triton / "bin" / SERVER,
@@ -159,9 +160,10 @@ def _package() -> Path:
     spec = importlib.util.find_spec("pytriton")
     package = Path(spec.origin).parent if spec and spec.origin else None
     if package is None or not (package / SERVER / "bin" / SERVER).is_file():
+        command = f"Run: {install_command('embedded')}    (or serve in a container: hfx serve --with docker)"
         raise ServerError(
             "The embedded Triton server needs the package nvidia-pytriton, which is not installed.",
-            f"Run: {install_command('embedded')}    (or serve in a container: hfx serve --with docker)",
+            command if sys.version_info < (3, 13) else f"It is made for Python 3.11 and 3.12. {ANOTHER}",
         )
     return package
 

@@ -96,6 +96,7 @@ def test_embed_all_and_the_command_line_have_roles(
         ("rerank", {"query": SHORT[0], "texts": SHORT}),
         ("rerank", {"query": SHORT[0], "texts": SHORT, "raw_scores": True}),
         ("v1/rerank", {"query": SHORT[0], "documents": SHORT, "top_n": 6}),
+        ("rerank", {"query": SHORT[0], "documents": SHORT}),
         ("v2/rerank", {"query": SHORT[0], "documents": SHORT}),
         ("score", {"text_1": SHORT[0], "text_2": SHORT}),
         ("score", {"text_1": [SHORT[0]] * 6, "text_2": SHORT}),
@@ -153,6 +154,10 @@ def test_the_command_line_ranks(
     assert [each["score"] for each in results] == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert main(["infer", PYLATE, SHORT[0], "--query", SHORT[0], *place]) == 0
     assert capsys.readouterr().out == f"{expected[0]:.4f}\n"
+    assert main(["infer", PYLATE, *SHORT, "--query", SHORT[0], "--prompt", "the dog: ", "--json", *place]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    expected = RECORDED["pylate"]["scores"]["the dog: "]
+    assert [each["score"] for each in results] == pytest.approx(expected, rel=1e-5, abs=1e-5)
     for option, said in (("--prompt-name=query", "no input prompt_name"), ("--raw-scores", "no input raw_scores")):
         assert main(["infer", PYLATE, SHORT[0], "--query", SHORT[0], option, *place]) == 2
         assert said in capsys.readouterr().err

@@ -37,6 +37,12 @@ def test_the_second_version_ranks_documents(below: str, dialects: ServeProcess, 
     assert [(each.index, each.relevance_score) for each in answer.results] == expected[:2]
 
 
+def test_documents_are_returned_to_clients_that_send_the_first_versions_field(dialects: ServeProcess) -> None:
+    body = {"model": RANKER, "query": QUERY, "documents": DOCUMENTS, "return_documents": True}
+    status, _, answer = call(dialects, "/v2/rerank", body)
+    assert status == 200 and {each["document"]["text"] for each in answer["results"]} == set(DOCUMENTS)
+
+
 def test_the_first_version_ranks_documents_and_returns_them(dialects: ServeProcess, grpc: Client) -> None:
     import cohere
 
@@ -76,7 +82,7 @@ def test_the_clients_errors_are_its_own_classes(second: cohere.ClientV2, dialect
         ("/v2/rerank", {"top_n": 1.5}, 400),
         ("/v2/rerank", {"max_tokens_per_doc": 4}, 400),
         ("/v2/rerank", {"relevant_spans": {"enabled": True}}, 400),
-        ("/v2/rerank", {"return_documents": True}, 400),
+        ("/v2/rerank", {"return_documents": 1}, 400),
         ("/v1/rerank", {"max_chunks_per_doc": 3}, 400),
         ("/v1/rerank", {"rank_fields": ["title", "text"]}, 400),
     ],

@@ -25,6 +25,16 @@ def test_a_text_has_its_details(dialects: ServeProcess, grpc: Client) -> None:
     assert plain == {"generated_text": expected.text}
 
 
+def test_settings_of_sampling_sample_beside_a_false_do_sample(dialects: ServeProcess, grpc: Client) -> None:
+    """As in that server; LangChain sends both by default."""
+    chosen = {"max_new_tokens": 8, "do_sample": False}
+    for own in ({"temperature": 0.8, "seed": 3}, {"temperature": 1.0, "top_p": 1.0}):
+        body = {"inputs": PROMPT, "parameters": {**chosen, **own}}
+        sampled = {**own} if "seed" in own else {}
+        expected = grpc.generate("stories", PROMPT, max_tokens=8, **sampled).text
+        assert call(dialects, "/models/stories/generate", body)[2] == {"generated_text": expected}
+
+
 def test_a_summary_is_a_generated_text(dialects: ServeProcess, grpc: Client) -> None:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}
     expected = grpc.generate("summaries", PROMPT, max_tokens=8).text

@@ -40,6 +40,12 @@ def test_one_text_or_as_many_are_scored_with_others(path: str, raw: bool, dialec
     assert scores(dialects, path, {**body, "text_1": QUERIES[1], "text_2": DOCUMENTS[1]}) == many[1:2]
 
 
+def test_documents_at_the_path_that_it_shares_are_ranked_as_jinas(dialects: ServeProcess) -> None:
+    body = {"model": RANKER, "query": QUERIES[0], "documents": DOCUMENTS, "top_n": 2}
+    found = [call(dialects, path, body)[2]["results"] for path in ("/rerank", "/v1/rerank")]
+    assert found[0] == found[1] and len(found[0]) == 2
+
+
 def test_embedders_have_cosines(dialects: ServeProcess, grpc: Client) -> None:
     vectors = grpc.embed("similar-int8", [*QUERIES, *DOCUMENTS])
     found = scores(dialects, "/score", {"model": "similar-int8", "text_1": QUERIES, "text_2": DOCUMENTS})

@@ -176,13 +176,15 @@ def _tables(result: Result) -> Iterator[Table]:
 
 
 def _print(result: Result, output: Path | None, report: Reporter) -> None:
+    from hfx.perf.report.answer import answer
     from hfx.perf.report.tables import warnings
 
     notes = (*result.notes, *(note for run in result.runs for note in run.notes))
     top = [
         f"{'Note' if any(note in message for note in notes) else 'Warning'}: {message}" for message in warnings(result)
     ]
-    finish(result, output, report, top, _tables(result))
+    end = [answer(result).sentence, *([] if output else ["For a report: --output load.json"])]
+    finish(result, output, report, top, _tables(result), end)
 
 
 def _judge(outcome: Outcome, allowed: float | None) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import QUERY, best, reranker, result
-from hfx.front.fields import Fields, json_object, refuse_unknown, refuse_unsupported, shown, texts, whole_number
+from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, shown, texts, whole_number
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import OBJECT, TEXT, WHOLE, array, body
+from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, WHOLE, array, body
 from hfx.metadata import INT32_MAX
 from hfx.names import TOKENIZE_SUFFIX, Task
 
@@ -32,8 +32,11 @@ async def rerank(request: DialectRequest) -> bytes:
     documents = fields.get("documents")
     if not isinstance(documents, list):
         raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
-    ranks = await best(request, model, fields, texts(documents, "documents"))
-    return dumped({"id": request.id, "results": [result(rank) for rank in ranks], "meta": META})
+    sources = texts(documents, "documents")
+    ranks = await best(request, model, fields, sources)
+    has_text = flag(fields, "return_documents")  # of clients that send it to both versions
+    results = [result(rank) | ({"document": {"text": sources[rank.index]}} if has_text else {}) for rank in ranks]
+    return dumped({"id": request.id, "results": results, "meta": META})
 
 
 def _check_length(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
@@ -55,6 +58,7 @@ BODY = body(
     "query documents",
     **{**QUERY, "documents": array(TEXT)},
     max_tokens_per_doc=WHOLE,
+    return_documents=BOOLEAN,
     relevant_spans=OBJECT,
     priority=WHOLE,
 )

@@ -56,7 +56,7 @@ from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, Task
-from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES
+from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.tasks import PROMPTS
 
 Result = TypeVar("Result")
@@ -281,8 +281,18 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
     alternatives = _alternatives(parameters)
     refuse_unsupported(parameters, NEUTRAL)
     named = {RENAMED.get(name, name): value for name, value in parameters.items() if name not in NEUTRAL}
-    settings = generation_settings(named | form)
+    settings = generation_settings({**_sampled(named), **form})
     return replace(settings, logprobs=alternatives), has_prompt
+
+
+def _sampled(named: Fields) -> Fields:
+    """Without a `do_sample` of false beside settings of sampling: these sample there (NextTokenChooser)."""
+    if named.get("do_sample") is not False:
+        return named
+    fields = set(of_scope(SAMPLING))
+    off = {name for name in fields if named.get(name) == SETTINGS[name].off}
+    sampled = {"do_sample"} if (fields - off) & named.keys() else set()
+    return {name: value for name, value in named.items() if name not in off | sampled}
 
 
 def _alternatives(parameters: dict[str, Any]) -> int | None:

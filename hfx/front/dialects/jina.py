@@ -12,7 +12,6 @@ from typing import Any
 from hfx.client.results import Rank
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
-from hfx.front.dialects.tei import ranked
 from hfx.front.fields import (
     Fields,
     check_task,
@@ -25,7 +24,7 @@ from hfx.front.fields import (
     texts,
     whole_number,
 )
-from hfx.front.late_interaction import only_colbert
+from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX

@@ -25,7 +25,7 @@ from hfx.front.answers import (
     vector_json,
 )
 from hfx.front.catalog import ServedModel
-from hfx.front.chat import chat_prompt, chat_settings
+from hfx.front.chat import chat_prompt, chat_settings, checked_options
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event, routes
 from hfx.front.fields import (
     Fields,
@@ -76,7 +76,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "guided_grammar": (),
     "include_stop_str_in_output": (False,),
@@ -188,7 +187,8 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
     fields = _fields(request)
     model = await _named_model(request, fields)
     check_generator(model)
-    rendering = chat_prompt(request.files, model, fields.pop("messages", None))
+    options = checked_options(fields.pop("chat_template_kwargs", None))
+    rendering = chat_prompt(request.files, model, fields.pop("messages", None), options=options)
     prompt = await request.inference.while_connected(rendering)
     return await _answer(request, CHAT, _completion(request.id, CHAT, model, chat_settings(model, fields), [prompt]))
 
@@ -258,7 +258,12 @@ def _completion(name: str, style: Style, model: ServedModel, fields: Fields, pro
     options = fields.get("stream_options") or {}
     if not isinstance(options, dict) or (options and not streams):
         raise Refusal(400, "stream_options go with stream. Send both or neither.", param="stream_options")
-    head = {"id": f"{style.prefix}-{name}", "created": int(time.time()), "model": model.name}
+    head = {
+        "id": f"{style.prefix}-{name}",
+        "created": int(time.time()),
+        "model": model.name,
+        "system_fingerprint": "hfx",  # text-generation-inference's client wants one
+    }
     return Completion(model, tuple(prompts), _seeded(settings, count), streams, flag(options, "include_usage"), head)
 
 

@@ -7,7 +7,6 @@ A server of that kind has one model. Here the paths are those of the model that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -15,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from hfx.client import calls
-from hfx.client.results import Rank, best_first
 from hfx.errors import RequestRefused
 from hfx.front.answers import cosines, normalized, ranking
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
+from hfx.front.dialects import jina
 from hfx.front.fields import (
     Fields,
     check_count,
@@ -33,15 +32,14 @@ from hfx.front.fields import (
     shown,
     text,
     texts,
+    whole_number,
 )
-from hfx.front.late_interaction import colbert_ranks, only_colbert
+from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.errors import TOO_LONG
-from hfx.python_backends.tasks.text_classification import sigmoid
-from hfx.tasks import is_colbert
 
 MOST_INPUTS = 512
 TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer has 65 bytes each
@@ -161,9 +159,12 @@ async def rerank(request: DialectRequest) -> bytes:
     """POST /rerank: the scores of texts for a query, best first.
 
     As in that server they are sigmoids of the logits, or with `raw_scores` the logits, whatever the checkpoint says.
+    `documents` are of vLLM's and other clients, whose API is Jina's.
     """
     fields = json_object(request.content)
-    refuse_unknown(fields, {"query", "texts", "raw_scores", "return_text", PROMPT_NAME, *CUT})
+    if "documents" in fields:
+        return await jina.rerank(request)
+    refuse_unknown(fields, {"query", "texts", "top_n", "raw_scores", "return_text", PROMPT_NAME, *CUT})
     query, sources = text(fields.get("query"), "query"), fields.get("texts")
     if not isinstance(sources, list):
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
@@ -172,29 +173,8 @@ async def rerank(request: DialectRequest) -> bytes:
     raw = flag(fields, "raw_scores")
     ranks = await ranked(request, model, query, sources, raw_scores=raw, **prompt_of(fields))
     check_cut(fields, ranks, default=False)
-    return dumped(ranking(ranks, sources if flag(fields, "return_text") else None))
-
-
-async def ranked(
-    request: DialectRequest,
-    model: ServedModel,
-    query: str,
-    sources: Sequence[str],
-    *,
-    raw_scores: bool = False,
-    **prompt: Any,
-) -> list[Rank]:
-    """The texts with their logits, or the sigmoids of these, best first; of a ColBERT with its sums."""
-    if is_colbert(model.metadata):
-        if prompt:
-            raise Refusal(400, "The model's prompts are for queries and documents. Leave it out.", param=PROMPT_NAME)
-        return best_first(await colbert_ranks(request, model, [(query, source) for source in sources]))
-    call = calls.rank(model.name, query, raw_scores=True, **prompt)
-    ranks = best_first(await request.inference.rows(model, [call(item) for item in enumerate(sources)]))
-    if raw_scores:
-        return ranks
-    scores = sigmoid(np.array([rank.score for rank in ranks], np.float32)).tolist()
-    return [replace(rank, score=score) for rank, score in zip(ranks, scores, strict=True)]
+    most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))  # of litellm's client
+    return dumped(ranking(ranks[:most], sources if flag(fields, "return_text") else None))
 
 
 async def tokenize(request: DialectRequest) -> bytes:
@@ -356,6 +336,7 @@ RERANK = body(
     "query texts",
     query=TEXT,
     texts=array(TEXT),
+    top_n=WHOLE,
     raw_scores=BOOLEAN,
     return_text=BOOLEAN,
     prompt_name=TEXT,
@@ -370,7 +351,7 @@ DIALECT = Dialect(
         *routes("POST", "embed_all", embed_all, "Vectors of the tokens of texts.", EMBED_SPARSE),
         *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
         *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
-        *routes("POST", "rerank", rerank, "Texts ranked for a query.", RERANK),
+        *routes("POST", "rerank", rerank, "Texts ranked for a query.", either(RERANK, jina.BODY)),
         *routes("POST", "tokenize", tokenize, "Tokens of texts.", TOKENIZE),
         *routes("GET", "info", info, "The model and the bounds of requests.", {}),
     ),

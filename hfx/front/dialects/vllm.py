@@ -18,7 +18,7 @@ from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import reranker
 from hfx.front.dialects.openai import error
 from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, texts
-from hfx.front.late_interaction import colbert_ranks
+from hfx.front.ranking import colbert_ranks
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
 from hfx.names import Task

@@ -10,6 +10,7 @@ function type(schema) {
 }
 
 function fields(schema, prefix = '') {
+  if (schema.anyOf) return schema.anyOf.flatMap(one => fields(one, prefix))
   return Object.entries(schema.properties ?? {}).flatMap(([name, value]) => [
     element('tr', {},
       element('td', {}, element('code', {}, prefix + name)),
@@ -25,16 +26,24 @@ function operation(path, method, { summary, requestBody }) {
     rows.length ? element('table', {}, ...rows) : null)
 }
 
+// In this order; others follow.
 const NAMES = {
-  cohere: 'Cohere', huggingface: 'Hugging Face', jina: 'Jina', mlserver: 'MLServer', openai: 'OpenAI', vllm: 'vLLM',
+  openai: 'OpenAI', Triton: 'Triton', huggingface: 'Hugging Face',
+  'text-embeddings-inference': 'text-embeddings-inference', 'text-generation-inference': 'text-generation-inference',
+  cohere: 'Cohere', jina: 'Jina', vllm: 'vLLM', mlserver: 'MLServer',
 }
+const BELOW = '/models/{model}'
 const { paths } = await (await fetch('openapi.json')).json()
-const groups = {}
+const groups = Object.fromEntries(Object.values(NAMES).map(name => [name, []]))
 for (const [path, methods] of Object.entries(paths)) {
-  if (path.startsWith('/playground/')) continue
+  if (path.startsWith('/playground/') || (path.startsWith(BELOW) && path.slice(BELOW.length) in paths)) continue
   for (const [method, details] of Object.entries(methods)) {
     (groups[NAMES[details.tags[0]] ?? details.tags[0]] ??= []).push(operation(path, method, details))
   }
 }
-byId('paths').replaceChildren(...Object.keys(groups).sort().map(name =>
-  element('section', {}, element('h2', {}, name), ...groups[name])))
+const named = Object.keys(groups).filter(name => groups[name].length)
+byId('paths').replaceChildren(
+  element('p', {}, 'The paths of this server by API, with the fields of their bodies. Most of them also exist below ',
+    element('code', {}, BELOW), ', where the path names the model. A server with API keys wants one in the header ',
+    element('code', {}, 'Authorization: Bearer KEY'), '.'),
+  ...named.map(name => element('section', {}, element('h2', {}, name), ...groups[name])))

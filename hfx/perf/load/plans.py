@@ -298,7 +298,7 @@ def _number(text: str) -> float | None:
 
 BOUNDED = ("ttft", "tpot", "latency")
 BOUND = re.compile(r"\s*([a-z_]+)\s*<=?\s*(\S.*?)\s*")
-SLO_FIX = f"Bind {', '.join(BOUNDED)}, e.g. 'ttft<200ms,tpot<50ms,latency<2s'."
+SLO_FIX = f"Give limits of {', '.join(BOUNDED)}, e.g. 'ttft<200ms,tpot<50ms,latency<2s'."
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Slo:
             if match is None or match[1] not in BOUNDED:
                 raise UsageError(f"The SLO has a part {part.strip()!r} that can't be read.", SLO_FIX)
             if match[1] in found:
-                raise UsageError(f"The SLO binds {match[1]} twice.", SLO_FIX)
+                raise UsageError(f"The SLO limits {match[1]} twice.", SLO_FIX)
             found[match[1]] = parse_seconds(match[2], f"SLO's {match[1]}", unit="")
         return cls(text.replace(" ", ""), found)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from ..errors import InvalidInput
 from ..spaces import clean_up
@@ -41,6 +40,8 @@ class Postprocessor:
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
         """From settings.json (mask_id, pad_id, cleans_up) and tokenizer.json."""
+        from tokenizers import Tokenizer  # `hfx verify --url` has none
+
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         return cls(tokenizer, settings["mask_id"], settings["pad_id"], settings["cleans_up"])
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from .inputs import Tensors, head, strings
 from .text_classification import softmax
@@ -133,6 +132,8 @@ class Postprocessor:
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
         """From settings.json (labels, aggregation, unk_id) and tokenizer.json."""
+        from tokenizers import Tokenizer  # `hfx verify --url` has none
+
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         vocabulary = Vocabulary(tokenizer, settings.get("unk_id"))
         return cls(settings["labels"], settings.get("aggregation", "simple"), vocabulary)

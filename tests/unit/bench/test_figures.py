@@ -140,16 +140,17 @@ def test_the_committed_baseline_has_every_ratio_that_is_measured() -> None:
     assert len(guard.ratios(baseline)) == sum(len(each.cases) * len(each.peers) for each in guard.MEASURED)
 
 
-def test_the_committed_results_are_of_the_scenarios_and_give_the_readmes_section() -> None:
-    from bench.docs import scenarios, summary
+def test_the_committed_results_are_of_the_scenarios_and_give_the_pages_sections() -> None:
+    from bench.docs import PAGE, README, proof, scenarios, summary
 
     results = load(REPOSITORY / "bench" / "results" / "scenarios.jsonl")
     assert list(results) == list(SCENARIOS)
     for name, found in results.items():
         assert all(goal.judge(found)[1] is not None for goal in SCENARIOS[name].goals), name
-    assert "goals are met" in summary(results)
-    assert [line for line in scenarios(results).splitlines() if line.startswith("## ")] == [
-        f"## {name}" for name in SCENARIOS
+    assert proof(results).strip() in (REPOSITORY / README).read_text(encoding="utf-8")
+    assert summary(results) in (REPOSITORY / PAGE).read_text(encoding="utf-8")
+    assert [line for line in scenarios(results).splitlines() if line.startswith("### ")] == [
+        f"### {name}" for name in SCENARIOS
     ]
 
 

@@ -107,15 +107,31 @@ def test_the_command_line_asks_with_the_client_alone(client_only: Path) -> None:
     assert json.loads(answer)["results"][0]["text_output"] == "a0 a1 "
 
 
-def test_it_exports_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
-    """Dependencies are this environment's, by a .pth file: what is tested is hfx's wheel, not pip's resolver."""
-    programs = installed(tmp_path, "--no-deps", wheel)
+@pytest.fixture(scope="module")
+def exporting(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that exports; beside them is the model `sentiment` that it has published.
+
+    Dependencies are this environment's, by a .pth file: what is tested is hfx's wheel, not pip's resolver.
+    """
+    folder = tmp_path_factory.mktemp("exporting")
+    programs = installed(folder, "--no-deps", wheel)
     site = next((programs.parent / "lib").glob("python*/site-packages"))
     packages = next(path for path in map(Path, sys.path) if path.name == "site-packages")
     (site / "dependencies.pth").write_text(f"{packages}\n")
-    assert "export" in out(programs / "hfx", "--help", folder=tmp_path)
-    origin = "import hfx.exporter.pipeline as p; print(p.__file__)"
-    assert out(programs / "python", "-c", origin, folder=tmp_path).startswith(str(programs.parent))
     export = ["--json", "export", str(zoo.checkpoint("sentiment-distilbert")), "--name", "sentiment", "--device", "cpu"]
-    assert json.loads(out(programs / "hfx", *export, folder=tmp_path))["name"] == "sentiment"
-    assert (tmp_path / "model_repository" / "sentiment" / "hfx.json").is_file()
+    assert json.loads(out(programs / "hfx", *export, folder=programs))["name"] == "sentiment"
+    return programs
+
+
+def test_it_exports_from_an_environment_of_its_own(exporting: Path) -> None:
+    assert "export" in out(exporting / "hfx", "--help", folder=exporting)
+    origin = "import hfx.exporter.pipeline as p; print(p.__file__)"
+    assert out(exporting / "python", "-c", origin, folder=exporting).startswith(str(exporting.parent))
+    assert (exporting / "model_repository" / "sentiment" / "hfx.json").is_file()
+
+
+@pytest.mark.parametrize("words", [("verify", "sentiment", "--url"), ("deploy", "check")])
+def test_the_client_alone_verifies_a_server(words: tuple[str, ...], exporting: Path, client_only: Path) -> None:
+    command = [client_only / "hfx", *words, "127.0.0.1:1", "--repository", exporting / "model_repository"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=100)
+    assert done.returncode == 5 and "can't be reached" in done.stderr

@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from docs.generate import blocking_client, client_settings, environment, pages
+from docs.generate import blocking_client, client_settings, environment, pages, tables
+from hfx.cli import READER_GONE
 from hfx.cli.commands import COMMANDS, load
 from tests.rigs.documents import DOCUMENTS, ROOT, blocks, commands, parse
 
@@ -23,6 +24,11 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 def test_every_page_is_as_its_generator_makes_it() -> None:
     for name, text in pages.pages().items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"run `make docs` ({name})"
+
+
+def test_every_exit_code_of_an_error_is_documented() -> None:
+    codes = {error.exit_code for error in tables.error_classes()}
+    assert codes | {0, READER_GONE} == set(tables.EXIT_CODES)
 
 
 @pytest.mark.parametrize("generator", [client_settings, blocking_client])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hfx.exporter.encoder.architectures import ENCODERS
 from tests.rigs.documents import DOCUMENTS, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,6 +40,11 @@ def test_badges_of_the_readme_are_true() -> None:
         "platform": "Linux%20x86--64",
         "license": PROJECT["license"].replace("-", "--"),
     }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/from-servers.md"])
+def test_the_number_of_encoder_architectures_is_that_of_the_table(page: str) -> None:
+    assert f"[{len(ENCODERS)} encoder architectures]" in text_of(page)
 
 
 def test_torchs_cpu_build_in_the_readme_is_the_version_that_is_tested() -> None:

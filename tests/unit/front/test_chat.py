@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hfx.front import chat
-from hfx.front.chat import ChatRenderer, checked_messages
+from hfx.front.chat import ChatRenderer, checked_messages, checked_options
 from hfx.front.refusals import RETRY, Refusal
 from hfx.triton.front import Front
 from hfx.triton.liveness.process_table import Process, processes
@@ -116,6 +116,21 @@ def test_the_largest_conversation_is_rendered() -> None:
     messages = checked_messages([{"role": "user", "content": "\U0001f600" * 512}] * 2048)
     prompt = run(lambda renderer: renderer.prompt(TEMPLATES["marked up"], {}, messages))
     assert len(prompt) > 512 * 2048
+
+
+def test_variables_of_a_request_reach_the_template_as_in_transformers(tokenizer: Any) -> None:
+    template = "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+    options = {"enable_thinking": False}
+    expected = tokenizer.apply_chat_template(TALK, chat_template=template, tokenize=False, **options)
+    assert run(lambda renderer: renderer.prompt(template, checked_options(options), TALK)) == expected
+    assert expected.endswith("</think>") and checked_options(None) == {}
+
+
+@pytest.mark.parametrize("options", [{"messages": []}, {"tools": [], "a": 1}, {"add_generation_prompt": False}, "a"])
+def test_a_request_does_not_replace_variables_of_its_own(options: Any) -> None:
+    with pytest.raises(Refusal, match="chat_template_kwargs") as caught:
+        checked_options(options)
+    assert (caught.value.status, caught.value.param) == (400, "chat_template_kwargs")
 
 
 def test_parts_of_text_are_joined() -> None:

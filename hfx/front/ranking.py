@@ -1,16 +1,20 @@
-"""Texts ranked by the vectors of their tokens (ColBERT, which reads queries and documents differently)."""
+"""Texts ranked for a query: by a re-ranker, or by the vectors of their tokens (ColBERT, which has roles)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hfx.client import calls
-from hfx.client.results import Rank
+from hfx.client.results import Rank, best_first
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal
-from hfx.names import Task
+from hfx.names import PROMPT_NAME, Task
 from hfx.python_backends.settings import QUERY
+from hfx.python_backends.tasks.text_classification import sigmoid
 from hfx.tasks import is_colbert
 
 if TYPE_CHECKING:
@@ -40,3 +44,25 @@ async def colbert_ranks(request: DialectRequest, model: ServedModel, pairs: Sequ
     ranks = {query: calls.rank_by_tokens(model.name, each.vector) for query, each in found.items()}
     sent = [ranks[query]((index, source)) for index, (query, source) in enumerate(pairs)]
     return await request.inference.rows(model, sent)
+
+
+async def ranked(
+    request: DialectRequest,
+    model: ServedModel,
+    query: str,
+    sources: Sequence[str],
+    *,
+    raw_scores: bool = False,
+    **prompt: Any,
+) -> list[Rank]:
+    """The texts with their logits, or the sigmoids of these, best first; of a ColBERT with its sums."""
+    if is_colbert(model.metadata):
+        if prompt:
+            raise Refusal(400, "The model's prompts are for queries and documents. Leave it out.", param=PROMPT_NAME)
+        return best_first(await colbert_ranks(request, model, [(query, source) for source in sources]))
+    call = calls.rank(model.name, query, raw_scores=True, **prompt)
+    ranks = best_first(await request.inference.rows(model, [call(item) for item in enumerate(sources)]))
+    if raw_scores:
+        return ranks
+    scores = sigmoid(np.array([rank.score for rank in ranks], np.float32)).tolist()
+    return [replace(rank, score=score) for rank, score in zip(ranks, scores, strict=True)]
