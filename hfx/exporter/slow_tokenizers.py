@@ -267,6 +267,11 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
     """
     from tokenizers import Regex, normalizers, pre_tokenizers
 
+    if tokenizer.separate_vocabs:
+        raise CheckpointUnsupported(
+            f"{TOKENIZER_CONFIG} has separate_vocabs: texts and answers have different ids.",
+            "hfx exports Marian models with one vocabulary for both languages.",
+        )
     model, ids = read_model(folder / "source.spm"), read_json(folder / "vocab.json")
     codes = {chr(FIRST_CODE + i): token for i, token in enumerate(token for token in ids if re.fullmatch(CODE, token))}
     begins = f"[{''.join(codes)}{UNKNOWN_CODE}]"
