@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import urllib.request
 from pathlib import Path
 
 from hfx.front.settings import Settings
@@ -41,6 +42,8 @@ def main() -> None:
         try:
             for callers in options.callers:
                 _compare(program, options.model, urls, callers, options.rounds, options.requests)
+                cost = _cost(program, options.model, front, callers, options.requests)
+                print(f"{callers:3} callers: {cost:.0f} us of a core for a request, by the front", flush=True)
         finally:
             front.kill()
 
@@ -53,6 +56,29 @@ def _compare(program: Program, model: str, urls: dict[str, str], callers: int, r
     for way, rows in found.items():
         rate, p50, p99 = (statistics.median(column) for column in zip(*rows, strict=True))
         print(f"{callers:3} callers, {way:6}: {rate:7.1f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms", flush=True)
+
+
+def _cost(program: Program, model: str, front: Front, callers: int, requests: int) -> float:
+    """Microseconds of a core that the front takes for a request: rates differ by what else runs, this does by less."""
+    before, count = _seconds(front.pid), _requests(front.url)
+    _measure(program, model, front.url, callers, 5 * requests)
+    return 1e6 * (_seconds(front.pid) - before) / (_requests(front.url) - count)
+
+
+def _seconds(pid: int) -> float:
+    """The processor time of all threads of a process."""
+    return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def _requests(url: str) -> int:
+    """The infer requests that a front has answered."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(
+        int(float(line.split()[-1]))
+        for line in lines
+        if line.startswith("hfx_http_requests_total{") and "infer" in line
+    )
 
 
 def _measure(program: Program, model: str, url: str, callers: int, requests: int) -> list[float]:

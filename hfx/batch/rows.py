@@ -193,7 +193,7 @@ class Requests:
 
 def row_seed(seed: int, *row: int | str) -> int:
     """The seed of a row: the first 63 bits of the SHA-256 of "SEED:ROW", of its number or its texts."""
-    digest = hashlib.sha256(":".join(map(str, (seed, *row))).encode()).digest()
+    digest = hashlib.sha256(":".join(map(str, (seed, *row))).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % SEEDS
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -72,8 +72,9 @@ class Reporter:
         print(visible(text), end="", flush=True)
 
     def note(self, text: str) -> None:
-        """A word to people on the way, on stderr."""
-        print(visible(text), file=sys.stderr, flush=True)
+        """A word to people on the way, on stderr; a full disk, or a pipe without a reader, ends no command."""
+        with suppress(OSError):
+            print(visible(text), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         """A word of caution, on stderr."""

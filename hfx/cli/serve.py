@@ -189,6 +189,10 @@ def _serve(server: Server, front: Front, batches: BatchProcess | None, report: R
             if commands and options.watch:
                 commands.watch()
             _announce(server, front, report)
+            if on_demand:
+                report.note(
+                    "Over gRPC only loaded models answer (else NOT_FOUND): requests over HTTP load and keep them."
+                )
             supervisor.keep_serving(server, report.warn, front.report_state)
         except KeyboardInterrupt:
             if batches is not None:

@@ -57,6 +57,7 @@ NO_TLS = (
 )
 UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
 UNAUTHORIZED = "Send the server's token: --token-file or HFX_TOKEN; in Python, Client(..., token=...)."
+UNLOADED = "has no available versions"
 # Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status) and the fix (empty: of the class).
 PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
     ("is not healthy", ServerError, RESTART),  # the process of a Python model
@@ -64,7 +65,7 @@ PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
     ("maximum queue size", ServerBusy, ""),
     ("Request timeout expired", ServerBusy, ""),  # in the queue of a model
     ("not at ready state", ServerBusy, ""),
-    ("has no available versions", ServerBusy, ""),  # the model is being unloaded
+    (UNLOADED, ServerBusy, ""),  # the model is being unloaded
     ("Channel closed", RequestCancelled, ""),
     ("decoupled", None, "Ask for the model itself, not for its engine: leave `_stream` out of the name."),
     ("not Triton's", None, "Is the address that of a Triton server's HTTP port?"),
@@ -137,6 +138,9 @@ def unknown_model(error: ModelUnknown, url: str, model: str, present: list[str])
     if model in present and f"'{model}'" in error.message:
         busy = f"The server at {url} was replacing the model {model!r}."
         return ServerBusy(busy, "Send the request again.", status=error.status)
+    if UNLOADED in error.message:
+        fix = "Send it to the server's HTTP port: `hfx serve --idle-unload` loads models for requests there."
+        return ModelUnknown(f"The model {model!r} of the server at {url} is not loaded.", fix, status=error.status)
     fix = f"It serves: {', '.join(present)}." if present else "It serves no model at all."
     return ModelUnknown(f"The server at {url} has no model {model!r}.", fix, status=error.status)
 

@@ -15,16 +15,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, product
 from pathlib import Path
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, StorageFull
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, StorageFull
 from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_json
 
 PREFIX = "hfx-views-"
 LOCK = "lock"
 MAX_TOKENIZER_BYTES = 64 << 20  # the largest in use, of 256,000 tokens, have 35 MB
+OWN_CONFIGS = ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore", "SparseStaticEmbedding")  # modules
 CONFIGS = (
     "config.json",
     "generation_config.json",
@@ -33,10 +34,11 @@ CONFIGS = (
     "added_tokens.json",
     "chat_template.jinja",
     "modules.json",
+    "router_config.json",
     "artifact.metadata",
     "config_sentence_transformers.json",
     "sentence_*_config.json",
-    *(f"*_{module}/config.json" for module in ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore")),
+    *(f"*_{module}/config.json" for module in OWN_CONFIGS),
 )
 # Without any of these, there is no tokenizer.
 TOKENIZER_FILES = (
@@ -58,7 +60,9 @@ SAFE_WEIGHTS, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED_WEIGHTS, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Modules of sentence-transformers that have weights of their own.
 MODULE_WEIGHTS = tuple(
-    f"*_{module}/{file}" for module in ("Dense", "LayerNorm") for file in (SAFE_WEIGHTS, PICKLED_WEIGHTS)
+    f"*_{module}/{file}"
+    for module in ("Dense", "LayerNorm", "SparseStaticEmbedding")
+    for file in (SAFE_WEIGHTS, PICKLED_WEIGHTS)
 )
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
@@ -68,16 +72,17 @@ def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
 
     Raises CheckpointCorrupt for a file that is too large or no regular file, StorageFull without room.
     """
-    contents = {path: _content(path, most) for path, most in _small_files(folder, index_of(folder, weights))}
+    homes = dict.fromkeys((folder, *(path.parent for path in weights)))
+    contents = {path: _content(path, most) for path, most in _small_files(homes, index_of(folder, weights))}
     try:
         view = Path(tempfile.mkdtemp(dir=_views()))
         for path, content in contents.items():
             target = view / path.relative_to(folder)
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(exist_ok=True, parents=True)
             target.write_bytes(content)
         for path in (*weights, *chain.from_iterable(map(folder.glob, MODULE_WEIGHTS))):
             target = view / path.relative_to(folder)
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(exist_ok=True, parents=True)
             target.symlink_to(path.resolve())
     except OSError as error:
         raise StorageFull(
@@ -87,12 +92,12 @@ def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
     return view
 
 
-def _small_files(folder: Path, index: Path | None) -> Iterator[tuple[Path, int]]:
-    """The files beside the weights, each with the most bytes that it may have."""
+def _small_files(folders: Iterable[Path], index: Path | None) -> Iterator[tuple[Path, int]]:
+    """The files of `folders` beside the weights, each with the most bytes that it may have."""
     if index:
         yield index, MAX_BYTES
     for names, most in ((CONFIGS, MAX_BYTES), (TOKENIZERS, MAX_TOKENIZER_BYTES)):
-        for name in names:
+        for folder, name in product(folders, names):
             yield from ((path, most) for path in sorted(folder.glob(name)))
 
 
@@ -184,6 +189,19 @@ def _checked(*files: Path) -> tuple[Path, ...]:
         if file.suffix == ".safetensors":
             _check_safetensors(file)
     return files
+
+
+def stored_shapes(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in safetensors `files`, by name. Raises CheckpointUnsupported for other files."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        if file.suffix != ".safetensors":
+            raise CheckpointUnsupported(f"{file} is a pickle, which hfx can't read here.", "Save it as safetensors.")
+        with safe_open(os.fspath(file), framework="np") as tensors:
+            shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+    return shapes
 
 
 def _check_safetensors(file: Path) -> None:

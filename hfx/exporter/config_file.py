@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 AGAIN = "Download or save the checkpoint again."
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
+# Fields of config.json by which a checkpoint says that the first numbers of its vectors are vectors themselves.
+MATRYOSHKA = ("matryoshka_dimensions", "is_matryoshka")
 # The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
 SIZES = {
     **dict.fromkeys(("num_hidden_layers", "n_layers", "encoder_layers", "decoder_layers"), 1_000),
@@ -71,6 +74,16 @@ def read_bytes(file: Path, most: int) -> bytes:
 
 def _missing(file: Path) -> CheckpointCorrupt:
     return CheckpointCorrupt(f"{file.parent} has no file {file.name}.", "Pass a folder written by save_pretrained.")
+
+
+def whole_number(file: Path, config: Mapping[str, Any], field: str, most: int, least: int = 1) -> int:
+    """The number in a `field` of the object in `file`. Raises CheckpointCorrupt."""
+    value = config.get(field)
+    if type(value) is not int or not least <= value <= most:
+        raise CheckpointCorrupt(
+            f"{field} in {file} is {str(value)[:50]!r}; it should be a whole number from {least} to {most}.", AGAIN
+        )
+    return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -128,10 +141,7 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
         value = config.get(field)
         if value is None or isinstance(value, list | dict):
             continue  # transformers' default, or a model of another kind
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
-            raise CheckpointCorrupt(
-                f"{field} in {file} is {str(value)[:50]!r}; it should be a whole number from 1 to {largest}.", AGAIN
-            )
+        whole_number(file, config, field, largest)
 
 
 def _check_labels(file: Path, config: dict[str, Any]) -> None:

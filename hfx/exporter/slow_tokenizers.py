@@ -33,7 +33,7 @@ LANGUAGES = ("src_lang", "tgt_lang")
 LONGEST = 1000  # spaces at the beginning of an answer
 FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\K\u03a3(?!\p{Case_Ignorable}*\p{Cased})"
 # Types of pieces. No text has the unknown piece, or control pieces.
-NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6
+NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 NO_TEXT = (2, 3)
 UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # types of models
 USER_DEFINED_PENALTY = 0.1
@@ -267,6 +267,11 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
     """
     from tokenizers import Regex, normalizers, pre_tokenizers
 
+    if tokenizer.separate_vocabs:
+        raise CheckpointUnsupported(
+            f"{TOKENIZER_CONFIG} has separate_vocabs: texts and answers have different ids.",
+            "hfx exports Marian models with one vocabulary for both languages.",
+        )
     model, ids = read_model(folder / "source.spm"), read_json(folder / "vocab.json")
     codes = {chr(FIRST_CODE + i): token for i, token in enumerate(token for token in ids if re.fullmatch(CODE, token))}
     begins = f"[{''.join(codes)}{UNKNOWN_CODE}]"
@@ -311,25 +316,18 @@ def _numbered(model: Any, ids: Mapping[str, int], codes: Mapping[str, str], toke
 def _byt5(tokenizer: Any, folder: Path) -> Any:
     """Bytes, each under its own id behind those of the special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from tokenizers.pre_tokenizers import ByteLevel
 
-    spelled = sorted(ByteLevel.alphabet(), key=_byte)
+    from hfx.python_backends.generation.detokenizer import BYTE_OF
+
     ids = {
         str(token): place for place, token in sorted(tokenizer.added_tokens_decoder.items()) if place < tokenizer.offset
     }
-    ids |= {character: tokenizer.offset + byte for byte, character in enumerate(spelled)}
+    ids |= {character: tokenizer.offset + byte for character, byte in BYTE_OF.items()}
     exact = Tokenizer(models.BPE(ids, []))
     exact.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     exact.decoder = decoders.ByteLevel()
     exact.post_processor = _ending(tokenizer, "$A </s> $B </s>")
     return exact
-
-
-def _byte(character: str) -> int:
-    """The byte that a character of the byte-level alphabet stands for."""
-    from hfx.python_backends.generation.detokenizer import token_bytes
-
-    return token_bytes(character)[0]
 
 
 def _m2m(tokenizer: Any, folder: Path) -> Any:

@@ -7,20 +7,37 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view
-from hfx.exporter.config_file import TOKENIZER_CONFIG, read_config, read_json, read_optional_json
-from hfx.exporter.encoder.sentence_transformers import MODULES, read_modules
+from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view, stored_shapes
+from hfx.exporter.config_file import AGAIN, MATRYOSHKA, TOKENIZER_CONFIG, read_config, read_json, read_optional_json
+from hfx.exporter.encoder.sentence_transformers import (
+    MODULES,
+    ROUTERS,
+    STATIC,
+    home,
+    is_static,
+    module_kinds,
+    read_modules,
+    unsupported_modules,
+)
 
 WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
 ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
-HUB_CONFIG_PATTERNS = [*CONFIGS, ADAPTER]
-HUB_PATTERNS = [*HUB_CONFIG_PATTERNS, *TOKENIZERS, "*.safetensors", "*.index.json"]
+OF_MODULES = "*_*/"  # the folders of modules: 0_Transformer, query_0_SparseStaticEmbedding
+HUB_CONFIG_PATTERNS = [*CONFIGS, *(OF_MODULES + name for name in CONFIGS), ADAPTER]
+HUB_PATTERNS = [
+    *HUB_CONFIG_PATTERNS,
+    *TOKENIZERS,
+    *(OF_MODULES + name for name in TOKENIZERS),
+    "*.safetensors",
+    "*.index.json",
+]
+TABLE, MODEL2VEC, MAPPING = "embedding.weight", "embeddings", "mapping"  # tensors of a StaticEmbedding
 HASH_CHUNK = 1 << 20
 NAME_SHOWN = 100
 
@@ -29,9 +46,9 @@ NAME_SHOWN = 100
 class Checkpoint:
     """A checkpoint on disk.
 
-    `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json,
-    `weights` the weight files (safetensors where there are any). `folder` is the user's, for messages and for hfx's own
-    checked reading; libraries are given `view`.
+    `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json (of a
+    StaticEmbedding the sizes of its table), `weights` the weight files (safetensors where there are any). `folder` is
+    the user's, for messages and for hfx's own checked reading; libraries are given `view`.
     """
 
     id: str
@@ -39,6 +56,12 @@ class Checkpoint:
     revision: str | None
     config: dict[str, Any]
     weights: tuple[Path, ...]
+
+    @cached_property
+    def home(self) -> Checkpoint:
+        """The same with the folder of its first module's files, which may be one of its own, as its folder."""
+        folder = home(self.folder)
+        return self if folder == self.folder else replace(self, folder=folder)
 
     @cached_property
     def view(self) -> Path:
@@ -83,10 +106,13 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     Raises CheckpointMissing, CheckpointCorrupt or CheckpointUnsafe; every message names the file.
     """
     folder, commit, config = _look_at(model, revision, HUB_PATTERNS)
-    weights = find_weights(folder)
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES) and not _spells_bytes(folder, config):
+    own = home(folder)
+    weights = find_weights(own)
+    if is_static(folder):
+        return _of_table(Checkpoint(model, folder, commit, config, weights))
+    if not any((own / name).is_file() for name in TOKENIZER_FILES) and not _spells_bytes(own, config):
         raise CheckpointCorrupt(
-            f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES)}).",
+            f"{own} has no tokenizer ({', '.join(TOKENIZER_FILES)}).",
             "Save the tokenizer beside the weights: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
         )
     return Checkpoint(model, folder, commit, config, weights)
@@ -100,9 +126,26 @@ def _spells_bytes(folder: Path, config: dict[str, Any]) -> bool:
 
 
 def open_config(model: str, revision: str | None = None) -> Checkpoint:
-    """The checkpoint with its config alone: no weight is fetched or looked at (for `--dry-run`)."""
+    """The checkpoint with its config alone: no weight is fetched or looked at (for `--dry-run`).
+
+    But those of a StaticEmbedding, which has no other sizes.
+    """
     folder, commit, config = _look_at(model, revision, HUB_CONFIG_PATTERNS)
+    if is_static(folder):
+        return open_checkpoint(model, commit)
     return Checkpoint(model, folder, commit, config, ())
+
+
+def _of_table(checkpoint: Checkpoint) -> Checkpoint:
+    """That of a StaticEmbedding, with the sizes of its table in its config."""
+    shapes, folder = stored_shapes(checkpoint.weights), checkpoint.home.folder
+    table = shapes.get(TABLE) or shapes.get(MODEL2VEC, ())
+    rows = shapes[MAPPING] if MAPPING in shapes and TABLE not in shapes else table[:1]
+    if len(table) != 2 or len(rows) != 1 or 0 in (*table, *rows):
+        raise CheckpointCorrupt(f"The weights in {folder} are no table of embeddings ({TABLE} or {MODEL2VEC}).", AGAIN)
+    if not (folder / TOKENIZER_FILES[0]).is_file():
+        raise CheckpointCorrupt(f"{folder} has no {TOKENIZER_FILES[0]}, which a {STATIC} needs.", AGAIN)
+    return replace(checkpoint, config=checkpoint.config | {"vocab_size": rows[0], "hidden_size": table[1]})
 
 
 def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, dict[str, Any]]:
@@ -113,16 +156,22 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
             f"{folder / ADAPTER}: these are the weights of an adapter, not of a model.",
             "Merge it first: model.merge_and_unload().save_pretrained(FOLDER).",
         )
-    if (folder / "config.json").exists():  # else it is no checkpoint, and may be a home folder with a million files
+    if any((folder / name).exists() for name in ("config.json", MODULES)):  # else it may be a home of a million files
         _refuse_what_is_no_file(folder, root)
-    modules = read_modules(folder)
-    if modules and "model_type" not in read_optional_json(folder / "config.json"):
+    modules, own = read_modules(folder), home(folder)
+    if is_static(folder):
+        stated = read_optional_json(folder / "config.json")
+        kept = {field: stated[field] for field in MATRYOSHKA if field in stated}
+        return folder, commit, {"model_type": STATIC, "architectures": [STATIC], **kept}
+    if {*module_kinds(folder)[:1]} & {*ROUTERS}:
+        raise unsupported_modules(folder, "")
+    if modules and "model_type" not in read_optional_json(own / "config.json"):
         first = " in ".join(filter(None, modules[0]))
         raise CheckpointUnsupported(
             f"{folder / MODULES} begins with {first}: the folder has no transformer's config.json.",
-            "hfx exports models that begin with a Transformer, saved in the folder itself.",
+            f"hfx exports models that begin with a Transformer or a {STATIC}.",
         )
-    return folder, commit, read_config(folder)
+    return folder, commit, read_config(own)
 
 
 def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, Path]:
@@ -171,7 +220,7 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
 
     try:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
-        if patterns is HUB_PATTERNS and not any(folder.glob("*.safetensors")):
+        if patterns is HUB_PATTERNS and not any(home(folder).glob("*.safetensors")):
             folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*patterns, "*.bin"]))
     except GatedRepoError as error:
         raise CheckpointMissing(

@@ -5,7 +5,6 @@ The last steps write the manifest, check the repository's rules, and move the st
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from hfx.exporter.plan import Plan
 from hfx.exporter.runtime import CpuChoice
+from hfx.extras import versions
 from hfx.manifest import (
     FileEntry,
     Manifest,
@@ -90,7 +90,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
         triton=TritonTarget(plan.release.tag, _minimum(plan)),
         folders=(plan.name, *(name for name in listed if name != plan.name)),
         files=files,
-        versions=_versions(),
+        versions=versions(VERSIONED),
         created=created_now(),
         parity=artefacts.parity,
         choices={"graph": plan.graph, **artefacts.choices},
@@ -126,14 +126,3 @@ def publish_folders(plan: Plan, artefacts: A) -> A:
 def _minimum(plan: Plan) -> str:
     """The oldest Triton release that can serve the model."""
     return for_generators(plan.release).tag if plan.task.task in GENERATION_TASKS else plan.release.tag
-
-
-def _versions() -> dict[str, str]:
-    """The versions of the installed packages of VERSIONED; openvino and optimum are optional."""
-    found = {}
-    for package in VERSIONED:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

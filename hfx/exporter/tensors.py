@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.config_file import AGAIN
@@ -82,6 +83,14 @@ class CheckpointTensors:
         """Tensor `name`, which must have this shape, as float32."""
         self._expect(name, shape)
         return Parameter(name, shape, lambda start, stop: self._read(name, (slice(start, stop),)))
+
+    def indices(self, name: str, bound: int) -> NDArray[np.int64]:
+        """The vector `name` of whole numbers from 0 to below `bound`. Raises CheckpointCorrupt."""
+        stored = self._stored[name]
+        values: NDArray[Any] = stored.slice_of((slice(None),)).numpy()
+        if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= bound:
+            raise CheckpointCorrupt(f"{name} in {stored.file} holds other values than 0 to {bound - 1}.", AGAIN)
+        return values.astype(np.int64)
 
     def linear(self, name: str, inputs: int, outputs: int, bias: bool = True) -> Linear:
         """The linear `name` by torch's names of its weight and bias."""

@@ -62,7 +62,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.folder / TOKENIZER_CONFIG} has split_special_tokens: texts never have special tokens.",
             "hfx takes a special token that a text spells for that token; set it to false and export.",
         )
-    _check_ids(checkpoint, tokenizer)
+    check_ids(checkpoint, tokenizer)
     return tokenizer
 
 
@@ -113,7 +113,7 @@ def _check_tokenizer_config(folder: Path) -> None:
             )
 
 
-def _check_ids(checkpoint: Checkpoint, tokenizer: Any) -> None:
+def check_ids(checkpoint: Checkpoint, tokenizer: Any) -> None:
     """Refuse ids without an embedding, but for those of added tokens that a text need not have."""
     size = vocab_size(checkpoint)
     required = {*tokenizer(PROBE, PROBE, verbose=False)["input_ids"], tokenizer.unk_token_id}
@@ -132,7 +132,8 @@ def vocab_size(checkpoint: Checkpoint) -> int:
 
     size = checkpoint.config.get("vocab_size")
     if not isinstance(size, int):
-        size = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False).vocab_size
+        view = checkpoint.home.view
+        size = AutoConfig.from_pretrained(view, local_files_only=True, trust_remote_code=False).vocab_size
     return int(size)
 
 

@@ -9,6 +9,7 @@ import resource
 import socket
 import ssl
 import sys
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -133,19 +134,20 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().remove_reader(self._control)
 
     def _tick(self) -> None:
-        """Done each second, also while draining."""
-        self._control.send(b".")
-        self._reload_files()
+        """Done each second, also while draining; what fails this time does not end it."""
         loop = asyncio.get_running_loop()
+        loop.call_later(TICK_SECONDS, self._tick)
+        with suppress(OSError):  # the watching process is stopped, and reads nothing
+            self._control.send(b".")
+        self._reload_files()
         for connection in list(self.server_state.connections):
             if isinstance(connection, ClientConnection):
                 connection.check(loop.time())
-        loop.call_later(TICK_SECONDS, self._tick)
 
     def _reload_files(self) -> None:
         """Take what has changed of the API keys and the certificate; what can't be used changes nothing."""
         if said := self.config.app.keys.reload():  # type: ignore[union-attr]
-            print(f"hfx: {said}", file=sys.stderr, flush=True)
+            _say(said)
         if self.config.ssl is not None and self._certificate.settled():
             files = self.config.ssl_certfile, self.config.ssl_keyfile
             try:
@@ -154,13 +156,18 @@ class Server(uvicorn.Server):
                 said = "New connections get the new certificate"
             except OSError as error:  # also ssl.SSLError
                 said = f"The certificate stays as it was, as the new one can't be used: {error}"
-            print(f"hfx: {said}.", file=sys.stderr, flush=True)
+            _say(f"{said}.")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
         await asyncio.to_thread(self.config.app.traces.flush)  # type: ignore[union-attr]
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # a full disk, or a pipe that has no reader any more
+        print(f"hfx: {line}", file=sys.stderr, flush=True)
 
 
 def _tls_options(tls: Tls | None) -> dict[str, Any]:

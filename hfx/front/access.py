@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from hfx.front.refusals import Header, Refusal
 
@@ -55,8 +56,10 @@ class WebAccess:
 
 def check_media_type(method: str, headers: Mapping[bytes, bytes]) -> None:
     """Raise Refusal (415) for a body of a web page that it could send to any server without a preflight."""
+    if method != "POST" or b"origin" not in headers:
+        return
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if method == "POST" and b"origin" in headers and media_type not in MEDIA_TYPES:
+    if media_type not in MEDIA_TYPES:
         raise Refusal(415, "A web page has to send JSON as such. Set Content-Type: application/json.")
 
 
@@ -78,6 +81,7 @@ def _is_own(method: str, origin: bytes | None, site: bytes, headers: Mapping[byt
     return site != b"cross-site" or (method == "GET" and headers.get(b"sec-fetch-mode") == b"navigate")
 
 
+@lru_cache(64)
 def _name(host: bytes) -> bytes:
     """The name of `host` without its port, in lower case."""
     found = re.fullmatch(rb"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::[0-9]{0,5})?", host)

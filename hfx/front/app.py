@@ -36,7 +36,9 @@ SINGLE = {
     b"host", b"origin", b"content-length", b"transfer-encoding", b"content-encoding", b"authorization", HEAD_LENGTH,
 }  # fmt: skip
 # Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
-UNPARSED = re.compile(rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to )')
+UNPARSED = re.compile(
+    rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to |parameter key )'
+)
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 HEALTH, READY, LIVE = b"/health", b"/v2/health/ready", b"/v2/health/live"
 SCRAPED = (METRICS, HEALTH)

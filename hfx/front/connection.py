@@ -5,13 +5,15 @@ uvicorn bounds neither the head of a request, nor how long it may take, nor (htt
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import termios
 from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from hfx.front.upstream import UpstreamConnection
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from hfx.front.metrics import Metrics
     from hfx.front.settings import Limits
 
+GOODBYE_SECONDS = 1.0  # for the client's own end of a connection with TLS that was closed here
 REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
 YIELDING_SECONDS = 1.0  # after which a connection without a complete request gives way to a new one
 
@@ -37,6 +40,33 @@ class Receiving(Enum):
     NOTHING = 0
     HEAD = 1
     BODY = 2
+
+
+class _AnswerTransport:
+    """The transport of one answer, whose head is written together with the first piece of its body.
+
+    A write costs as much as all else that is done for a small request.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._head: bytes | None = None
+        self.is_closing = cycle.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Write `data`, unless it is the head."""
+        if self._head is None and self._cycle.response_started:  # before, it is a 100 Continue
+            self._head = data
+        else:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = self._head and b""
+
+    def close(self) -> None:
+        """Close the connection, once all is written."""
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -149,7 +179,10 @@ class ClientConnection(HttpToolsProtocol):
         self._frame_bytes = 0
         self._deadline = self._since + self._limits.pause_seconds
         self._body_deadline = self._since + self._limits.body_seconds
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.scope["method"] != "HEAD":  # whose answers have no body
+            self.cycle.transport = cast(Any, _AnswerTransport(self.cycle))
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -168,6 +201,8 @@ class ClientConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is complete."""
         super().on_response_complete()
+        if self.transport.is_closing():
+            self._await_goodbye()
         self._since = self.loop.time()
         if self._receiving is Receiving.NOTHING:
             self._await_request()
@@ -215,7 +250,7 @@ class ClientConnection(HttpToolsProtocol):
         elif now > self._deadline and not self.flow.read_paused:
             if self._head_bytes == 0 or self._receiving is Receiving.NOTHING:
                 self._metrics.ended["idle"] += 1
-                self.transport.close()  # nothing was begun
+                self._close()  # nothing was begun
             else:
                 self._metrics.ended["slow"] += 1
                 self.refuse(408, "The request did not come in time. Send it without pauses.")
@@ -230,7 +265,31 @@ class ClientConnection(HttpToolsProtocol):
             head += f"content-length: {len(body)}\r\n\r\n"
             self._metrics.refused(status)
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self._close()
+
+    def shutdown(self) -> None:
+        """Close the connection, once the request in progress is answered."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._await_goodbye()
+
+    def _close(self) -> None:
         self.transport.close()
+        self._await_goodbye()
+
+    def _await_goodbye(self) -> None:
+        """With TLS: end the closed connection soon, as its client need not; uvloop would keep it for 30 s."""
+        if self.transport.get_extra_info("sslcontext") is not None:
+            self.loop.call_later(GOODBYE_SECONDS, self._abort_when_sent)
+
+    def _abort_when_sent(self) -> None:
+        if self not in self.connections:
+            return
+        unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        if any(unsent):  # as the client reads slowly
+            self._await_goodbye()
+        else:
+            self.transport.abort()
 
     def _reject(self, status: int, message: str) -> None:
         self._refusal = (status, message)
@@ -240,7 +299,7 @@ class ClientConnection(HttpToolsProtocol):
         """Close the connection for another one."""
         self._metrics.ended["replaced"] += 1
         if self._request_bytes == 0:
-            self.transport.close()
+            self._close()
         else:
             self.refuse(408, "The request comes slowly, and all connections are in use. Send it without pauses.")
 

@@ -1,7 +1,7 @@
 """Bodies of requests: read within bounds, decompressed, and checked before Triton's parser sees them.
 
 Triton 2.51 walks JSON recursively (3,000,000 brackets are a SIGSEGV), expands gzip without a bound, and reads a body of
-any size. The check here is linear and makes no objects; what else is wrong with a body is for the parser that reads it.
+any size. The check here is linear and keeps no objects; what else is wrong with a body is for the parser that reads it.
 """
 
 from __future__ import annotations
@@ -127,15 +127,26 @@ def json_length(head_length: bytes, body: bytes) -> int:
 def check_json(text: bytes) -> int:
     """The bytes that `text` takes once it is parsed, at most.
 
-    Raises Refusal: 400 for JSON that is nested deeper than JSON_DEPTH or whose brackets or quotes don't match up, 413
-    for more than JSON_MARKS.
+    Raises Refusal: 400 for JSON that is not UTF-8, is nested deeper than JSON_DEPTH or whose brackets or quotes don't
+    match up, 413 for more than JSON_MARKS.
     """
-    size = len(text) * (1 if text.isascii() else 4)  # Python keeps 4 bytes a character where one needs them
+    is_ascii = text.isascii()
+    if not is_ascii:
+        _check_utf8(text)
+    size = len(text) * (1 if is_ascii else 4)  # Python keeps 4 bytes a character where one needs them
     if len(text) <= BLOCK_BYTES:
         brackets, separators = (sum(map(text.count, marks)) for marks in ((b"[", b"{"), (b",", b":")))
         if brackets <= JSON_DEPTH and brackets + separators <= FEW_MARKS:
             return size  # as nearly all requests; whether they are closed is for the parser to say
     return size + _marks(text) * MARK_BYTES
+
+
+def _check_utf8(text: bytes) -> None:
+    """Raise Refusal: a few parameters or ids that are not UTF-8 end Triton 2.51, in its Python backend."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise Refusal(400, f"The body is not JSON: {error}. Send one complete JSON object in UTF-8.") from None
 
 
 def _marks(text: bytes) -> int:

@@ -102,19 +102,17 @@ class IdleModels:
 
     async def start(self) -> None:
         """Learn of the models; from now on follow what is published, and unload what is idle."""
-        await self._check()
+        with suppress(Refusal):
+            await self._command("table")
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            await self._check()
-
-    async def _check(self) -> None:
-        with suppress(Refusal):  # the other process is ending
-            async with self._changing:
-                await self._command("table")
-            await self._unload_idle()
+            with suppress(Refusal):  # the other process is ending
+                async with self._changing:
+                    await self._command("table")
+                await self._unload_idle()
 
     @asynccontextmanager
     async def used(self, path: bytes, client: Client | None) -> AsyncIterator[None]:
@@ -225,8 +223,8 @@ class IdleModels:
 
     async def _command(self, command: str, *models: Model) -> None:
         """Have the other process carry `command` out, and take its table of models. Raises Refusal (503) with why."""
-        names = [model.name for model in models]
-        content = {"command": command, "models": names, "version": self._version}
+        version = -1 if models else self._version
+        content = {"command": command, "models": [model.name for model in models], "version": version}
         try:
             reader, writer = await asyncio.open_unix_connection(self._commands, limit=ANSWER_BYTES)
             with closing(writer):

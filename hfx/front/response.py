@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ from hfx.front.traces import Passed, Trace
 REQUEST_ID = b"x-request-id"
 NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not take JSON for a page
 WAITING_LINES = 10_000
+STDERR = 2
 Send = Callable[[Any], Awaitable[None]]
 
 
@@ -82,8 +83,8 @@ class AccessLog:
     """Writes a line for each request to stderr, as text or as an object in JSON.
 
     As text it is `2026-01-31T12:00:00.123Z 127.0.0.1 POST /v2/models/m/infer 200 31B 1.8ms 5f2a-1`. A thread of its own
-    writes: a reader of stderr that stops reading must not stop the requests. Lines that wait in vain are dropped and
-    counted.
+    writes: a reader of stderr that stops reading must not stop the requests. Lines that wait in vain, or find a full
+    disk, are dropped and counted.
     """
 
     def __init__(self, line: Callable[[Mapping[str, Any], Response], str]) -> None:
@@ -100,13 +101,22 @@ class AccessLog:
             self._dropped += 1
 
     def _write(self) -> None:
+        begun = b""  # of a line, what could not be written
         while True:
             line = self._lines.get()
-            if dropped := self._dropped:
-                self._dropped = 0
-                line += f"{dropped} lines of the access log were dropped: nothing read them in time.\n"
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                line += f"{dropped} lines of the access log were dropped: they could not be written in time.\n"
+            left = begun + line.encode()
+            size = len(left)
+            try:
+                while left:
+                    left = left[os.write(STDERR, left) :]
+            except OSError:  # a full disk, or a pipe that has no reader any more
+                if len(left) == size:
+                    self._dropped += dropped + 1
+                    continue
+            begun = left
 
 
 def text_line(scope: Mapping[str, Any], response: Response) -> str:

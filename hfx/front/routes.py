@@ -60,6 +60,7 @@ def named(path: bytes) -> tuple[str, str]:
     return "/".join(["/v2/models/{model}", *rest]), unquote(parts[3])
 
 
+@lru_cache(1024)
 def endpoint(method: bytes, path: bytes) -> bytes:
     """The last part of a path that takes a body, such as `infer`; empty for others. Raises Refusal (403, 404, 405)."""
     match = METHODS[method].fullmatch(path) if method in METHODS else None

@@ -27,7 +27,6 @@ from .inputs import (
     encode_together,
     encoded,
     or_refusal,
-    piece,
     refuse_longer,
     refuse_tokens,
     same_rows,
@@ -37,8 +36,8 @@ from .inputs import (
 )
 from .prompts import prompts
 from .roles import RoleEncoder
-from .rows import SPECIAL, Row, Sequence, sequence, tensors
-from .settings import Settings
+from .rows import SPECIAL, Row, RowEncoder, Sequence, sequence, tensors
+from .settings import Role, Settings
 from .templates import TemplateEncoder
 from .windows import WindowEncoder
 
@@ -68,20 +67,14 @@ class Encoder(Protocol):
         """One row, or the reason why there is none, for each item; the tokenizer sees them all at once."""
 
 
-class TextEncoder:
-    """Encodes texts: text-classification, token-classification, feature-extraction.
-
-    `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself.
-    """
+class TextEncoder(RowEncoder):
+    """Encodes texts: text-classification, token-classification, feature-extraction."""
 
     fields: tuple[str, ...] = (TEXT,)
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
-        self.settings = settings
-        self._tokenizer = tokenizer
-        self._side = settings.truncation_side
+        super().__init__(tokenizer, settings)
         self._needs_places = settings.task == "token-classification"
-        tokenizer.no_padding()
         tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, bytes]]:
@@ -104,9 +97,6 @@ class TextEncoder:
         encoding = self._tokenizer.encode(self._piece(prompt, BYTES_PER_TOKEN[-1]).text)
         return len(encoding) - int(encoding.special_tokens_mask[-1:] == [1])
 
-    def _piece(self, raw: bytes, bytes_per_token: int) -> Piece:
-        return piece(TEXT, raw, self.settings.max_length * bytes_per_token, self._side)
-
     def _tokenize(self, checked: Many[tuple[bytes, Piece, int]]) -> Any:
         texts = [used.text for _, used, _ in checked]
         # The fast call knows neither offsets nor words; words are what a cut text is checked by.
@@ -120,7 +110,7 @@ class TextEncoder:
                 break
             used = self._piece(raw, bytes_per_token)
             encoding = self._tokenizer.encode(used.text)
-        if len(encoding) == 0:
+        if len(encoding) == 0 and not self.settings.takes_empty:
             raise InvalidInput(f"{TEXT} has no tokens")
         refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
         if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
@@ -151,24 +141,19 @@ def _places(encoding: Any, shift: int) -> NDArray[np.int32]:
     return places
 
 
-class PairEncoder:
+class PairEncoder(RowEncoder):
     """Encodes (query, text) for text ranking: one sequence, of which the longer text is truncated first.
 
     Token ids are those of sentence-transformers' CrossEncoder (6.2): the checkpoint's own tokenizer, which is given the
-    pair with truncation `longest_first`. `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself. The
-    two are tokenized without special tokens and joined here: of a pair that it truncates, the tokenizer would also
-    build every combination of the parts that it leaves out.
+    pair with truncation `longest_first`. The two are tokenized without special tokens and joined here: of a pair that
+    it truncates, the tokenizer would also build every combination of the parts that it leaves out.
     """
 
     fields: tuple[str, ...] = (QUERY, TEXT)
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
-        self.settings = settings
-        self._tokenizer = tokenizer
-        self._side = settings.truncation_side
+        super().__init__(tokenizer, settings)
         self._room = settings.max_length - tokenizer.num_special_tokens_to_add(is_pair=True)
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
         self._template = Template(tokenizer.encode("a", "a"))
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
@@ -192,12 +177,6 @@ class PairEncoder:
         texts = list(dict.fromkeys(text for _, query, used in checked for text in (query, used.text)))
         ids = dict(zip(texts, self._ids(texts), strict=True))
         return [(ids[query], ids[used.text]) for _, query, used in checked]
-
-    def _piece(self, text: bytes, bytes_per_token: int) -> Piece:
-        return piece(TEXT, text, self.settings.max_length * bytes_per_token, self._side)
-
-    def _ids(self, texts: Many[str]) -> list[list[int]]:
-        return [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _row(self, raw: bytes, _: str, used: Piece, ids: tuple[list[int], list[int]]) -> Row:
         first, second = ids
@@ -249,20 +228,16 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
 
 
-class HypothesisEncoder:
+class HypothesisEncoder(RowEncoder):
     """Encodes (text, labels) for zero-shot classification: a premise/hypothesis pair for each label.
 
     The pairs are those of transformers' ZeroShotClassificationPipeline (4.57): only the premise is truncated.
-    `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself.
     """
 
     fields: tuple[str, ...] = (TEXT, LABELS)
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
-        self.settings = settings
-        self._tokenizer = tokenizer
-        self._side = settings.truncation_side
-        tokenizer.no_padding()
+        super().__init__(tokenizer, settings)
         tokenizer.enable_truncation(settings.max_length, strategy="only_first", direction=settings.truncation_side)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Many[Text]]]:
@@ -301,7 +276,7 @@ class HypothesisEncoder:
     def _pairs(self, raw: bytes, hypotheses: list[str]) -> tuple[Piece, list[Any]]:
         """The widest piece of the text that is needed, and its encodings with every hypothesis."""
         for bytes_per_token in BYTES_PER_TOKEN:
-            used = piece(TEXT, raw, self.settings.max_length * bytes_per_token, self._side)
+            used = self._piece(raw, bytes_per_token)
             encodings = self._tokenize(used.text, hypotheses)
             if not used.cut or settled(encodings[0], self._side):
                 break
@@ -333,9 +308,7 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
 
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     if settings.roles:
-        lengths = {name: role.length - (role.marker is not None) for name, role in settings.roles.items()}
-        of = {name: replace(settings, max_length=length, roles=None) for name, length in lengths.items()}
-        texts = {name: TextEncoder(Tokenizer.from_file(str(tokenizer_json)), each) for name, each in of.items()}
+        texts = {name: _of_role(str(tokenizer_json), settings, role) for name, role in settings.roles.items()}
         return RoleEncoder(texts, settings)
     if settings.task == "question-answering":
         return WindowEncoder(tokenizer, settings)
@@ -344,3 +317,13 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     if settings.task == "text-ranking":
         return TemplateEncoder(tokenizer, settings) if settings.template else PairEncoder(tokenizer, settings)
     return TextEncoder(tokenizer, settings)
+
+
+def _of_role(tokenizer_json: str, settings: Settings, role: Role) -> TextEncoder:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(tokenizer_json)
+    if role.looks_up:
+        tokenizer.post_processor = None
+    length = role.length - (role.marker is not None)
+    return TextEncoder(tokenizer, replace(settings, max_length=length, roles=None, takes_empty=role.looks_up))

@@ -1,7 +1,7 @@
 """Queries and documents of late-interaction models (ColBERT): markers, expanded queries, tokens without a vector.
 
-The mask says what the net does with a token: 1, it is read and has a vector; 2, it is read and has none; -1, it has a
-vector and no other token reads it.
+The mask says what the net does with a token: 1, it is read and has a vector; 2, it is read and has none, or, in a role
+whose tokens are looked up, it is a number of the vector; -1, it has a vector and no other token reads it.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _of_role(row: Row | InvalidInput, role: Role) -> Row | InvalidInput:
     marker = [] if role.marker is None else [role.marker]
     read = [*plain.ids[:1], *marker, *plain.ids[1:]]
     filler = [role.filler] * (role.least - len(read))
-    mask = [2 if token in role.skipped else 1 for token in read] + [1 if role.attends else -1 for _ in filler]
+    mask = [2 if role.looks_up or token in role.skipped else 1 for token in read]
+    mask += [1 if role.attends else -1 for _ in filler]
     types = [0] * len(mask) if plain.type_ids else []
     return Row((Sequence(read + filler, types, mask=mask),), row.truncated_tokens)

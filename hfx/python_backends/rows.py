@@ -1,4 +1,4 @@
-"""Encoded rows, and how they are padded and become the tensors that travel to the net."""
+"""Encoded rows, what makes them, and how they are padded and become the tensors that travel to the net."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .inputs import Piece, piece
 from .settings import Settings
 from .tasks import TASKS
 
@@ -47,6 +48,23 @@ class Row:
 
     sequences: tuple[Sequence, ...]
     truncated_tokens: int
+
+
+class RowEncoder:
+    """What makes rows of texts: settings, and a tokenizers.Tokenizer that an encoder sets up for itself."""
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._side = settings.truncation_side
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+
+    def _piece(self, raw: bytes, bytes_per_token: int) -> Piece:
+        return piece("text_input", raw, self.settings.max_length * bytes_per_token, self._side)
+
+    def _ids(self, texts: Many[str]) -> list[list[int]]:
+        return [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def tensors(requests: Many[Many[Row]], settings: Settings) -> list[dict[str, NDArray[Any]]]:

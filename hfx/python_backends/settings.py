@@ -49,11 +49,12 @@ def _parts(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Role:
-    """How a late-interaction model (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
+    """How a model that tells them apart (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
 
     Behind the first token comes the `marker`, if there is one; with it, a text has `length` tokens at most. Up to
     `least`, it is filled with `filler`, which others attend to only if it `attends`. Tokens that are `skipped` are
-    read, and have no vector.
+    read, and have no vector. With `looks_up`, a text has no special tokens, and the mask of its own is 2: the net looks
+    their numbers up.
     """
 
     length: Annotated[int, integer(1)]
@@ -62,6 +63,7 @@ class Role:
     filler: Annotated[int, token_id] = 0
     attends: Annotated[bool, boolean] = False
     skipped: Annotated[tuple[int, ...], token_ids] = ()
+    looks_up: Annotated[bool, boolean] = False
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():
@@ -79,14 +81,15 @@ def _roles(name: str, value: Any) -> dict[str, Role]:
 class Settings:
     """How texts become tensors. Raises InvalidRequest.
 
-    `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least `max_length`.
-    `inputs` are the net's inputs; `doc_stride`, `question_first`, `cls_id` concern question-answering,
-    `hypothesis_template` zero-shot-classification. `vocab_size` is the number of the net's embeddings where
-    the tokenizer has ids beyond them, else None. `prompts` are texts by name that requests may have put before theirs
-    (None: the model has none), `default_prompt` the one of those that name none; where it is not `pools_prompt`, the
-    mask of a prompt's tokens is 2. A `template` makes one text of a pair: texts, and between them the names of FIELDS,
-    of which the text's is the last; `prompted_template` is that of requests with a prompt. `roles` are those of a model
-    that reads queries and documents differently.
+    `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least
+    `max_length`. `inputs` are the net's inputs; `doc_stride`, `question_first`, `cls_id` concern question-
+    answering, `hypothesis_template` zero-shot-classification. `vocab_size` is the number of the net's embeddings
+    where the tokenizer has ids beyond them, else None. `prompts` are texts by name that requests may have put
+    before theirs (None: the model has none), `default_prompt` the one of those that name none; where it is not
+    `pools_prompt`, the mask of a prompt's tokens is 2. A model that `takes_empty` texts answers those without
+    tokens. A `template` makes one text of a pair: texts, and between them the names of FIELDS, of which the text's
+    is the last; `prompted_template` is that of requests with a prompt. `roles` are those of a model that reads
+    queries and documents differently.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -104,6 +107,7 @@ class Settings:
     prompts: Annotated[Mapping[str, str] | None, optional(_prompts)] = None
     default_prompt: Annotated[str, string] = ""
     pools_prompt: Annotated[bool, boolean] = True
+    takes_empty: Annotated[bool, boolean] = False
     template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
     prompted_template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
     roles: Annotated[Mapping[str, Role] | None, optional(_roles)] = None

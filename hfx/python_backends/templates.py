@@ -17,33 +17,30 @@ from .inputs import (
     decoded,
     encode_together,
     encoded,
-    piece,
     refuse_longer,
     refuse_tokens,
 )
 from .prompts import prompts
-from .rows import Row, Sequence
+from .rows import Row, RowEncoder, Sequence
 from .settings import Settings
 
 PROMPT, QUERY, TEXT = "prompt", "query", "text_input"
 FILLERS = "0", "1 2 3 4"  # texts whose last tokens differ
 
 
-class TemplateEncoder:
+class TemplateEncoder(RowEncoder):
     """Encodes (query, text), put into a template, for text ranking; with a prompt, into another one.
 
     Token ids are those of sentence-transformers' CrossEncoder (6.2): the tokens of the whole, or, of what is longer
     than the model reads, its first ones and those of what the template puts behind the text. The template writes the
-    special tokens. `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself.
+    special tokens.
     """
 
     fields: tuple[str, ...] = (QUERY, TEXT)
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
-        self.settings = settings
-        self._tokenizer = tokenizer
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
+        super().__init__(tokenizer, settings)
+        self._side = "right"
         template = settings.template or ()
         self._templates = {False: template, True: settings.prompted_template or template}
         self._tails = {prompted: self._tail(parts) for prompted, parts in self._templates.items()}
@@ -72,17 +69,11 @@ class TemplateEncoder:
             fields[name] = decoded(name, raw)
         return text, fields, self._piece(text, BYTES_PER_TOKEN[0])
 
-    def _piece(self, text: bytes, bytes_per_token: int) -> Piece:
-        return piece(TEXT, text, self.settings.max_length * bytes_per_token, "right")
-
     def _tokenize(self, checked: Many[tuple[bytes, dict[str, str], Piece]]) -> list[list[int]]:
         return self._ids([self._whole(fields, used) for _, fields, used in checked])
 
     def _whole(self, fields: Mapping[str, str], used: Piece) -> str:
         return rendered(self._templates[bool(fields[PROMPT])], {**fields, TEXT: used.text})
-
-    def _ids(self, texts: Many[str]) -> list[list[int]]:
-        return [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _row(self, raw: bytes, fields: Mapping[str, str], used: Piece, ids: list[int]) -> Row:
         most, tail = self.settings.max_length, self._tails[bool(fields[PROMPT])]

@@ -27,7 +27,7 @@ from .inputs import (
     refuse_tokens,
     sequence_length,
 )
-from .rows import SPECIAL, Row, Sequence, sequence
+from .rows import SPECIAL, Row, RowEncoder, Sequence, sequence
 from .settings import Settings
 
 QUESTION = "question"
@@ -42,14 +42,13 @@ MAX_WINDOWS = 64
 CONTEXT_BYTES_PER_TOKEN = 6
 
 
-class WindowEncoder:
-    """Encodes (question, context); `tokenizer` is a tokenizers.Tokenizer that the encoder sets up for itself."""
+class WindowEncoder(RowEncoder):
+    """Encodes (question, context)."""
 
     fields: tuple[str, ...] = (QUESTION, CONTEXT)
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
-        self.settings = settings
-        self._tokenizer = tokenizer
+        super().__init__(tokenizer, settings)
         self._length = min(settings.max_length, MAX_WINDOW_LENGTH)
         self._stride = settings.doc_stride or min(self._length // 2, MAX_STRIDE)
         self._room = self._length - tokenizer.num_special_tokens_to_add(is_pair=True)
@@ -57,10 +56,7 @@ class WindowEncoder:
         self._context = 1 if settings.question_first else 0
         self._context_bytes = MAX_WINDOWS * (self._length - self._stride) * CONTEXT_BYTES_PER_TOKEN
         strategy = "only_second" if settings.question_first else "only_first"
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(
-            self._length, stride=self._stride, strategy=strategy, direction=settings.truncation_side
-        )
+        tokenizer.enable_truncation(self._length, stride=self._stride, strategy=strategy, direction=self._side)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
         """The questions and contexts of a request, a pair a row."""
@@ -79,7 +75,7 @@ class WindowEncoder:
             raise InvalidInput(f"{CONTEXT} is empty")
         refuse_longer(QUESTION, question, self._length)
         text = decoded(QUESTION, question)
-        used = piece(CONTEXT, context, self._context_bytes, self.settings.truncation_side)
+        used = piece(CONTEXT, context, self._context_bytes, self._side)
         self._refuse_crowding(text, used.text)
         return text, used, characters_before(context, used)
 

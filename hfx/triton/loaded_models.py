@@ -140,6 +140,12 @@ class LoadedModels:
         if self._changing.acquire(timeout=CLOSE_SECONDS):
             self._changing.release()
 
+    def disconnect(self) -> None:
+        """Close the connection for loads, which a stopping Triton would wait for, unless a model is being loaded."""
+        if self._changing.acquire(blocking=False):
+            self.residency.disconnect()
+            self._changing.release()
+
     def deaths(self) -> list[Death]:
         """The processes that have died, and how.
 
@@ -285,9 +291,11 @@ class LoadedModels:
                 self.release(loaded.pop(0))
 
     def table(self, version: int | None) -> dict[str, Any]:
-        """All models as the front has to know them; empty where it knows this `version`."""
-        with self.changing():
-            return {} if version == self.residency.version else self.residency.table()
+        """All models as the front has to know them; empty where it knows this `version`.
+
+        A front that starts while a model is loaded does not wait for the load.
+        """
+        return {} if version == self.residency.version else self.residency.table()
 
 
 # As a server tells them

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hfx.errors import ServerError
@@ -53,6 +53,29 @@ ADVICE = (
 GENERAL_ADVICE = "Export the model again (hfx export --force), or leave it out with --models."
 REASON_LINES = 12
 POLL_SECONDS = 0.03
+
+
+class PortLost(Exception):
+    """Another process took the `port` for `use` between the choice and Triton's bind."""
+
+    def __init__(self, use: str, port: int) -> None:
+        super().__init__(f"{use} port {port}")
+        self.use = use
+        self.port = port
+
+
+class SocketRefused(Exception):
+    """Triton can't listen for HTTP at a Unix socket; the message is its own."""
+
+
+class StartFailed(Exception):
+    """Triton did not start: `error` says why, `models` did not load, `crashed` when a signal ended it instead."""
+
+    def __init__(self, error: ServerError, models: Sequence[str], crashed: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.models = tuple(models)
+        self.crashed = crashed
 
 
 class ServerLog:
@@ -223,6 +246,20 @@ def load_error(
         reasons += f"\nThere is no backend {name!r} in {backends}, nor in the model's folder."
     advice = " ".join(advice for phrase, advice in ADVICE if phrase in reasons) or GENERAL_ADVICE
     return ServerError(f"Triton can't load {', '.join(failures)}.\n{reasons}", f"{advice} Its log: {log.path}")
+
+
+def start_failure(
+    log: ServerLog, ports: Mapping[str, int], paths: Mapping[str, str], code: int | None, backends: str
+) -> Exception:
+    """PortLost (`ports` are numbers by use), SocketRefused, or StartFailed with the `load_error`."""
+    log.read()
+    if reason := log.refused_socket():
+        return SocketRefused(reason)
+    if port := log.taken_port(ports["metrics"]):
+        return PortLost(next(use for use, chosen in ports.items() if chosen == port), port)
+    failures = log.failures()
+    crashed = code is not None and code < 0 and not failures
+    return StartFailed(load_error(log, paths, code, backends), tuple(failures), crashed)
 
 
 # Kept within a bound: Triton 2.51 without descriptors writes 16 to 50 MB a second.

@@ -93,6 +93,12 @@ class Residency:
             raise ServerError(error.message.replace(f"{self._served.repository}/", "")) from error
         self.unloaded.discard(name)
 
+    def disconnect(self) -> None:
+        """Close the connection for loads; the next load opens another one."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
     def unload(self, name: str) -> None:
         """Unload `name`, and return when its memory is free, or after UNLOAD_SECONDS of requests in it."""
         folders = self.own_folders(name)

@@ -22,7 +22,16 @@ from hfx.triton.arguments import grpc_tls_arguments, server_arguments
 from hfx.triton.installation import PYTHON, Installation, find_wheel
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels, statistics
-from hfx.triton.log import LogRotation, ServerLog, end_server, load_error, wait_until_ready
+from hfx.triton.log import (
+    LogRotation,
+    PortLost,
+    ServerLog,
+    SocketRefused,
+    StartFailed,
+    end_server,
+    start_failure,
+    wait_until_ready,
+)
 from hfx.triton.models import check_gpu, copy_models, python_processes, select_models
 from hfx.triton.one_hop import Steps, prepare_encoders
 from hfx.triton.reload import Served
@@ -32,29 +41,6 @@ from hfx.triton.workspace import Workspace, check_shared_memory, region_prefix, 
 LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
 HTTP_SOCKET = "http"
 STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
-
-
-class PortLost(Exception):
-    """Another process took the `port` for `use` between the choice and Triton's bind."""
-
-    def __init__(self, use: str, port: int) -> None:
-        super().__init__(f"{use} port {port}")
-        self.use = use
-        self.port = port
-
-
-class SocketRefused(Exception):
-    """Triton can't listen for HTTP at a Unix socket; the message is its own."""
-
-
-class StartFailed(Exception):
-    """Triton did not start: `error` says why, `models` did not load, `crashed` when a signal ended it instead."""
-
-    def __init__(self, error: ServerError, models: Sequence[str], crashed: bool) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.models = tuple(models)
-        self.crashed = crashed
 
 
 @dataclass(eq=False)
@@ -315,15 +301,8 @@ class TritonProcess(Server):
 
     def _failure(self, log: ServerLog, code: int | None) -> Exception:
         """What the log says about a start that failed."""
-        log.read()
-        if reason := log.refused_socket():
-            return SocketRefused(reason)
-        if port := log.taken_port(self.ports.metrics):
-            return PortLost(next(use for use, chosen in asdict(self.ports).items() if chosen == port), port)
-        failures = log.failures()
-        crashed = code is not None and code < 0 and not failures
         paths = {str(self.folder / "repository"): str(self.repository)}  # as it names them -> as the user does
-        return StartFailed(load_error(log, paths, code, str(self.installation.backends)), tuple(failures), crashed)
+        return start_failure(log, asdict(self.ports), paths, code, str(self.installation.backends))
 
     def _command(self) -> list[str]:
         ports = self.ports
@@ -397,6 +376,7 @@ class TritonProcess(Server):
         if self.fault():
             end(running, grace=0)
             return False
+        self.loaded.disconnect()
         return end_server(
             running, ServerLog(self.log), self.exit_timeout + STOP_MARGIN_SECONDS, self.loaded.all_answered
         )

@@ -52,7 +52,8 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
-    for family in (*FAMILIES, "gemma", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3", "smollm"):
+    others = ("gemma", "marian-unshared", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3", "smollm")
+    for family in (*FAMILIES, *others):
         tiny_generators.save(folder / family, tiny_generators.build(family))
     return folder
 
@@ -261,6 +262,7 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm"),
     ("bart", {"activation_function": "tanh"}, "activation_function"),
     ("bart", {"decoder_attention_heads": 4}, "d_model / decoder_attention_heads"),
+    ("marian-unshared", {"decoder_vocab_size": 100}, "decoder_vocab_size"),
     ("t5", {"d_kv": 12}, "d_kv"),
     ("t5", {"feed_forward_proj": "gated-tanh", "dense_act_fn": DROPPED}, "dense_act_fn"),
 ]

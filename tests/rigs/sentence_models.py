@@ -12,7 +12,7 @@ from tests.rigs import tiny_checkpoints, tiny_encoders
 from tests.rigs.tiny_checkpoints import HIDDEN, POSITIONS, SPECIALS, WORDS
 from tests.zoo import tokenization
 
-DECODER_POSITIONS = 400
+DECODER_POSITIONS, STATIC_WIDTH = 400, 24
 CASED_WORDS = (*WORDS, "The", "Cat", "Paris", "A")
 TEXTS = (
     "the cat sat in paris.",
@@ -48,7 +48,6 @@ class Recipe:
 
 def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Path:
     """The transformer and its tokenizer, saved by transformers."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertTokenizerFast
 
     if recipe.decoder:
@@ -57,15 +56,24 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
         head, vocab_size=len(SPECIALS) + len(recipe.words), initializer_range=0.3, **recipe.config, **config
     )
     model.save_pretrained(folder)
-    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *recipe.words))}
-    words = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    words.normalizer = normalizers.BertNormalizer(lowercase=not recipe.cased)
-    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     BertTokenizerFast(
-        tokenizer_object=words, model_max_length=POSITIONS, do_lower_case=not recipe.cased
+        tokenizer_object=bert_words(recipe.words, recipe.cased),
+        model_max_length=POSITIONS,
+        do_lower_case=not recipe.cased,
     ).save_pretrained(folder)
     return folder
+
+
+def bert_words(words: tuple[str, ...], cased: bool) -> Any:
+    """BERT's tokenizer of SPECIALS and `words`."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *words))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
 
 
 def _decoder(folder: Path, recipe: Recipe) -> Path:
@@ -127,6 +135,23 @@ def write_embedder(folder: Path, recipe: Recipe) -> Any:
     return SentenceTransformer(str(folder / "model"), device="cpu")
 
 
+def static_embedding(folder: Path, *layers: Any, cased: bool = False, **settings: Any) -> Any:
+    """Save a SentenceTransformer of a StaticEmbedding and `layers` in `folder`; the model as the library reads it back.
+
+    Its tokenizer is BERT's, with special tokens around a text, which the library leaves out.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    torch.manual_seed(1)
+    words = bert_words(CASED_WORDS, cased)
+    table = torch.randn(words.get_vocab_size(), STATIC_WIDTH)
+    modules = [StaticEmbedding(words, embedding_weights=table), *(make() for make in layers)]
+    SentenceTransformer(modules=modules, device="cpu", **settings).save(str(folder))
+    return SentenceTransformer(str(folder), device="cpu")
+
+
 def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
     """Save the recipe's CrossEncoder in `folder`; the model as the library reads it back."""
     import torch
@@ -157,6 +182,27 @@ def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
         *(make() for make in recipe.modules),
     ]
     SparseEncoder(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"))
+    return SparseEncoder(str(folder / "model"), device="cpu")
+
+
+def write_router(folder: Path, recipe: Recipe, **settings: Any) -> Any:
+    """Save a SparseEncoder in `folder` that looks queries up; the model as the library reads it back.
+
+    Its documents have the recipe's modules behind the transformer.
+    """
+    import torch
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Router, Transformer
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+    from transformers import AutoTokenizer
+
+    torch.manual_seed(1)
+    source = base(folder / "base", recipe, "ForMaskedLM")
+    first = Transformer(str(source), transformer_task="fill-mask", **recipe.transformer)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    table = SparseStaticEmbedding(tokenizer, torch.rand(len(tokenizer)) * 3, frozen=True)
+    router = Router.for_query_document([table], [first, *(make() for make in recipe.modules)], **settings)
+    SparseEncoder(modules=[router], device="cpu", **recipe.settings).save(str(folder / "model"))
     return SparseEncoder(str(folder / "model"), device="cpu")
 
 

@@ -81,7 +81,7 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([tensor("texts", TEXT)], "no field texts"),
+        ([tensor("texts", TEXT)], "inputs are texts. Send the texts as args"),
         ([tensor("text_input", TEXT)], "shape [n, 1]"),
         ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "args or text_inputs"),
         ([{**tensor("args"), "data": [3]}], "is 3"),

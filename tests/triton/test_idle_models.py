@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hfx.errors import UsageError
+from hfx.client import Client
+from hfx.errors import ModelUnknown, UsageError
 from hfx.triton import EmbeddedServer, commands, process
 from tests.rigs.serve_process import ServeProcess, infer, post, serving
 from tests.rigs.toy_models import PYTHON, ensemble, loading, write_model, write_ticks, write_toy
@@ -121,13 +122,19 @@ def test_a_model_that_was_unloaded_answers_with_the_same_bits(writers: Path) -> 
         assert 0 < sample(server, "load_wait_seconds_total", "stories") < 60
 
 
-def test_requests_at_the_same_time_share_one_load(repository: Path) -> None:
+def test_requests_at_the_same_time_share_one_load_and_no_stop_waits_for_it(repository: Path) -> None:
     with serving(repository, *SOON) as server:
         wait_for_unload(server, "toy")
+        with Client(server.ready["grpc_url"]) as client, pytest.raises(ModelUnknown) as raised:
+            client.classify("toy", "four")
+        assert "not loaded" in raised.value.message and "HTTP port" in raised.value.fix
         with ThreadPoolExecutor(16) as pool:
             texts = list(pool.map(lambda _: infer(server.http_url, "toy", "four"), range(16)))
         assert texts == ["4 characters"] * 16
         assert sample(server, "loads_total", "toy") == 1
+        server.running.terminate()
+        assert server.end() == 0
+        assert "no accepted request was lost" in server.words
 
 
 def test_requests_and_streams_in_progress_are_never_cut(repository: Path) -> None:
@@ -256,17 +263,28 @@ def test_a_server_that_is_killed_comes_back_with_what_was_loaded(repository: Pat
         assert answered(server, "toy") == "4 characters"
 
 
-def test_a_server_that_is_killed_while_a_model_is_loaded_loads_it_later(tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    write_model(repository, "slow", PYTHON, loading("time.sleep(3)"))
+def test_what_is_killed_while_a_model_is_loaded_loads_it_later(tmp_path: Path) -> None:
+    repository, flag = tmp_path / "repository", tmp_path / "flag"
+    write_model(
+        repository, "slow", PYTHON, loading("import os", f"while os.path.exists({str(flag)!r}):", "    time.sleep(0.1)")
+    )
     with serving(repository, *SOON) as server, ThreadPoolExecutor() as pool:
         wait_for_unload(server, "slow")
+        flag.touch()
         refusal = pool.submit(refused, server, "slow")
-        wait_until(lambda: process.stubs(server.server))
+        wait_until(lambda: "slow_0_0" in process.stubs(server.server))
         os.kill(server.server, signal.SIGKILL)
         reason, retry_after = refusal.result()
         assert reason.startswith("Triton did not load slow") and retry_after == "1"
-        assert answered(server, "slow") == "4 characters"
+        server.wait_for_words("serving again after")
+        later = pool.submit(answered, server, "slow")
+        wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+        [front] = server.fronts
+        os.kill(front, signal.SIGKILL)
+        server.wait_for_words("the HTTP front died")
+        assert sample(server, "loaded", "slow") == 0  # the next front does not wait for the load
+        flag.unlink()
+        assert later.result() == "4 characters"
 
 
 def test_a_model_that_is_published_anew_while_unloaded_is_loaded_as_it_is_then(tmp_path: Path, temporary: Path) -> None:

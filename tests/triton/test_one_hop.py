@@ -24,16 +24,24 @@ from hfx.triton import EmbeddedServer
 from hfx.triton.one_hop import why_not
 from tests import zoo
 from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import Recipe, dense, normalize, pooling, write_cross_encoder, write_embedder
+from tests.rigs.sentence_models import (
+    Recipe,
+    dense,
+    normalize,
+    pooling,
+    static_embedding,
+    write_cross_encoder,
+    write_embedder,
+)
 from tests.rigs.tiny_checkpoints import HIDDEN, cross_encoder, save
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
-RANKER, PROMPTED, PROMPTED_RANKER = "ranker", "prompted", "prompted-ranker"
+RANKER, PROMPTED, PROMPTED_RANKER, STATIC = "ranker", "prompted", "prompted-ranker", "static"
 CLASSIFIERS = ("sentiment-fp32", "sentiment-int8-rows", "topics-fp32", "topics-int8")
-NATIVE = (*CLASSIFIERS, "nli-fp32", "nli-int8", "similar-int8", RANKER, PROMPTED, PROMPTED_RANKER)
-WRITTEN = (RANKER, PROMPTED, PROMPTED_RANKER)  # here; the others are the repository's
+NATIVE = (*CLASSIFIERS, "nli-fp32", "nli-int8", "similar-int8", RANKER, PROMPTED, PROMPTED_RANKER, STATIC)
+WRITTEN = (RANKER, PROMPTED, PROMPTED_RANKER, STATIC)  # here; the others are the repository's
 PROMPTS = {"query": "the dog: ", "passage": "a cat? "}
 RECIPES = {
     PROMPTED: Recipe(
@@ -145,7 +153,7 @@ def of_embedders() -> Iterator[Sent]:
 
 
 REQUESTS = {
-    PROMPTED: lambda: of_prompts(of_embedders()),
+    **dict.fromkeys((PROMPTED, STATIC), lambda: of_prompts(of_embedders())),
     PROMPTED_RANKER: lambda: of_prompts(of_queries()),
     **dict.fromkeys(CLASSIFIERS, of_classifiers),
     **dict.fromkeys(("nli-fp32", "nli-int8"), of_labels),
@@ -164,6 +172,9 @@ def both(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         written = tmp_path_factory.mktemp(name)
         write(written, recipe)
         export_checkpoint(written / "model", folder, name=name, dimensions=name == PROMPTED)
+    static = tmp_path_factory.mktemp(STATIC)
+    static_embedding(static, normalize, prompts=PROMPTS)
+    export_checkpoint(static, folder, name=STATIC, dimensions=True)
     for name in set(NATIVE).difference(WRITTEN):
         for member in repository.glob(f"{name}*"):
             if member.name in (name, *(f"{name}_{end}" for end in ("tokenize", "net", "postprocess"))):

@@ -1,4 +1,4 @@
-"""sentence-transformers' other models through `hfx serve`: several labels, sparse vectors, vectors of tokens."""
+"""sentence-transformers' other models through `hfx serve`: several labels, vectors: sparse, static, of tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import (
     TEXTS,
     Recipe,
+    normalize,
     pooling,
     splade,
+    static_embedding,
     token_mask,
     write_cross_encoder,
     write_embedder,
     write_multi_vector_encoder,
+    write_router,
     write_sparse_encoder,
 )
 from tests.rigs.serve_process import ServeProcess
@@ -33,7 +36,7 @@ from tests.rigs.serve_process import ServeProcess
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
 PAIRS, LABELS = "pairs", 3
-SPARSE, DENSE, TOKENS = "sparse", "dense", "tokens"
+SPARSE, DENSE, TOKENS, STATIC, ROUTED = "sparse", "dense", "tokens", "static", "routed"
 SHORT = list(TEXTS[:6])
 SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 
@@ -41,13 +44,15 @@ SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
     """The library's models, and where they are saved."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE, TOKENS)}
+    folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE, TOKENS, STATIC, ROUTED)}
     prompted = {"prompts": {"query": "the dog: "}}
     made = {
         PAIRS: write_cross_encoder(folders[PAIRS], Recipe((), prompted), LABELS),
         SPARSE: write_sparse_encoder(folders[SPARSE], Recipe((splade(),))),
         DENSE: write_embedder(folders[DENSE], Recipe((pooling("mean"),))),
         TOKENS: write_multi_vector_encoder(folders[TOKENS], Recipe((token_mask(),), prompted)),
+        STATIC: static_embedding(folders[STATIC] / "model", normalize, **prompted),
+        ROUTED: write_router(folders[ROUTED], Recipe((splade(),))),
     }
     return {name: (model, folders[name] / "model") for name, model in made.items()}
 
@@ -127,6 +132,21 @@ def test_the_command_line_has_all_scores(
     assert "4 vectors of 32 numbers" in capsys.readouterr().out
 
 
+def test_static_vectors_are_those_of_the_library(
+    client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
+    encode = references[STATIC][0].encode
+    for chosen in ({}, {"prompt_name": "query"}):
+        expected = np.stack([encode([text], **chosen)[0] for text in TEXTS])
+        assert expected.any(axis=1).tolist() == [bool(text or chosen) for text in TEXTS]
+        vectors = client.embed(STATIC, TEXTS, **chosen)  # type: ignore[arg-type]
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+        status, _, answer = call(served, f"/models/{STATIC}/embed", {"inputs": SHORT, **chosen})
+        assert status == 200 and np.array_equal(np.float32(answer), vectors[: len(SHORT)])
+    status, _, answer = call(served, f"/models/{STATIC}/v1/embeddings", {"input": SHORT[2:], "model": STATIC})
+    assert status == 200 and len(answer["data"]) == len(SHORT[2:])
+
+
 @pytest.mark.parametrize("path", ["/embed_sparse", f"/models/{SPARSE}/embed_sparse"])
 def test_sparse_vectors_have_what_is_not_0(
     path: str, client: Client, served: ServeProcess, references: dict[str, Any]
@@ -142,6 +162,20 @@ def test_sparse_vectors_have_what_is_not_0(
         assert [each["value"] for each in row] == vector[vector != 0].tolist()
     assert call(served, path, {"inputs": SHORT[0]})[2] == answer[:1]
     assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
+
+
+def test_queries_that_are_looked_up_are_those_of_the_library(
+    client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
+    model = references[ROUTED][0]
+    for chosen, encode in (({"prompt_name": "query"}, model.encode_query), ({}, model.encode_document)):
+        expected = np.stack([encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in TEXTS])
+        vectors = client.embed(ROUTED, TEXTS, **chosen)  # type: ignore[arg-type]
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+        status, _, answer = call(served, f"/models/{ROUTED}/embed_sparse", {"inputs": SHORT, **chosen})
+        assert status == 200
+        for row, vector in zip(answer, vectors[: len(SHORT)], strict=True):
+            assert {each["index"]: each["value"] for each in row} == {i: v for i, v in enumerate(vector.tolist()) if v}
 
 
 @pytest.mark.parametrize("path", ["/embed_all", f"/models/{TOKENS}/embed_all"])
@@ -188,7 +222,7 @@ def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int
     assert answered == status, answer
 
 
-@pytest.mark.parametrize("name", [PAIRS, SPARSE, TOKENS])
+@pytest.mark.parametrize("name", [PAIRS, SPARSE, TOKENS, STATIC, ROUTED])
 def test_answers_are_verified_in_process_and_on_the_server(name: str, repository: Path, served: ServeProcess) -> None:
     for place in ([], ["--url", served.ready["grpc_url"].removeprefix("grpc://")]):
         assert main(["verify", name, "--repository", str(repository), *place]) == 0

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import time
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from urllib.parse import parse_qsl
 
 from hfx.batch.api.lines import is_endpoint
 from hfx.batch.api.settings import ApiSettings
-from hfx.batch.api.store import CANCELLING, UNFINISHED, Batch, Store, StoredFile, sync
+from hfx.batch.api.store import CANCELLING, UNFINISHED, Batch, Store, StoredFile, no_room, say, sync
 from hfx.batch.api.uploads import Form
-from hfx.batch.folder import new_file
+from hfx.batch.folder import new_file, storage
 from hfx.errors import HfxError, StorageFull
 from hfx.front.dialect import parsed
 from hfx.front.fields import json_object, refuse_unknown, text
@@ -73,17 +72,16 @@ class Api:
         """Answer one request."""
         try:
             answer = await self._answer(scope, receive)
+            await (_send_file(send, answer) if isinstance(answer, Path) else _send(send, 200, answer))
         except Disconnected:
             return
         except Refusal as refusal:
             await _send(send, *error(refusal))
         except StorageFull as full:
-            await _send(send, *error(Refusal(NO_ROOM, f"{full.message} {full.fix}", reason="storage_full")))
+            await _send(send, *error(Refusal(NO_ROOM, " ".join(no_room(full)), reason="storage_full")))
         except HfxError as failure:
-            traceback.print_exc()
-            await _send(send, *error(Refusal(500, failure.message)))
-        else:
-            await (_send_file(send, answer) if isinstance(answer, Path) else _send(send, 200, answer))
+            say(failure.message)  # with a path, which is not for callers
+            await _send(send, *error(Refusal(500, "The server can't read or write its files. Its own lines say why.")))
 
     async def _answer(self, scope: dict[str, Any], receive: Receive) -> Any:
         found = PATH.fullmatch(scope["path"])
@@ -125,6 +123,7 @@ class Api:
             stored = StoredFile(identity, request.owner, form.filename, BATCH, size, order)
             self._store.add_file(stored)
         except BaseException:
+            self._store.content(identity).unlink(missing_ok=True)  # its record found no room
             self._store.reserve(-size)
             raise
         return stored.shown()
@@ -290,7 +289,7 @@ async def _send(send: Send, status: int, content: Any) -> None:
 
 async def _send_file(send: Send, path: Path) -> None:
     """Send a file piece by piece; it stays readable when it is deleted meanwhile."""
-    with path.open("rb") as file:
+    with storage(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         headers = [(b"content-type", b"application/octet-stream"), (b"content-length", b"%d" % size)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

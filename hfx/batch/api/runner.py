@@ -33,6 +33,8 @@ from hfx.batch.api.store import (
     Batch,
     Store,
     StoredFile,
+    no_room,
+    say,
     sync,
 )
 from hfx.batch.folder import HashedFile, check_sum, new_file, new_part, open_file, storage
@@ -44,6 +46,8 @@ OK = 200
 BUSY = (429, 503)  # the server says that it has not worked on the line
 MOST_TRIES = 3  # of a line that ends its server each time
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # between two tries: doubled
+SHOWN_SECONDS = 30.0  # after which a batch says why a line waits
+MESSAGE_LENGTH = 500
 NOTICE_SECONDS = 1.0  # in which `hfx serve` notices that a process has died: /health says so from then on
 HEALTH_SECONDS = 60.0  # after which a line is sent to a server that is not healthy
 ANSWER_BYTES = 64 << 20
@@ -82,19 +86,31 @@ class Runner:
                 await self._changed.wait()
 
     async def _advance(self, identity: str) -> None:
-        """One step of a batch; what fails for lack of room is done later, all else that is not expected ends it."""
+        """One step of a batch; what the disk refuses is done later, all else that is not expected ends the batch."""
         try:
             await self._step(self._store.batches[identity])
         except StorageFull as full:
-            message = f"{full.message} The batch goes on when there is room."
-            self._store.show(self._store.batches[identity], errors=[LineError("storage_full", message).shown(None)])
-            await asyncio.sleep(SPACE_SECONDS)
+            await self._wait_for_disk(identity, "storage_full", no_room(full)[0])
+        except HfxError as failure:
+            say(failure.message)  # with a path, which is not for callers
+            if isinstance(failure.__cause__, FileNotFoundError):
+                await self._fail(identity, "A file of the batch is not there any more.")
+            else:
+                await self._wait_for_disk(identity, "storage_error", "The server can't read or write its files.")
         except Exception as error:
             traceback.print_exc()
-            errors = [LineError("server_error", str(error)).shown(None)]
-            with suppress(HfxError):
-                self._store.change(self._store.batches[identity], FAILED, errors=errors)
-            await asyncio.sleep(PAUSE_SECONDS)
+            await self._fail(identity, str(error))
+
+    async def _wait_for_disk(self, identity: str, code: str, message: str) -> None:
+        error = LineError(code, f"{message} The batch goes on when it can.")
+        self._store.show(self._store.batches[identity], errors=[error.shown(None)])
+        await asyncio.sleep(SPACE_SECONDS)
+
+    async def _fail(self, identity: str, message: str) -> None:
+        errors = [LineError("server_error", message).shown(None)]
+        with suppress(HfxError):
+            self._store.change(self._store.batches[identity], FAILED, errors=errors)
+        await asyncio.sleep(PAUSE_SECONDS)
 
     async def _step(self, batch: Batch) -> None:
         if batch.id not in self._chunks:
@@ -210,7 +226,7 @@ class Runner:
         """
         headers = {"content-type": "application/json", "x-request-id": line.request_id(batch)}
         headers[LABEL_HEADER.decode()] = batch.owner
-        body, pause = dumped(line.content(batch)), PAUSE_SECONDS
+        body, pause, began = dumped(line.content(batch)), PAUSE_SECONDS, time.monotonic()
         while True:
             if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
                 raise Stopped
@@ -220,12 +236,20 @@ class Runner:
                         content = await _json(response)
                 if response.status_code not in BUSY:
                     return response.status_code, content
+                if time.monotonic() - began > SHOWN_SECONDS:
+                    self._show_busy(line, batch, response.status_code, content)
             except httpx.ConnectError:
                 pass  # the front is being started again
             except (httpx.TransportError, TimeoutError):
                 return 0, None
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
+
+    def _show_busy(self, line: Line, batch: Batch, status: int, content: Any) -> None:
+        """Have the batch say why a line waits, until its chunk is done."""
+        reason = json.dumps(content)[:MESSAGE_LENGTH]
+        message = f"The server does not take the line at present, and it is sent again. {status}: {reason}"
+        self._store.show(self._store.batches[batch.id], errors=[LineError("server_busy", message).shown(line.number)])
 
     async def _await_health(self, batch: Batch) -> None:
         """Return when the server says that it is healthy, or has not for long. Raises Stopped."""

@@ -200,7 +200,7 @@ def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
         try:
             record = kind(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            print(f"hfx: {path} is left out, as it can't be read: {error}.", file=sys.stderr, flush=True)
+            say(f"{path} is left out, as it can't be read: {error}.")
         else:
             records[record.id] = record
     return records
@@ -208,6 +208,18 @@ def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
 
 def _write(path: Path, record: StoredFile | Batch) -> None:
     write_file(path, lambda file: file.write(json.dumps(asdict(record)).encode()))
+
+
+def no_room(full: StorageFull) -> tuple[str, str]:
+    """Why there is no room, and what to do, for callers: without paths where the disk itself is full."""
+    is_disk = full.__cause__ is not None
+    return ("The server's disk is full.", "Try again later.") if is_disk else (full.message, full.fix)
+
+
+def say(line: str) -> None:
+    """A line for the operator, on stderr; a full disk, or a pipe without a reader, does not matter."""
+    with suppress(OSError):
+        print(f"hfx: {line}", file=sys.stderr, flush=True)
 
 
 def sync(file: Any) -> None:

@@ -1,14 +1,15 @@
-"""WordPiece and byte-level BPE as hfx/native/tokenizer/wordpiece.h and bpe.h read them."""
+"""WordPiece, byte-level BPE and Unigram as hfx/native/tokenizer/wordpiece.h, bpe.h and unigram.h read them."""
 
 from __future__ import annotations
 
+import json
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from hfx.exporter.compiled_tokenizer.file import NONE, NotCompiled, Tag, Writer, hashed, trie
-from hfx.exporter.compiled_tokenizer.unigram import add_unigram
+from hfx.python_backends.generation.detokenizer import BYTE_OF
 
 
 class Kind(IntEnum):
@@ -25,7 +26,7 @@ def add_model(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> None:
     elif kind == "BPE":
         step = _bpe(writer, tokenizer.model, model)
     elif kind == "Unigram":
-        step = (Kind.UNIGRAM, *add_unigram(writer, tokenizer, model))
+        step = _unigram(writer, tokenizer, model)
     else:
         raise NotCompiled(f"a model {kind}")
     writer.add_steps(Tag.MODEL, [step])
@@ -41,20 +42,12 @@ def _wordpiece(writer: Writer, model: dict[str, Any]) -> tuple[int, int, int, in
     return Kind.WORDPIECE, section, model["vocab"][model["unk_token"]], most
 
 
-def alphabet() -> list[str]:
-    """The character that ByteLevel has for each byte (GPT-2's bytes_to_unicode)."""
-    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
-
-
 def _bpe(writer: Writer, library: Any, model: dict[str, Any]) -> tuple[int, int, int, int]:
     for setting in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(setting):
             raise NotCompiled(f"a BPE model with {setting}")
     vocabulary: dict[str, int] = model["vocab"]
-    characters = alphabet()
-    of_bytes = [vocabulary.get(character, NONE) for character in characters]
+    of_bytes = [vocabulary.get(character, NONE) for character in sorted(BYTE_OF, key=BYTE_OF.__getitem__)]
     unknown = NONE if model["unk_token"] is None else vocabulary.get(model["unk_token"], -1)
     if unknown < 0:
         raise NotCompiled("a BPE model without its unknown token")
@@ -66,13 +59,12 @@ def _bpe(writer: Writer, library: Any, model: dict[str, Any]) -> tuple[int, int,
 
 def _whole(library: Any, vocabulary: dict[str, int], ignores_merges: bool) -> dict[bytes, int]:
     """The pieces that are one token."""
-    bytes_of = {character: byte for byte, character in enumerate(alphabet())}
     found = {}
     for token, number in vocabulary.items():
-        if not token or not all(character in bytes_of for character in token):
+        if not token or not all(character in BYTE_OF for character in token):
             continue
         if ignores_merges or [made.id for made in library.tokenize(token)] == [number]:
-            found[bytes(map(bytes_of.__getitem__, token))] = number
+            found[bytes(map(BYTE_OF.__getitem__, token))] = number
     return found
 
 
@@ -85,3 +77,17 @@ def _merges(vocabulary: dict[str, int], merges: list[Any]) -> np.ndarray[Any, An
     with np.errstate(over="ignore"):
         hashes = (table[:, 0].astype("<u8") << np.uint64(32) | table[:, 1]) * np.uint64(0x9E3779B97F4A7C15)
     return hashed(table, hashes, 64, np.uint32(NONE))
+
+
+def _unigram(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> tuple[int, int, int, int]:
+    """The scores are those that the library has read: in one of eight, its last bit isn't that of Python's float."""
+    if model.get("unk_id") is None:
+        raise NotCompiled("a Unigram model without an unknown token")
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    ids = {piece.encode(): number for number, (piece, _) in enumerate(vocabulary)}
+    pieces = [piece for piece in ids if piece]
+    of_bytes = [ids.get(b"<0x%02X>" % byte, NONE) for byte in range(256)] if model.get("byte_fallback") else []
+    tables = trie(pieces, [ids[piece] for piece in pieces])
+    scores = np.array([score for _, score in vocabulary], "<f8")
+    section = writer.add(*tables, scores, np.array(of_bytes, "<u4"))
+    return Kind.UNIGRAM, section, model["unk_id"], max(map(len, pieces), default=0)

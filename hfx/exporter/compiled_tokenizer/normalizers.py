@@ -12,7 +12,7 @@ from typing import Any
 from hfx.exporter.compiled_tokenizer import characters
 from hfx.exporter.compiled_tokenizer.characters import CharMap, char_map
 from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, blocks
-from hfx.exporter.compiled_tokenizer.precompiled import add_precompiled
+from hfx.exporter.compiled_tokenizer.graphemes import graphemes
 
 MOST_STEPS = 32
 
@@ -147,8 +147,12 @@ def _replace_text(pattern: str, content: str) -> Part:
 
 
 def _precompiled(spec: dict[str, Any]) -> Part:
+    """SentencePiece's table of characters, the size of whose double array comes first, and the characters' classes."""
     table = base64.b64decode(spec["precompiled_charsmap"] or "")
-    return lambda writer: (Kind.PRECOMPILED, add_precompiled(writer, table), 0, 0)
+    end = 4 + 4 * (int.from_bytes(table[:4], "little") // 4)
+    if end == 4:
+        raise NotCompiled("an empty table of characters")
+    return lambda writer: (Kind.PRECOMPILED, writer.add(table[4:end], table[end:], *blocks(graphemes())), 0, 0)
 
 
 OTHERS: dict[str, Callable[[dict[str, Any]], Part]] = {

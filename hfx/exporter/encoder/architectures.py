@@ -9,6 +9,7 @@ Fourier transform) that the tracer has not, XLNet and LUKE read more than a text
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported
+from hfx.exporter.encoder.sentence_transformers import STATIC, is_static
 from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 
@@ -33,6 +34,8 @@ REQUIRED = {"big_bird": ("attention_type", "original_full")}
 def check_encoder(checkpoint: Checkpoint, task: str) -> None:
     """Raise CheckpointUnsupported unless `checkpoint` is of an architecture, and configured, as the table has it."""
     supported = ENCODERS | DECODERS if task in DECODERS_TASKS else ENCODERS
+    if task == Task.FEATURE_EXTRACTION and is_static(checkpoint.folder):
+        supported = supported | {STATIC}
     if checkpoint.model_type not in supported:
         raise CheckpointUnsupported(
             f"{task} of {checkpoint.model_type!r} models can't be exported.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -122,7 +122,8 @@ def build_graph(
         append_pooling(graph, pooler, read[0], names.ATTENTION_MASK, outputs[0].name)
     _keep_outputs(graph, [spec.name for spec in outputs])
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
-    flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs})
+    table: Any = None if pooler is None else pooler.table
+    flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs}, table)
     return clean(graph)
 
 

@@ -100,6 +100,8 @@ def write_tokenizer(
         "vocab_size": vocab_limit(plan.checkpoint, tokenizer),
         **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
     }
+    if plan.takes_empty:
+        settings["takes_empty"] = True
     if plan.prompts is not None:
         settings |= {
             "prompts": dict(plan.prompts.texts),

@@ -154,7 +154,7 @@ def _forward(
             by_length[int(np.count_nonzero(mask[place]))].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
     for length, members in counted([*by_length.items()], "lengths of texts"):
-        size = max(1, TOKENS_A_FORWARD // length)
+        size = max(1, TOKENS_A_FORWARD // max(1, length))
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
             feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}
             for name, rows in _run(model, feed, outputs, pooler).items():
@@ -190,7 +190,9 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
             ) from error
         if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
-        return {outputs[0]: pooler(getattr(result, str(pooler.reads)).float(), mask).numpy()}
+        vectors = pooler(getattr(result, str(pooler.reads)).float(), mask)
+        looked_up: Any = pooler.look_up
+        return {outputs[0]: (vectors + looked_up(feed[names.INPUT_IDS], mask)).numpy()}
 
 
 def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:

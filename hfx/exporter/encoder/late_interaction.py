@@ -7,6 +7,7 @@ are filled with mask tokens, and documents have no vectors of punctuation. The l
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,16 +16,18 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN, read_json, read_optional_json
+from hfx.exporter.config_file import AGAIN, read_json, read_optional_json, tokenizer_limit
 from hfx.exporter.encoder.pooling import Layer, Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     LAYERS,
     LIBRARY_CONFIG,
     MODULES,
+    STANFORD,
     TEXT_METHOD,
     TOKEN_EMBEDDINGS,
     module_kinds,
+    query_table,
     read_layer,
     read_modules,
     refuse_messages,
@@ -33,7 +36,7 @@ from hfx.exporter.encoder.sentence_transformers import (
     unsupported_modules,
 )
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tokenizer import vocab_size
+from hfx.exporter.tokenizer import load_tokenizer, vocab_size
 from hfx.python_backends.settings import DOCUMENT, QUERY, Role
 
 PYLATE = "pylate."  # what the types of its modules begin with
@@ -47,7 +50,7 @@ PYLATE_FIELDS: dict[str, Any] = {
     "attend_to_expansion_tokens": False,
     "skiplist_words": tuple(string.punctuation),
 }
-STANFORD, METADATA = "HF_ColBERT", "artifact.metadata"
+METADATA = "artifact.metadata"
 # PyLate's names of fields -> Stanford's, and its defaults.
 STANFORD_FIELDS = {
     "query_prefix": ("query_token_id", "[unused0]"),
@@ -72,7 +75,7 @@ class Reading:
     A text has `length` tokens at most (0: as many as the model reads), behind the first one the `marker`, if there is
     one. Up to `least` tokens, it is filled with the `filler` (the mask token, where there is none), which others attend
     to only if it `attends`. Words that are `skipped` have no vector; those that are no tokens mean the unknown token
-    only if the reading `skips_unknown` ones.
+    only if the reading `skips_unknown` ones. With `looks_up`, each token is a number of the vector.
     """
 
     length: int
@@ -82,6 +85,7 @@ class Reading:
     attends: bool = False
     skipped: tuple[str, ...] = ()
     skips_unknown: bool = False
+    looks_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class LateInteraction:
             )
         unknown = tokenizer.unk_token_id if reading.skips_unknown else None
         skipped = {known.get(word, unknown) for word in reading.skipped} - {None}
-        role = Role(reading.length, marker, skipped=tuple(sorted(skipped)))
+        role = Role(reading.length, marker, skipped=tuple(sorted(skipped)), looks_up=reading.looks_up)
         if not reading.least:
             return role
         filler = tokenizer.eos_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
@@ -157,7 +161,12 @@ def _masks(folder: Path) -> list[str]:
 
 
 def read_late_interaction(folder: Path) -> LateInteraction:
-    """How the ColBERT in `folder` reads queries and documents. Raises CheckpointCorrupt, CheckpointUnsupported."""
+    """How the ColBERT, or the Router, in `folder` reads queries and documents.
+
+    Raises CheckpointCorrupt, CheckpointUnsupported.
+    """
+    if table := query_table(folder):
+        return LateInteraction(Reading(tokenizer_limit(folder / table) or 0, looks_up=True), Reading(0))
     if masks := _masks(folder):
         return _of_sentence_transformers(folder, folder / masks[0] / "config.json")
     if _is_stanford(folder):
@@ -250,9 +259,22 @@ def role_ids(
     name = QUERY if request.get(names.PROMPT_NAME) == QUERY else DOCUMENT
     role = late.role(name, checkpoint, tokenizer)
     marker = [] if role.marker is None else [role.marker]
-    ids = tokenizer(request[names.TEXT_INPUT], truncation=True, max_length=role.length - len(marker))["input_ids"]
+    options = {"max_length": role.length - len(marker), "add_special_tokens": not role.looks_up}
+    ids = tokenizer(request[names.TEXT_INPUT], truncation=True, **options)["input_ids"]
     ids[1:1] = marker
     return [ids + [role.filler] * (role.least - len(ids))]
+
+
+def refuse_other_tokens(checkpoint: Checkpoint, table: str, tokenizer: Any) -> None:
+    """Refuse a Router whose queries have another tokenizer than `tokenizer`, but for the tokens around a text."""
+    own = load_tokenizer(replace(checkpoint, folder=checkpoint.folder / table, weights=()))
+    one, other = (json.loads(each.backend_tokenizer.to_str()) for each in (own, tokenizer))
+    both = {name: (one[name], other[name]) for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")}
+    if different := [name for name, (mine, its) in both.items() if mine != its]:
+        raise CheckpointUnsupported(
+            f"The tokenizers of queries ({table}) and documents in {checkpoint.folder} differ: {', '.join(different)}.",
+            "hfx has one for both; save the two routes as models of their own.",
+        )
 
 
 def role_settings(late: LateInteraction, checkpoint: Checkpoint, tokenizer: Any) -> dict[str, Any]:

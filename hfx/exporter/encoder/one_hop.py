@@ -57,6 +57,7 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     task = plan.task.task
     needing = [] if task in TASKS else [str(task)]
     needing += ["vectors of tokens"] if plan.pooling is not None and plan.pooling.tokens else []
+    needing += ["queries that are looked up"] if plan.pooling is not None and plan.pooling.table else []
     needing += ["a template of pairs"] if plan.template is not None else []
     needing += ["scores of several labels"] if any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs) else []
     if needing:

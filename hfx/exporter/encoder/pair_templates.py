@@ -95,7 +95,7 @@ def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: boo
     their model card. Raises CheckpointUnsupported where there should be one and is none, or where it does not merely
     put the texts of a pair into its own.
     """
-    folder, message = checkpoint.folder, _read_message(checkpoint.folder)
+    folder, message = checkpoint.home.folder, _read_message(checkpoint.folder)
     if message is None:
         return None
     template = _chat_template(folder, message)

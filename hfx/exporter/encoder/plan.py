@@ -10,7 +10,7 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.config_file import tokenizer_limit
+from hfx.exporter.config_file import MATRYOSHKA, tokenizer_limit
 from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
 from hfx.exporter.encoder.late_interaction import (
     LateInteraction,
@@ -24,6 +24,7 @@ from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     MODULES,
+    STATIC,
     Prompts,
     is_sparse_encoder,
     read_activation,
@@ -32,6 +33,7 @@ from hfx.exporter.encoder.sentence_transformers import (
     read_prompts,
     read_scoring,
 )
+from hfx.exporter.encoder.static_embeddings import truncation
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
@@ -47,8 +49,6 @@ from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.python_backends.tasks import PROMPTS
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
-# Fields of config.json by which a checkpoint says that the first numbers of its vectors are vectors themselves.
-MATRYOSHKA = ("matryoshka_dimensions", "is_matryoshka")
 # LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
 OPSET = 18
 DEFAULT_MAX_BATCH_SIZE = 64
@@ -85,6 +85,11 @@ class EncoderPlan(Plan):
     prompts: Prompts | None = None
     template: PairTemplate | None = None
     late: LateInteraction | None = None
+
+    @property
+    def takes_empty(self) -> bool:
+        """Whether a text without tokens has an answer."""
+        return self.checkpoint.model_type == STATIC
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
@@ -132,6 +137,11 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     prompts = _prompts(checkpoint, task, pooling, template)
     task = _with_options(checkpoint, options, task, has_prompts=prompts is not None)
     common = common_fields(checkpoint, options, int4=False)
+    if checkpoint.model_type == STATIC and common["cpu_precision"] == "int8":
+        raise UsageError(
+            f"{checkpoint.id} looks vectors up in a table: int8 would make nothing faster.",
+            "Leave --quantize and --precision out.",
+        )
     _check_cpu_math(options, common["cpu_precision"])
     late = _late(checkpoint, task, options.max_length) if pooling is not None and pooling.by_role else None
     if late is not None:
@@ -139,8 +149,9 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         task = replace(task, expected_ids=partial(role_ids, late, checkpoint))
     else:
         max_length = checked_max_length(options.max_length, longest_input(checkpoint, task), task.shortest)
-    if pooling is not None and (pooling.splade or pooling.tokens):
-        numbers = task.net_outputs(checkpoint.config)[0].dims[-1]
+    is_static = checkpoint.model_type == STATIC
+    if pooling is not None and (pooling.splade or pooling.tokens or is_static):
+        numbers = width(checkpoint.config) if is_static else task.net_outputs(checkpoint.config)[0].dims[-1]
         task = replace(task, most_rows=lambda config: max(1, LOGITS_BYTES // (4 * max_length * numbers)))
     return EncoderPlan(
         **common,
@@ -163,6 +174,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
 
 def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling | None:
     """What is done with token embeddings behind the transformer, of tasks and cross-encoders that have them."""
+    if tokens and checkpoint.model_type == STATIC:
+        raise UsageError("--token-vectors is for transformers, not for static embeddings.", "Leave it out.")
     if tokens and (task.task is not Task.FEATURE_EXTRACTION or is_sparse_encoder(checkpoint.folder)):
         what = "sparse vectors" if task.headless else str(task.task)
         raise UsageError(f"--token-vectors is for feature-extraction, not for {what}.", "Leave it out.")
@@ -176,8 +189,10 @@ def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling
 def _late(checkpoint: Checkpoint, task: EncoderTask, requested: int | None) -> LateInteraction:
     """How a ColBERT reads queries and documents, of which the latter may have the `requested` length."""
     late, read = read_late_interaction(checkpoint.folder), longest_input(checkpoint, task)
-    query = replace(late.query, length=late.query.length or min(read, requested or read))
     longest = longest_input(checkpoint, replace(task, by_library=False), by_tokenizer=False)
+    query = replace(late.query, length=late.query.length or min(read, requested or read))
+    if query.looks_up:
+        query = replace(query, length=min(late.query.length or longest, longest))
     window = checkpoint.config.get("local_attention")
     what = f"Queries for {checkpoint.folder} have {max(query.length, query.least)} tokens"
     if max(query.length, query.least) > longest:
@@ -330,6 +345,10 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask, by_tokenizer: bool 
     What the tokenizer's say counts only if it is `by_tokenizer`.
     """
     config, limits = checkpoint.config, []
+    if checkpoint.model_type == STATIC:
+        kept, _ = truncation(checkpoint)
+        longest: int = WIDTHS[-1]
+        return longest if kept is None else min(kept, longest)
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions > 0:
         padding = MPNET_PADDING if checkpoint.model_type == "mpnet" else config.get("pad_token_id")
@@ -337,7 +356,7 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask, by_tokenizer: bool 
         offset = (padding if isinstance(padding, int) else 1) + 1 if behind else 0
         limits.append(positions - offset)
     trained = read_max_length(checkpoint.folder) if task.by_library else None  # it replaces the tokenizer's own
-    if by_tokenizer and (stated := trained or tokenizer_limit(checkpoint.folder)) is not None:
+    if by_tokenizer and (stated := trained or tokenizer_limit(checkpoint.home.folder)) is not None:
         limits.append(stated)
     if task.longest:
         limits.append(task.longest)

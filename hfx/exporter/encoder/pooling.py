@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.checkpoint_files import find_weights
 from hfx.exporter.config_file import AGAIN
@@ -24,6 +26,7 @@ from hfx.exporter.quiet import quiet_libraries
 if TYPE_CHECKING:
     import onnx
     import torch
+    from numpy.typing import NDArray
 
     from hfx.exporter.source import Checkpoint
 
@@ -66,6 +69,7 @@ class Pooling:
     logits of a masked language model instead: the max or sum over the tokens of log(1 + relu(logit)), of which the
     logarithm is taken `logs` times. With `tokens` nothing is pooled: the layers are those of each token's vector.
     `by_role`, the mask says which tokens have one (python_backends/roles.py).
+    At `table` are the numbers by which the tokens of a query, whose mask is 2, make its vector (SparseStaticEmbedding).
     With `answers` of a language model the vector is one number: the logit of the first of these tokens, ids or words,
     less that of the second, if there is one.
     """
@@ -78,6 +82,7 @@ class Pooling:
     tokens: bool = False
     by_role: bool = False
     answers: tuple[int | str, ...] = ()
+    table: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -117,6 +122,7 @@ def make_pooler(
     layers = [_layer(each, checkpoint) for each in pooling.layers]
     if answers is not None:
         layers.append(_difference(answers))
+    table = _table(pooling.table, checkpoint) if pooling.table and checkpoint is not None else None
 
     class Pooler(torch.nn.Module):
         def __init__(self) -> None:
@@ -124,6 +130,15 @@ def make_pooler(
             self.has_masks = pooling.by_role or not pooling.pools_prompt  # other ones than 0 and 1
             self.reads = LOGITS if pooling.splade else HIDDEN_STATE
             self.layers = torch.nn.Sequential(*layers)
+            self.table = table
+
+        def look_up(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | float:
+            """What queries have at the places of their tokens; 0 for documents, and without a table."""
+            if table is None:
+                return 0.0
+            place = torch.where(mask == 2, ids, len(table))
+            made = torch.zeros(len(ids), len(table) + 1).scatter_(1, place, 1.0)[:, :-1]
+            return made * torch.from_numpy(table)
 
         def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             weights = (mask.abs() if pooling.by_role else mask).eq(1).to(hidden.dtype)
@@ -149,18 +164,21 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
         return hidden[:, 0] if starts else _token(hidden, weights.argmax(dim=1))
     if mode == "max":
         return hidden.masked_fill(weights.unsqueeze(-1) == 0, LOWEST).max(dim=1).values
-    places = torch.arange(1, hidden.shape[1] + 1).to(hidden.dtype)  # a float Range can't become float16
-    if mode == "lasttoken":
-        return _token(hidden, (weights * places).argmax(dim=1)) * weights.amax(dim=1, keepdim=True)
+    places = torch.arange(1, hidden.shape[1] + 1)
+    if mode == "lasttoken":  # of integers: float16 has only each second one beyond 2,048
+        last = (weights.to(torch.int64) * places).argmax(dim=1)
+        return _token(hidden, last) * weights.amax(dim=1, keepdim=True)
     if mode == "weightedmean":
-        weights = weights * (places / SCALE)
-    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
-    # the last bit of an embedding would depend on its batch.
-    total: torch.Tensor = _operators().token_sum(weights, hidden)
+        weights = weights * (places.to(hidden.dtype) / SCALE)  # a float Range can't become float16
     # Of integers, which is exact.
     whole = weights if mode == "weightedmean" else weights.to(torch.int64)
     count = whole.sum(dim=1, keepdim=True).to(hidden.dtype).clamp(min=TINY)
-    return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+    # Divided before the sum, which float16 need not hold for thousands of tokens.
+    shares = weights / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
+    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
+    # the last bit of an embedding would depend on its batch.
+    total: torch.Tensor = _operators().token_sum(shares, hidden)
+    return total
 
 
 def _splade(mode: Splade, logs: int, logits: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -287,6 +305,15 @@ def _weights(module: Checkpoint) -> Any:
     from hfx.exporter.tensors import CheckpointTensors
 
     return CheckpointTensors(replace(module, weights=find_weights(module.folder)))
+
+
+def _table(path: str, checkpoint: Checkpoint) -> NDArray[np.float32]:
+    """A number for each token. Raises CheckpointCorrupt."""
+    tensors = _weights(replace(checkpoint, folder=checkpoint.folder / path))
+    stored = tensors.parameter("weight", int(checkpoint.config["vocab_size"]))
+    tensors.require()
+    table: NDArray[np.float32] = stored.read()
+    return table
 
 
 def _fill(module: torch.nn.Module, tensors: Any, prefix: str) -> None:

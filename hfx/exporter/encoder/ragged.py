@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.names import ITEM_SHAPE
+from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE
 
 PREFIX = "hfx.ragged."
 REAL = PREFIX + "real"  # [sequences, widest] bool: which padded positions stand for a token of the flat tensors
@@ -81,10 +81,14 @@ def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:
     return flat, widest, most
 
 
-def _gather_plan(front: NodeList, lengths: str, widest: str) -> tuple[str, str]:
-    """Where each padded position reads in the flat tensor, and whether it is a real one: both [sequences, widest]."""
+def _starts(front: NodeList, lengths: str) -> str:
+    """Where sequences of these lengths begin in the flat tensor."""
     ends = front.add("CumSum", [lengths, front.const("zero", 0)], "ends")
-    starts = front.add("Sub", [ends, lengths], "starts")
+    return front.add("Sub", [ends, lengths], "starts")
+
+
+def _gather_plan(front: NodeList, lengths: str, starts: str, widest: str) -> tuple[str, str]:
+    """Where each padded position reads in the flat tensor, and whether it is a real one: both [sequences, widest]."""
     column = front.add("Unsqueeze", [starts, front.const("axis1", [1])], "start_column")
     length_column = front.add("Unsqueeze", [lengths, front.const("axis1", [1])], "length_column")
     order = front.add("Range", [front.const("zero", 0), widest, front.const("one", 1)], "order")
@@ -95,17 +99,23 @@ def _gather_plan(front: NodeList, lengths: str, widest: str) -> tuple[str, str]:
     return index, real
 
 
-def flatten_inputs(model: onnx.ModelProto, item_rank: int, padding: Mapping[str, int]) -> None:
+def flatten_inputs(
+    model: onnx.ModelProto, item_rank: int, padding: Mapping[str, int], table: ArrayLike | None = None
+) -> None:
     """Rewrite `model` in place: each input in `padding`, `[rows, width]` int64, becomes flat `[tokens]` int32.
 
     `padding` maps input name to the value of its padding positions. `item_shape` `[rows, item_rank]` int32 becomes
     a further input: a row's width (rank 1), or its number of sequences and their width (rank 2). With rank 2 the
     original graph sees `[rows x sequences, width]`, and each output's first axis is split into `[rows, sequences]`.
+    With a `table` [vocabulary] the original graph sees only rows of documents; the output of the others, queries, whose
+    mask is 2, has the table's number at the place of each of their tokens.
     """
     graph = model.graph
     front = NodeList(PREFIX)
     lengths, widest, most = _sequence_widths(front, item_rank)
-    index, real = _gather_plan(front, lengths, widest)
+    starts = _starts(front, lengths)
+    computed = (lengths, starts, widest) if table is None else _documents(front, lengths, starts)
+    index, real = _gather_plan(front, *computed)
     for value in graph.input:
         name = value.name
         gathered = front.add("Gather", [name, index], name + ".gathered", axis=0)
@@ -113,12 +123,60 @@ def flatten_inputs(model: onnx.ModelProto, item_rank: int, padding: Mapping[str,
         padded = front.add("Where", [real, gathered, fill], name + ".padded")
         rename(graph.node, name, front.add("Cast", [padded], "input." + name, to=TensorProto.INT64))
     back = _split_rows(graph, front, most) if item_rank == 2 else []
+    if table is not None:
+        back = _look_up(graph, np.asarray(table, np.float32), lengths, starts, widest)
     names = [value.name for value in graph.input]
     assign(graph.input, [helper.make_tensor_value_info(name, TensorProto.INT32, ["tokens"]) for name in names])
     graph.input.append(helper.make_tensor_value_info(ITEM_SHAPE, TensorProto.INT32, ["rows", item_rank]))
     assign(graph.node, [*front.nodes, *graph.node, *back])
     graph.initializer.extend(front.constants.values())
     del graph.value_info[:]  # shapes of the padded graph: stale
+
+
+def _documents(front: NodeList, lengths: str, starts: str) -> tuple[str, str, str]:
+    """Lengths and starts of the rows that are documents, and the largest width of these.
+
+    Where there is none, it is one token of the first row: ONNX Runtime does not reshape what is empty.
+    """
+    zero, one = front.const("zero", 0), front.const("one", 1)
+    first = front.add("Gather", [ATTENTION_MASK, starts], "first_mask")
+    query = front.add("Equal", [first, front.const("looked_up", np.int32(2))], "is_query")  # [rows]
+    document = front.add("Not", [query], "is_document")
+    least = front.add("ReduceMin", [front.add("Cast", [query], "queries", to=TensorProto.INT64)], "least", keepdims=0)
+    is_first = front.add("Equal", [starts, zero], "is_first")
+    stand_in = front.add("And", [is_first, front.add("Equal", [least, one], "has_none")], "stand_in")
+    places = front.add("NonZero", [front.add("Or", [document, stand_in], "is_computed")], "places")
+    rows = front.add("Squeeze", [places, front.const("axis0", [0])], "documents")
+    widths = front.add("Where", [document, lengths, one], "document_widths")
+    widest = front.add("ReduceMax", [widths], "widest_document", keepdims=0)
+    own = front.add("Gather", [widths, rows], "document_lengths")
+    return own, front.add("Gather", [starts, rows], "document_starts"), widest
+
+
+def _look_up(
+    graph: onnx.GraphProto, table: NDArray[np.float32], lengths: str, starts: str, widest: str
+) -> list[onnx.NodeProto]:
+    """Nodes that make the output of all rows, of that of documents and of `table`."""
+    back, (value,), size = NodeList(PREFIX + "queries."), graph.output, len(table)
+    inner = PREFIX + "output." + value.name
+    rename(graph.node, value.name, inner)
+    counted = back.add("Cast", [PREFIX + "is_document"], "counted", to=TensorProto.INT64)
+    number = back.add("CumSum", [counted, back.const("zero", 0)], "number")
+    at = back.add("Mul", [number, counted], "at")  # 0: a row of zeros
+    with_zeros = back.add("Concat", [back.const("zeros", np.zeros((1, size), np.float32)), inner], "with_zeros", axis=0)
+    rows = back.add("Gather", [with_zeros, at], "rows")
+    index, real = _gather_plan(back, lengths, starts, widest)
+    ids, mask = (back.add("Gather", [name, index], name) for name in (INPUT_IDS, ATTENTION_MASK))
+    is_two = back.add("Equal", [mask, back.const("looked_up", np.int32(2))], "is_two")
+    is_looked_up = back.add("And", [real, is_two], "is_looked_up")
+    place = back.add("Where", [is_looked_up, ids, back.const("nowhere", np.int32(size))], "place")
+    number = back.add("Gather", [back.const("table", np.append(table, np.float32(0))), place], "numbers")
+    wide = back.add("Pad", [rows, back.const("column", [0, 0, 0, 1])], "wide")  # with a column for what is nowhere
+    made = back.add("ScatterElements", [wide, place, number], "made", axis=1)
+    back.add("Slice", [made, *(back.const(*each) for each in (("from", [0]), ("to", [size]), ("axis1", [1])))], "all")
+    back.nodes[-1].output[0] = value.name
+    graph.initializer.extend(back.constants.values())
+    return back.nodes
 
 
 def _split_rows(graph: onnx.GraphProto, front: NodeList, most: str) -> list[onnx.NodeProto]:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json
+from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json, whole_number
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, Splade
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
+Routes = dict[str, list[tuple[str, str]]]
 MODULES = "modules.json"
 LIBRARY_CONFIG = "config_sentence_transformers.json"
 # Where the library looks for the transformer module's config, in its order.
@@ -36,6 +37,10 @@ POOLING_FIELDS: dict[str, Mode] = {
 EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
 SPLADE, LOGIT_SCORE = "SpladePooling", "LogitScore"
+STATIC, SPARSE_STATIC = "StaticEmbedding", "SparseStaticEmbedding"  # tables of vectors, and of numbers
+FIRST = ("Transformer", "MLMTransformer", STATIC)
+ROUTERS, ROUTES = ("Router", "Asym"), ("router_config.json", "config.json")  # the latter before version 5
+STANFORD = "HF_ColBERT"  # the architecture of checkpoints whose modules.json is of a copy in a folder of its own
 ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
@@ -48,7 +53,7 @@ ACTIVATIONS = (
 OTHER_TEXTS = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 EMBEDDING, SCORES, TOKEN_EMBEDDINGS = "sentence_embedding", "scores", "token_embeddings"
 MOST_VALUES = 1_000_000  # of a vector
-TEXT_METHOD = ("forward", "last_hidden_state")
+TEXT_METHOD, TEXT_TASK = ("forward", "last_hidden_state"), "feature-extraction"
 SCORE_METHOD = ("forward", "logits")
 LOGITS_NAME = "causal_logits"  # what the library calls those of a language model
 TEMPLATE_VARIABLES = {"add_generation_prompt", "enable_thinking"}  # which processing_kwargs may set
@@ -85,30 +90,46 @@ def is_sparse_encoder(folder: Path) -> bool:
 def is_embedder(folder: Path) -> bool:
     """Whether a vector is pooled from the token embeddings of the checkpoint in `folder`, and it gives no scores."""
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
-    return module_kinds(folder)[:2] == ["Transformer", "Pooling"] and not is_ranker
+    kinds = module_kinds(folder)
+    return (kinds[:1] == [STATIC] or kinds[:2] == ["Transformer", "Pooling"]) and not is_ranker
+
+
+def home(folder: Path) -> Path:
+    """Where the first module's files are: in the checkpoint's `folder`, or in a folder of its own."""
+    kind, path = (*read_modules(folder), ("", ""))[0]
+    is_copy = STANFORD in str(read_optional_json(folder / "config.json").get("architectures"))
+    return folder / path if kind in FIRST and not is_copy else folder
+
+
+def is_static(folder: Path) -> bool:
+    """Whether the first module of the checkpoint in `folder` is a table of embeddings."""
+    return module_kinds(folder)[:1] == [STATIC]
 
 
 def _splade(folder: Path) -> Pooling:
-    modules = read_modules(folder)
+    modules, table = read_modules(folder), query_table(folder)
     if [kind for kind, _ in modules] not in (["Transformer", SPLADE], ["MLMTransformer", SPLADE]):
         raise unsupported_modules(folder, f"Transformer, {SPLADE}")
+    active = _cut(folder, "Active", "max_active_dims")
+    if table and active:
+        raise CheckpointUnsupported(
+            f"max_active_dims in {folder / LIBRARY_CONFIG} is for two routes.", "Remove it, and cut vectors when read."
+        )
     refuse_prepared_texts(folder, SCORE_METHOD)
     file = folder / modules[1][1] / "config.json"
     config = read_json(file)
     mode, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     if mode not in get_args(Splade) or activation not in SPLADE_LOGS:
-        raise CheckpointUnsupported(
-            f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}, which hfx can't export.",
-            f"Supported: {' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}.",
-        )
-    return Pooling((), _cut(folder, "Active", "max_active_dims"), splade=mode, logs=SPLADE_LOGS[activation])
+        supported = f"{' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}"
+        raise _not_exported(f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}", supported)
+    return Pooling((), active, splade=mode, logs=SPLADE_LOGS[activation], by_role=bool(table), table=table)
 
 
 def _cut(folder: Path, kind: Literal["Active", "Truncate"], field: str) -> tuple[Layer, ...]:
     """The layer that keeps as many numbers as a `field` of the library's config says, if it says so."""
     file = folder / LIBRARY_CONFIG
     config = read_optional_json(file)
-    return () if config.get(field) is None else (Layer(kind, outputs=_size(file, config, field)),)
+    return () if config.get(field) is None else (Layer(kind, outputs=whole_number(file, config, field, MOST_VALUES)),)
 
 
 def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
@@ -138,9 +159,7 @@ def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | Non
 def _answers(file: Path) -> tuple[int, ...]:
     config = read_json(file)
     if (name := config.get("module_input_name", LOGITS_NAME)) != LOGITS_NAME:
-        raise CheckpointUnsupported(
-            f"module_input_name in {file} is {str(name)[:80]!r}, which hfx can't export.", f"Supported: {LOGITS_NAME}."
-        )
+        raise _not_exported(f"module_input_name in {file} is {str(name)[:80]!r}", LOGITS_NAME)
     chosen, other = config.get("true_token_id"), config.get("false_token_id")
     ids = [each for each in (chosen, other) if type(each) is int and each >= 0]
     if len(ids) != (1 if other is None else 2):
@@ -151,15 +170,18 @@ def _answers(file: Path) -> tuple[int, ...]:
 def _pipeline(folder: Path, output: str) -> Pooling:
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
-    behind = [(kind, path) for kind, path in modules[2:] if kind != "Dropout"]  # it does nothing here
-    if kinds[:2] != ["Transformer", "Pooling"] or not {kind for kind, _ in behind} <= set(LAYERS):
-        raise unsupported_modules(folder, f"Transformer, Pooling, and then any of {', '.join(LAYERS)}")
+    first = [STATIC] if kinds[:1] == [STATIC] else ["Transformer", "Pooling"]
+    behind = [(kind, path) for kind, path in modules[len(first) :] if kind != "Dropout"]  # it does nothing here
+    if kinds[: len(first)] != first or not {kind for kind, _ in behind} <= set(LAYERS):
+        raise unsupported_modules(folder, f"{', '.join(first)}, and then any of {', '.join(LAYERS)}")
     refuse_prepared_texts(folder, TEXT_METHOD)
     outputs = [EMBEDDING] * (len(behind) - 1) + [output]
     layers = [read_layer(folder, *module, out) for module, out in zip(behind, outputs, strict=bool(behind))]
     if output == SCORES and not behind:
         raise CheckpointUnsupported(f"{folder / MODULES} lists no module that gives scores.", "Its last one must.")
     layers += _cut(folder, "Truncate", "truncate_dim")
+    if first == [STATIC]:
+        return Pooling(("mean",), tuple(layers))
     file = folder / modules[1][1] / "config.json"
     return Pooling(_modes(file), tuple(layers), bool(read_json(file).get("include_prompt", True)))
 
@@ -227,10 +249,7 @@ def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) ->
     path = _activation_path(folder, config) or f"{TORCH}{'Sigmoid' if labels == 1 else 'Identity'}"
     known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
     if not path.startswith(TORCH) or path.rsplit(".", 1)[-1] not in known:
-        raise CheckpointUnsupported(
-            f"The scores of {folder} go through {path!r}, which hfx can't export.",
-            f"Supported activations: {', '.join(known)} of torch.nn.",
-        )
+        raise _not_exported(f"The scores of {folder} go through {path!r}", f"{', '.join(known)} of torch.nn")
     return known[path.rsplit(".", 1)[-1]]
 
 
@@ -247,10 +266,11 @@ def _of_library(file: Path) -> dict[str, Any]:
 
 
 def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which the transformer module's settings are, or would be, and these; none without modules.json."""
-    files = [folder / name for name in TRANSFORMER_CONFIGS]
+    """The file in which the transformer module's settings are, or would be, and these; none without such a module."""
+    files = [home(folder) / name for name in TRANSFORMER_CONFIGS]
     file = next(filter(Path.is_file, files), files[0])
-    return file, _of_library(file)
+    is_read = (folder / MODULES).is_file() and not is_static(folder)
+    return file, read_optional_json(file) if is_read else {}
 
 
 def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection[str] = ()) -> None:
@@ -265,6 +285,11 @@ def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection
         raise CheckpointUnsupported(
             f"The texts for {folder} go through {text.get('method')!r} of the model to "
             f"{text.get('method_output_name')!r} (modality_config).",
+            f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
+        )
+    if text is None and (task := config.get("transformer_task")) and (task == TEXT_TASK) != (method == TEXT_METHOD):
+        raise CheckpointUnsupported(
+            f"transformer_task for {folder} is {str(task)[:50]!r}, whose results these modules are not made for.",
             f"hfx exports models of which {method[0]!r} gives {method[1]!r}.",
         )
     for field in (each for each in OTHER_TEXTS if each not in but):
@@ -298,9 +323,20 @@ def _sets_template(settings: Any) -> bool:
 def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
     """The error for modules that are not the `supported` ones."""
     kinds = ", ".join(module_kinds(folder)) or "(none)"
-    return CheckpointUnsupported(
-        f"{folder / MODULES} lists the modules {kinds}, which hfx can't export.", f"Supported: {supported}."
-    )
+    if {*module_kinds(folder)[:1]} & {*ROUTERS}:
+        routes = {name: [kind for kind, _ in route] for name, route in _routes(folder, _listed(folder)).items() if name}
+        shown = "; ".join(f"{name}: {', '.join(route)}" for name, route in routes.items()) or "with rules of its own"
+        return CheckpointUnsupported(
+            f"{folder / MODULES} lists a Router, whose routes hfx can't export together ({shown}).",
+            "Save each route as a model of its own, such as "
+            "SentenceTransformer(modules=[*model[0].sub_modules['query']]).save(FOLDER), and export these. Of Routers, "
+            f"hfx exports those with {SPARSE_STATIC} for queries, and Transformer, {SPLADE} for documents by default.",
+        )
+    return _not_exported(f"{folder / MODULES} lists the modules {kinds}", supported)
+
+
+def _not_exported(what: str, supported: str) -> CheckpointUnsupported:
+    return CheckpointUnsupported(f"{what}, which hfx can't export.", f"Supported: {supported}.")
 
 
 def module_kinds(folder: Path) -> list[str]:
@@ -309,19 +345,68 @@ def module_kinds(folder: Path) -> list[str]:
 
 
 def read_modules(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and paths of the modules; none without modules.json. Raises CheckpointCorrupt, CheckpointUnsafe."""
+    """The kinds and paths of the modules; none without modules.json. Raises CheckpointCorrupt, CheckpointUnsafe.
+
+    Of a Router with a `query_table` they are those of its documents.
+    """
+    modules = _listed(folder)
+    routes = _routes(folder, modules)
+    return [*routes[DOCUMENT], *modules[1:]] if _looks_queries_up(routes) else modules
+
+
+def query_table(folder: Path) -> str:
+    """Where a Router has the table by which each token of a query is a number of its vector; empty without one."""
+    routes = _routes(folder, _listed(folder))
+    return routes[QUERY][0][1] if _looks_queries_up(routes) else ""
+
+
+def _looks_queries_up(routes: Routes) -> bool:
+    is_split = routes.keys() == {QUERY, DOCUMENT, ""} and routes[""] == routes[DOCUMENT]
+    return is_split and [kind for kind, _ in routes[QUERY]] == [SPARSE_STATIC]
+
+
+def _listed(folder: Path) -> list[tuple[str, str]]:
     file = folder / MODULES
     if not file.exists():
         return []
     try:
-        entries = read_json_value(file)
-        modules = [(_kind(str(entry["type"])), str(entry["path"])) for entry in entries]
-        outside = [path for _, path in modules if not (folder / path).resolve().is_relative_to(folder.resolve())]
+        return _inside(folder, [(_kind(str(entry["type"])), str(entry["path"])) for entry in read_json_value(file)])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointCorrupt(f"{file} is not a list of modules: {error!r}.", AGAIN) from error
+
+
+def _inside(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    outside = [path for _, path in modules if not (folder / path).resolve().is_relative_to(folder.resolve())]
     if outside:
-        raise CheckpointUnsafe(f"{file} names {outside[0]!r}, outside the checkpoint.", "Use a checkpoint you trust.")
+        raise CheckpointUnsafe(
+            f"{folder / MODULES} or a Router names {outside[0]!r}, outside the checkpoint.",
+            "Use a checkpoint you trust.",
+        )
     return modules
+
+
+def _routes(folder: Path, modules: list[tuple[str, str]]) -> Routes:
+    """The modules of each route of a Router, the default one's by the name "" too; empty where it has other rules."""
+    kind, path = (*modules, ("", ""))[0]
+    if kind not in ROUTERS:
+        return {}
+    files = [folder / path / name for name in ROUTES]
+    file = next(filter(Path.is_file, files), files[0])
+    config = read_json(file)
+    try:
+        kinds = {str(name): _kind(str(each)) for name, each in config["types"].items()}
+        routes = {
+            str(route): _inside(folder, [(kinds[name], str(Path(path) / name)) for name in names])
+            for route, names in config["structure"].items()
+        }
+        parameters = config["parameters"]
+        first = next(iter(routes)) if parameters.get("allow_empty_key", True) else ""
+        default = parameters.get("default_route") or first
+        if parameters.get("route_mappings") or default not in routes:
+            return {}
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        raise CheckpointCorrupt(f"{file} has no routes of modules: {error!r}.", AGAIN) from error
+    return routes | {"": routes[default]}
 
 
 def _kind(path: str) -> str:
@@ -339,10 +424,8 @@ def _modes(file: Path) -> tuple[Mode, ...]:
         stated = [POOLING_FIELDS.get(key, key) for key in fields] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
     if not modes or not all(isinstance(mode, str) and mode in POOLING_FIELDS.values() for mode in modes):
-        raise CheckpointUnsupported(
-            f"{file} asks for the pooling {', '.join(map(str, modes)) or '(none)'}, which hfx can't export.",
-            f"Supported: {', '.join(POOLING_FIELDS.values())}.",
-        )
+        asked = ", ".join(map(str, modes)) or "(none)"
+        raise _not_exported(f"{file} asks for the pooling {asked}", ", ".join(POOLING_FIELDS.values()))
     return tuple(modes)
 
 
@@ -359,20 +442,17 @@ def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EM
         names["module_output_name"] = (source, output)
     for field, (stated, expected) in names.items():
         if stated != expected:
-            raise CheckpointUnsupported(
-                f"{field} in {file} is {str(stated)[:80]!r}, which hfx can't export.",
-                f"Supported here: {expected}.",
-            )
+            raise _not_exported(f"{field} in {file} is {str(stated)[:80]!r}", expected)
     if kind == "Normalize":
         return Layer("Normalize")
     if kind == "LayerNorm":
-        width = _size(file, config, "dimension")
+        width = whole_number(file, config, "dimension", MOST_VALUES)
         return Layer("LayerNorm", path, width, width)
     return Layer(
         "Dense",
         path,
-        _size(file, config, "in_features"),
-        _size(file, config, "out_features"),
+        whole_number(file, config, "in_features", MOST_VALUES),
+        whole_number(file, config, "out_features", MOST_VALUES),
         bool(config.get("bias", True)),
         _activation(file, str(config.get("activation_function", "torch.nn.Tanh"))),
         bool(config.get("use_residual")),
@@ -383,17 +463,5 @@ def _activation(file: Path, path: str) -> str:
     """The class of torch.nn at a dotted `path`."""
     name = path.rsplit(".", 1)[-1]
     if not path.startswith(TORCH) or name not in ACTIVATIONS:
-        raise CheckpointUnsupported(
-            f"{file} names the activation {path[:80]!r}, which hfx can't export.",
-            f"Supported, of torch.nn: {', '.join(ACTIVATIONS)}.",
-        )
+        raise _not_exported(f"{file} names the activation {path[:80]!r}", f"{', '.join(ACTIVATIONS)} of torch.nn")
     return name
-
-
-def _size(file: Path, config: Mapping[str, Any], field: str) -> int:
-    value = config.get(field)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_VALUES:
-        raise CheckpointCorrupt(
-            f"{field} in {file} is {str(value)[:50]!r}; it should be a whole number from 1 to {MOST_VALUES}.", AGAIN
-        )
-    return value

@@ -15,12 +15,13 @@ from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rename, save
-from hfx.exporter.encoder.late_interaction import role_settings
+from hfx.exporter.encoder.late_interaction import refuse_other_tokens, role_settings
 from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import make_pooler
-from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
+from hfx.exporter.encoder.sentence_transformers import STATIC, put_into_lower_case
+from hfx.exporter.encoder.static_embeddings import load_static_tokenizer, load_table
 from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import Precision
@@ -61,12 +62,16 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The user's data, and the checkpoint's model and tokenizer in memory, checked."""
     task = plan.task
     labelled = {path.name: read_data(path, task, plan.checkpoint.config) for path in plan.verify_data}
-    tokenizer = load_tokenizer(plan.checkpoint)
+    is_static = plan.checkpoint.model_type == STATIC
+    tokenizer = load_static_tokenizer(plan.checkpoint) if is_static else load_tokenizer(plan.checkpoint.home)
     if task.by_library:
         put_into_lower_case(tokenizer, plan.checkpoint.folder)
     if plan.late is not None:
         role_settings(plan.late, plan.checkpoint, tokenizer)  # refuses tokens that the model lacks, before any work
-    model: Any = load_model(plan.checkpoint, task.auto_class, task.headless)
+    if plan.pooling is not None and plan.pooling.table:
+        refuse_other_tokens(plan.checkpoint, plan.pooling.table, tokenizer)
+    kind = task.auto_class, task.headless
+    model: Any = load_table(plan.checkpoint) if is_static else load_model(plan.checkpoint.home, *kind)
     task.prepare(model, tokenizer)
     pooler = None
     if plan.pooling is not None:
@@ -87,7 +92,7 @@ def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Encoder
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The float32 graph."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
-    types = gives_types(artefacts.tokenizer, plan.checkpoint)
+    types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
     graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
     simplify_masks(graph, plan.max_length)
     graph = clean(graph)
@@ -206,8 +211,9 @@ def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request
 
     With several sequences a row, a question or label has some.
     """
-    several = plan.task.item_rank > 1
-    return several or any(plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length))
+    if plan.takes_empty or plan.task.item_rank > 1:
+        return True
+    return any(plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length))
 
 
 def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

@@ -177,20 +177,8 @@ def _pool_at_the_last_end(model: PreTrainedModel, stack: contextlib.ExitStack) -
     eos = getattr(model.config, "eos_token_id", None)
     if head is None or eos is None or not getattr(model.config, "is_encoder_decoder", False):
         return
-
-    def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
-        import torch
-        from transformers.modeling_outputs import SequenceClassifierOutput
-
-        base = getattr(model, model.base_model_prefix)
-        hidden = base(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-        order = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
-        last = (input_ids.eq(eos).long() * attention_mask * order).argmax(dim=1)  # padding may be spelled as the end
-        index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
-        return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
-
-    stack.callback(delattr, model, "forward")  # the method of the class shows again
-    setattr(model, "forward", forward)  # noqa: B010 (mypy refuses to assign a method)
+    # Padding may be spelled as the end.
+    _pool_at_the_last(model, stack, head, lambda ids, mask: ids.eq(eos).long() * mask)
 
 
 def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
@@ -203,16 +191,25 @@ def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack)
     if not isinstance(model, GenericForSequenceClassification):
         return
     padding = model.config.pad_token_id
+    _pool_at_the_last(
+        model, stack, model.score, lambda ids, mask: mask if padding is None else mask * ids.ne(padding).long()
+    )
+
+
+def _pool_at_the_last(
+    model: PreTrainedModel, stack: contextlib.ExitStack, head: Any, chosen: Callable[[Any, Any], Any]
+) -> None:
+    """Have `head` read each row's last token of those that `chosen(ids, mask)` marks by 1."""
 
     def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
         import torch
         from transformers.modeling_outputs import SequenceClassifierOutput
 
         hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-        is_text = attention_mask if padding is None else attention_mask * input_ids.ne(padding).long()
-        last = (is_text * torch.arange(1, input_ids.shape[1] + 1)).argmax(dim=1)
+        order = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
+        last = (chosen(input_ids, attention_mask) * order).argmax(dim=1)
         index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
-        return SequenceClassifierOutput(logits=model.score(hidden.gather(1, index)[:, 0]))
+        return SequenceClassifierOutput(logits=head(hidden.gather(1, index)[:, 0]))
 
     stack.callback(delattr, model, "forward")  # the method of the class shows again
     setattr(model, "forward", forward)  # noqa: B010 (mypy refuses to assign a method)

@@ -82,25 +82,16 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     """A checkpoint of one of VARIANTS as blocks."""
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
-    source, target, vocabulary = reader.embeddings()
+    vocabulary = config.size("vocab_size")
+    source, target = reader.embeddings(vocabulary)
     encoder, decoder = reader.stack("encoder", source), reader.stack("decoder", target)
     bias = reader.final_bias(vocabulary)
     tied = reader.tied
     weight = target.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
-    positions = config.size("max_position_embeddings")
-    net = Net(
-        family="bart",
-        kind="encoder-decoder",
-        encoder=encoder,
-        decoder=decoder,
-        head=Head(Linear("lm_head", weight, bias), target if tied else None),
-        vocab_size=vocabulary,
-        max_length=positions,
-        max_source=positions,
-        wide_residual=reader.variant.pre_norm,  # nothing holds its residual stream down
-    )
+    head = Head(Linear("lm_head", weight, bias), target if tied else None)
+    wide = reader.variant.pre_norm  # nothing holds its residual stream down
     tensors.check(IGNORED)
-    return net
+    return Net("bart", decoder, head, config.size("max_position_embeddings"), encoder, wide)
 
 
 class _Reader:
@@ -118,24 +109,24 @@ class _Reader:
         self.tied = config.tied_head(tensors, "lm_head.weight", *tables)
         self.scale = math.sqrt(self.hidden) if config.flag("scale_embedding") else 1.0
 
-    def embeddings(self) -> tuple[Embedding, Embedding, int]:
-        """The encoder's and the decoder's, and the decoder's vocabulary.
+    def embeddings(self, vocabulary: int) -> tuple[Embedding, Embedding]:
+        """The encoder's and the decoder's.
 
         They are one, but for some of Marian's, and where transformers 5 saved an untied model: it has three tables, and
         reads the shared one nowhere.
         """
-        vocabulary = self.config.size("vocab_size")
         source, target = (f"{self.root}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
         copies = [target, "lm_head.weight"] if self.tied else [target]
         if self.config.get("share_encoder_decoder_embeddings") in (True, None):
             if not self.config.tied and not self.config.written_by_4:
                 self.tensors.first(self.root + "shared.weight")
-                return self.embedding(source, vocabulary), self.embedding(target, vocabulary), vocabulary
+                return self.embedding(source, vocabulary), self.embedding(target, vocabulary)
             name = self.tensors.first(self.root + "shared.weight", source, *copies)
             shared = self.embedding(name, vocabulary)
-            return shared, shared, vocabulary
-        own = self.config.size("decoder_vocab_size")
-        return self.embedding(source, vocabulary), self.embedding(self.tensors.first(*copies), own), own
+            return shared, shared
+        if self.config.size("decoder_vocab_size") != vocabulary:  # one tokenizer reads and writes
+            raise self.config.unsupported("decoder_vocab_size", f"their vocab_size ({vocabulary})")
+        return self.embedding(source, vocabulary), self.embedding(self.tensors.first(*copies), vocabulary)
 
     def embedding(self, name: str, vocabulary: int) -> Embedding:
         return Embedding(name, self.tensors.parameter(name, vocabulary, self.hidden), self.scale)
@@ -156,7 +147,6 @@ class _Reader:
             embedding=embedding,
             positions=self.positions(name + "embed_positions.weight"),
             pad_id=self.config.size("pad_token_id", least=0) if self.variant.after_padding else None,
-            bias=None,
             embedding_norm=self.norm(name + "layernorm_embedding") if self.variant.embedding_norm else None,
             layers=tuple(self.layer(side, f"{name}layers.{index}.") for index in layers),
             pre_norm=self.variant.pre_norm,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN
-from hfx.exporter.graph.blocks import Activation, Kind, Net
+from hfx.exporter.config_file import AGAIN, whole_number
+from hfx.exporter.graph.blocks import Activation, Embedding, Head, Kind, Linear, Net
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
@@ -56,10 +56,7 @@ class Config:
 
     def size(self, field: str, most: int = LARGEST_SIZE, least: int = 1) -> int:
         """A whole number from `least` to `most`."""
-        value = self.values.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self._corrupt(field, f"a whole number from {least} to {most}")
-        return value
+        return whole_number(self.file, self.values, field, most, least)
 
     def layers(self, field: str) -> int:
         """A number of layers."""
@@ -78,6 +75,26 @@ class Config:
         transformers 4 overwrites a `head` that is stored beside a tied table, 5 uses it where it differs.
         """
         return self.tied and (self.written_by_4 or not tensors.differ(head, *tables))
+
+    def ends(
+        self,
+        tensors: CheckpointTensors,
+        width: int,
+        *tables: str,
+        heads: Sequence[str] = ("lm_head.weight",),
+        scale: float = 1.0,
+        projections: Sequence[Linear | None] = (None, None),
+    ) -> tuple[Embedding, Head]:
+        """The embedding, stored under one of the names `tables`, and the head, which may be the same table.
+
+        The `projections` stand behind the embedding and before the head.
+        """
+        vocabulary, head = self.size("vocab_size"), tensors.first(*heads)
+        tied = self.tied_head(tensors, head, *tables)
+        table = tensors.parameter(tensors.first(*tables, *(heads if tied else ())), vocabulary, width)
+        embedding = Embedding(tables[0].removesuffix(".weight"), table, scale, projections[0])
+        weight = table if tied else tensors.parameter(head, vocabulary, width)
+        return embedding, Head(Linear("lm_head", weight), embedding if tied else None, projection=projections[1])
 
     def positive(self, field: str) -> float:
         """A finite number above 0."""

@@ -9,7 +9,7 @@ import math
 import re
 
 from hfx.exporter.families.family import Config, Family
-from hfx.exporter.graph.blocks import Attention, Embedding, FeedForward, Head, Layer, Linear, Net, Norm, Stack
+from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net, Norm, Stack
 from hfx.exporter.tensors import CheckpointTensors
 
 FEED_FORWARD_FACTOR = 4  # n_inner's default, in hidden sizes
@@ -20,27 +20,18 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     """A GPT-2 checkpoint as blocks."""
     config.refuse("add_cross_attention", False)
     config.head_dim("n_embd", "n_head")
-    hidden, vocabulary, positions = config.size("n_embd"), config.size("vocab_size"), config.size("n_positions")
+    hidden, positions = config.size("n_embd"), config.size("n_positions")
     root = tensors.prefix("transformer.")
     reader = _Reader(config, tensors, root)
-    tied = config.tied_head(tensors, "lm_head.weight", root + "wte.weight")
-    table = tensors.first(root + "wte.weight", *(["lm_head.weight"] if tied else []))
-    embedding = Embedding(root + "wte", tensors.parameter(table, vocabulary, hidden))
+    embedding, head = config.ends(tensors, hidden, root + "wte.weight")
     stack = Stack(
         embedding=embedding,
         positions=tensors.parameter(root + "wpe.weight", positions, hidden),
-        bias=None,
-        embedding_norm=None,
         layers=tuple(reader.layer(index) for index in range(config.layers("n_layer"))),
-        pre_norm=True,
         final_norm=reader.norm(root + "ln_f"),
     )
-    head = Head(
-        Linear("lm_head", embedding.table if tied else tensors.parameter("lm_head.weight", vocabulary, hidden)),
-        embedding if tied else None,
-    )
     tensors.check(IGNORED)
-    return Net("gpt2", "decoder", None, stack, head, vocabulary, positions, None)
+    return Net("gpt2", stack, head, positions)
 
 
 class _Reader:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hfx.exporter.families.family import Config, Family
 from hfx.exporter.families.rotary import ROTARY_STEP, read_partial_rotary, read_positions, stated_rotary
-from hfx.exporter.graph.blocks import Attention, Embedding, FeedForward, Head, Layer, Linear, Net, Norm, Stack
+from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net, Norm, Stack
 from hfx.exporter.tensors import CheckpointTensors
 
 HEADS = ("embed_out.weight", "lm_head.weight")
@@ -23,24 +23,15 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     """A GPT-NeoX checkpoint as blocks."""
     root = tensors.prefix("gpt_neox.")
     reader = _Reader(config, tensors, root)
-    vocabulary, name = config.size("vocab_size"), tensors.first(*HEADS)
-    tied = config.tied_head(tensors, name, root + "embed_in.weight")
-    table = tensors.first(root + "embed_in.weight", *(HEADS if tied else ()))
-    embedding = Embedding(root + "embed_in", tensors.parameter(table, vocabulary, reader.hidden))
+    embedding, head = config.ends(tensors, reader.hidden, root + "embed_in.weight", heads=HEADS)
     stack = Stack(
         embedding=embedding,
-        positions=None,
-        bias=None,
-        embedding_norm=None,
         layers=tuple(reader.layer(f"{root}layers.{index}.") for index in range(config.layers("num_hidden_layers"))),
-        pre_norm=True,
         final_norm=reader.norm(root + "final_layer_norm"),
         parallel=config.flag("use_parallel_residual"),
     )
-    weight = embedding.table if tied else tensors.parameter(name, vocabulary, reader.hidden)
     tensors.check(IGNORED)
-    head = Head(Linear("lm_head", weight), embedding if tied else None)
-    return Net("gpt_neox", "decoder", None, stack, head, vocabulary, reader.positions, None)
+    return Net("gpt_neox", stack, head, reader.positions)
 
 
 class _Reader:

@@ -12,9 +12,7 @@ from hfx.exporter.families.family import Config, Family
 from hfx.exporter.families.rotary import ROTARY_STEP, read_positions, read_rotary, stated_rotary
 from hfx.exporter.graph.blocks import (
     Attention,
-    Embedding,
     FeedForward,
-    Head,
     Layer,
     Linear,
     Net,
@@ -82,24 +80,15 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     """A checkpoint of one of VARIANTS as blocks."""
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
-    vocabulary = config.size("vocab_size")
-    tied = config.tied_head(tensors, "lm_head.weight", root + "embed_tokens.weight")
-    table = tensors.first(root + "embed_tokens.weight", *(["lm_head.weight"] if tied else []))
     scale = reader.hidden**0.5 if reader.variant.scaled_embedding else 1.0
-    embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, reader.hidden), scale)
+    embedding, head = config.ends(tensors, reader.hidden, root + "embed_tokens.weight", scale=scale)
     stack = Stack(
         embedding=embedding,
-        positions=None,
-        bias=None,
-        embedding_norm=None,
         layers=tuple(reader.layer(f"{root}layers.{index}.", index) for index in range(len(reader.kinds))),
-        pre_norm=True,
         final_norm=reader.norm(root + "norm"),
     )
-    weight = embedding.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
-    head = Head(Linear("lm_head", weight), embedding if tied else None)
     tensors.check(IGNORED)
-    return Net("llama", "decoder", None, stack, head, vocabulary, reader.positions, None, wide_residual=True)
+    return Net("llama", stack, head, reader.positions, wide_residual=True)
 
 
 class _Reader:

@@ -12,9 +12,7 @@ import numpy as np
 from hfx.exporter.families.family import Config, Family
 from hfx.exporter.graph.blocks import (
     Attention,
-    Embedding,
     FeedForward,
-    Head,
     Layer,
     Linear,
     Net,
@@ -37,29 +35,25 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         config.refuse("_remove_final_layer_norm", False)
     root = tensors.prefix("model.") + "decoder."
     reader = _Reader(config, tensors)
-    vocabulary, positions = config.size("vocab_size"), config.size("max_position_embeddings")
-    tied = config.tied_head(tensors, "lm_head.weight", root + "embed_tokens.weight")
-    table = tensors.first(root + "embed_tokens.weight", *(["lm_head.weight"] if tied else []))
+    positions = config.size("max_position_embeddings")
     places = tensors.parameter(root + "embed_positions.weight", positions + FIRST_POSITION, reader.hidden)
     width = config.size("word_embed_proj_dim")
-    project_in = project_out = None
+    projections: tuple[Linear | None, Linear | None] = None, None
     if width != reader.hidden:
-        project_in = tensors.linear(root + "project_in", width, reader.hidden, bias=False)
-        project_out = tensors.linear(root + "project_out", reader.hidden, width, bias=False)
-    embedding = Embedding(root + "embed_tokens", tensors.parameter(table, vocabulary, width), projection=project_in)
+        projections = (
+            tensors.linear(root + "project_in", width, reader.hidden, bias=False),
+            tensors.linear(root + "project_out", reader.hidden, width, bias=False),
+        )
+    embedding, head = config.ends(tensors, width, root + "embed_tokens.weight", projections=projections)
     stack = Stack(
         embedding=embedding,
         positions=places.rows(FIRST_POSITION, positions + FIRST_POSITION),
-        bias=None,
-        embedding_norm=None,
         layers=tuple(reader.layer(f"{root}layers.{index}.") for index in range(config.layers("num_hidden_layers"))),
         pre_norm=pre_norm,
         final_norm=reader.norm(root + "final_layer_norm") if pre_norm else None,
     )
-    weight = embedding.table if tied else tensors.parameter("lm_head.weight", vocabulary, width)
-    head = Head(Linear("lm_head", weight), embedding if tied else None, projection=project_out)
     tensors.check(IGNORED)
-    return Net("opt", "decoder", None, stack, head, vocabulary, positions, None)
+    return Net("opt", stack, head, positions)
 
 
 class _Reader:

@@ -19,7 +19,6 @@ from hfx.exporter.graph.blocks import (
     DistanceBias,
     Embedding,
     FeedForward,
-    Head,
     Layer,
     Linear,
     Net,
@@ -42,31 +41,14 @@ IGNORED = re.compile(
 def read(config: Config, tensors: CheckpointTensors) -> Net:
     """A T5 checkpoint as blocks."""
     reader = _Reader(config, tensors)
-    vocabulary = config.size("vocab_size")
-    names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-    tied = config.tied_head(tensors, "lm_head.weight", *names)
-    table = tensors.parameter(tensors.first(*names, *(["lm_head.weight"] if tied else [])), vocabulary, reader.hidden)
-    embedding = Embedding("shared", table)
+    names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    embedding, head = config.ends(tensors, reader.hidden, *names)
     decoder = reader.stack("decoder", embedding, reader.decoder_layers, two_sided=False)
     if config.scaled:  # the last norm scales the hidden state
         decoder = replace(decoder, final_norm=reader.norm("decoder.final_layer_norm", reader.hidden**-0.5))
-    if tied:
-        head = Head(Linear("lm_head", table), embedding)
-    else:
-        head = Head(Linear("lm_head", tensors.parameter("lm_head.weight", vocabulary, reader.hidden)), None)
-    net = Net(
-        family="t5",
-        kind="encoder-decoder",
-        encoder=reader.stack("encoder", embedding, reader.encoder_layers, two_sided=True),
-        decoder=decoder,
-        head=head,
-        vocab_size=vocabulary,
-        max_length=reader.length,
-        max_source=reader.length,
-        wide_residual=True,
-    )
+    encoder = reader.stack("encoder", embedding, reader.encoder_layers, two_sided=True)
     tensors.check(IGNORED)
-    return net
+    return Net("t5", decoder, head, reader.length, encoder, wide_residual=True)
 
 
 class _Reader:
@@ -84,11 +66,8 @@ class _Reader:
     def stack(self, name: str, embedding: Embedding, layers: int, two_sided: bool) -> Stack:
         return Stack(
             embedding=embedding,
-            positions=None,
             bias=self.bias(name, two_sided),
-            embedding_norm=None,
             layers=tuple(self.layer(f"{name}.block.{index}.layer.", crossed=not two_sided) for index in range(layers)),
-            pre_norm=True,
             final_norm=self.norm(f"{name}.final_layer_norm"),
         )
 

@@ -119,7 +119,7 @@ def _of_length(net: Net, length: int) -> Net:
         return net
     layers = tuple(replace(layer, attention=_with_angles(layer.attention, length)) for layer in net.decoder.layers)
     decoder = replace(net.decoder, layers=layers)
-    return replace(net, decoder=decoder, max_length=length, max_source=net.max_source and length)
+    return replace(net, decoder=decoder, max_length=length)
 
 
 def _with_angles(attention: Attention, length: int) -> Attention:
@@ -167,7 +167,7 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
         "kv_heads": attention.kv_heads,
         "head_dim": attention.head_dim,
         "max_length": net.max_length,
-        "max_source": net.max_source,
+        "max_source": net.max_length if net.encoder else None,
         "beams": BEAMS if has_encoder else None,
         "kv_type": formats.kv,
         "cross_type": formats.cross if has_encoder else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from hfx import names
@@ -14,7 +15,7 @@ from hfx.exporter.encoder.sentence_transformers import LOGIT_SCORE, is_embedder,
 from hfx.exporter.generation.fields import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks.task import Answer
+from hfx.exporter.tasks.task import Answer, share_equal
 from hfx.names import GENERATION_TASKS, Task
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -59,13 +60,12 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 def rouge(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Mean ROUGE-L."""
-    return sum(rouge_l(a[names.TEXT_OUTPUT], t) for a, t in zip(answers, targets, strict=True)) / len(targets)
+    return fmean(rouge_l(a[names.TEXT_OUTPUT], t) for a, t in zip(answers, targets, strict=True))
 
 
 def exact_match(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Share of answers that are the target, but for outer blanks."""
-    pairs = zip((str(answer[names.TEXT_OUTPUT]) for answer in answers), targets, strict=True)
-    return sum(text.strip() == target.strip() for text, target in pairs) / len(targets)
+    return share_equal((answer[names.TEXT_OUTPUT] for answer in answers), targets)
 
 
 METRICS: Mapping[str, Callable[[Sequence[Answer], Sequence[str]], float]] = {

@@ -104,19 +104,26 @@ class SelfAttentionWriter:
         writer, rotary = self.writer, block.rotary
         windows = {} if block.window is None else {"local_window_size": block.window}
         tables = [None, None] if rotary is None else [writer.vector(table) for table in (rotary.cos, rotary.sin)]
+        inputs = [*past, SEQLENS_K, TOTAL_LENGTH, *tables, None, self.bias]
+        do_rotary = 0 if rotary is None else 1
+        return self._by_onnxruntime(qkv, inputs, present, block, do_rotary=do_rotary, causal=1, **windows)
+
+    def _by_onnxruntime(
+        self, qkv: Value, inputs: Sequence[Value | None], present: Sequence[Value], block: Attention, **settings: int
+    ) -> Value:
+        """ONNX Runtime's operator: `inputs` stand behind Q, K and V, and `present` behind the output."""
+        writer = self.writer
         split = writer.node("Reshape", [qkv, self.lead])
         out = writer.unique("attended")
         writer.nodes(
             "GroupQueryAttention",
-            [split, None, None, *past, SEQLENS_K, TOTAL_LENGTH, *tables, None, self.bias],
+            [split, None, None, *inputs],
             [out, *present],
             CONTRIB,
             num_heads=block.heads,
             kv_num_heads=block.kv_heads,
-            do_rotary=0 if rotary is None else 1,
-            causal=1,
             scale=block.scale,
-            **windows,
+            **settings,
         )
         return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
 
@@ -128,21 +135,10 @@ class SelfAttentionWriter:
         if block.head_dim % NATIVE_STEP == 0 and writer.compute is np.float32:
             writer.defined(op, operators.function)
             return writer.node(op, inputs, operators.DOMAIN, heads=block.heads, scale=block.scale)
-        split = writer.node("Reshape", [qkv, self.lead])
         # Keys and values by head, which nothing reads: CUDA's operator requires these outputs.
-        out, *unread = (writer.unique(name) for name in ("attended", "present_k", "present_v"))
-        writer.nodes(
-            "GroupQueryAttention",
-            [split, None, None, None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias],
-            [out, *(unread if writer.compute is np.float16 else [])],
-            CONTRIB,
-            num_heads=block.heads,
-            kv_num_heads=block.kv_heads,
-            do_rotary=0,
-            causal=0,
-            scale=block.scale,
-        )
-        return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
+        unread = [writer.unique(name) for name in ("present_k", "present_v") if writer.compute is np.float16]
+        others = [None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias]
+        return self._by_onnxruntime(qkv, others, unread, block, do_rotary=0, causal=0)
 
 
 @dataclass(frozen=True)

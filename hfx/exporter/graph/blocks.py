@@ -231,12 +231,12 @@ class Stack:
     """
 
     embedding: Embedding
-    positions: Parameter | None
-    bias: DistanceBias | None
-    embedding_norm: Norm | None
     layers: tuple[Layer, ...]
-    pre_norm: bool
-    final_norm: Norm | None
+    positions: Parameter | None = None
+    bias: DistanceBias | None = None
+    embedding_norm: Norm | None = None
+    pre_norm: bool = True
+    final_norm: Norm | None = None
     pad_id: int | None = None
     parallel: bool = False
 
@@ -257,21 +257,28 @@ class Head:
 
 @dataclass(frozen=True)
 class Net:
-    """A generator: the stacks, the head, and the limits of its positions (in tokens).
+    """A generator: the stacks, the head, and the limit of the positions (in tokens) of each stack.
 
     Rotary positions, shared heads of K and V, norms of heads and windows are for nets without an encoder: ValueError in
     others.
     """
 
     family: str
-    kind: Kind
-    encoder: Stack | None
     decoder: Stack
     head: Head
-    vocab_size: int
     max_length: int
-    max_source: int | None
+    encoder: Stack | None = None
     wide_residual: bool = False  # in half precision the residual stream stays float32: its values outgrow float16
+
+    @property
+    def kind(self) -> Kind:
+        """What it needs to generate."""
+        return "encoder-decoder" if self.encoder else "decoder"
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens have a logit."""
+        return self.head.linear.weight.shape[0]
 
     def __post_init__(self) -> None:
         if self.encoder is None:

@@ -11,12 +11,12 @@ from typing import Any
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, share_equal
 from hfx.exporter.tasks.text_classification import TIE, expected_ids
 from hfx.exporter.transformers_versions import cleans_up
 from hfx.python_backends.tasks.fill_mask import MOST_MASKS
 from hfx.repository.config_pbtxt import TensorSpec
-from hfx.tasks.fill_mask import PROBE, fills
+from hfx.tasks.views import MASKED, fills
 
 BATCH_BYTES = 128 << 20  # of the logits of a batch, of which tritonserver and the last step hold several copies
 
@@ -81,7 +81,9 @@ def vocabulary(config: Config) -> int:
 
 def samples(texts: Sequence[str]) -> list[Request]:
     """Each text behind a mask, and every third one between two."""
-    return [{names.TEXT_INPUT: f"{PROBE} {text}" + (f" {PROBE}" if i % 3 == 0 else "")} for i, text in enumerate(texts)]
+    return [
+        {names.TEXT_INPUT: f"{MASKED} {text}" + (f" {MASKED}" if i % 3 == 0 else "")} for i, text in enumerate(texts)
+    ]
 
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
@@ -99,8 +101,7 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
 
 def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Share of texts whose first mask's best token is the target, but for outer blanks."""
-    hits = sum(bool(fills(a)[0][0]["token_str"].strip() == t.strip()) for a, t in zip(answers, targets, strict=True))
-    return hits / len(targets)
+    return share_equal((fills(answer)[0][0]["token_str"] for answer in answers), targets)
 
 
 TASK = EncoderTask(

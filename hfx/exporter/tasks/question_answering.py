@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfx import names
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings
+from hfx.exporter.tasks.task import Answer, Comparison, EncoderTask, Request, share_equal
 from hfx.python_backends.windows import MAX_WINDOWS
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -22,22 +22,14 @@ SAMPLE_QUESTIONS = (
     "When?",
     "How many are there, and why?",
 )
+# Of every token of every window.
+LOGITS = tuple(TensorSpec(name, "TYPE_FP32", (-1, -1)) for name in (names.START_LOGITS, names.END_LOGITS))
 LONG_CONTEXT_TEXTS = 12  # texts joined to one context, so that windows are verified too
 
 
-def tokenize_settings(config: Config, max_length: int) -> Settings:
+def stride(max_length: int) -> int:
     """The overlap as the pipeline chooses it for windows of `max_length` tokens."""
-    return {"doc_stride": min(max_length // 2, OVERLAP)}
-
-
-def postprocess_settings(config: Config) -> Settings:
-    """The longest answer."""
-    return {"max_answer_length": MAX_ANSWER_LENGTH}
-
-
-def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """Start and end logits of every token of every window."""
-    return tuple(TensorSpec(name, "TYPE_FP32", (-1, -1)) for name in (names.START_LOGITS, names.END_LOGITS))
+    return min(max_length // 2, OVERLAP)
 
 
 def samples(texts: Sequence[str]) -> list[Request]:
@@ -63,7 +55,7 @@ def expected_ids(tokenizer: Any, request: Request, max_length: int) -> list[list
         second,
         truncation="only_second" if tokenizer.padding_side == "right" else "only_first",
         max_length=max_length,
-        stride=min(max_length // 2, OVERLAP),
+        stride=stride(max_length),
         return_overflowing_tokens=True,
     )["input_ids"]
     return ids[:MAX_WINDOWS]
@@ -73,12 +65,6 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
     """Same characters of the context; the score drifts."""
     same = (reference[names.START], reference[names.END]) == (answer[names.START], answer[names.END])
     return Comparison(same, abs(float(reference[names.SCORE]) - float(answer[names.SCORE])))
-
-
-def exact_match(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Share of answers that are the target, but for outer blanks."""
-    hits = sum(bool(a[names.ANSWER].strip() == t.strip()) for a, t in zip(answers, targets, strict=True))
-    return hits / len(targets)
 
 
 TASK = EncoderTask(
@@ -92,15 +78,15 @@ TASK = EncoderTask(
         TensorSpec(names.START, "TYPE_INT32", (1,)),
         TensorSpec(names.END, "TYPE_INT32", (1,)),
     ),
-    net_outputs=net_outputs,
+    net_outputs=lambda config: LOGITS,
     token_outputs=(TensorSpec(names.SPANS, "TYPE_INT32", (-1, -1, 4)),),
     postprocess_reads=(names.CONTEXT, names.SPANS),
-    tokenize_settings=tokenize_settings,
-    postprocess_settings=postprocess_settings,
+    tokenize_settings=lambda config, max_length: {"doc_stride": stride(max_length)},
+    postprocess_settings=lambda config: {"max_answer_length": MAX_ANSWER_LENGTH},
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,
-    metric=exact_match,
+    metric=lambda answers, targets: share_equal((answer[names.ANSWER] for answer in answers), targets),
     metric_name="exact_match",
     longest=WINDOW,
     shortest=SHORTEST_WINDOW,

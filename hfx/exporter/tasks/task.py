@@ -5,12 +5,13 @@ A task is a value; the pipeline reads it and never asks which task it is. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from hfx.exporter.source import Checkpoint
-from hfx.names import Task
+from hfx.names import LOGITS, Task
 from hfx.python_backends.tasks import TASKS
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -114,3 +115,13 @@ def labels_of(config: Config) -> list[str]:
 def default_labels(count: int) -> list[str]:
     """Those of transformers."""
     return [f"LABEL_{i}" for i in range(count)]
+
+
+def share_equal(texts: Iterable[str], targets: Sequence[str]) -> float:
+    """Share of texts that are the target, but for outer blanks."""
+    return fmean(text.strip() == target.strip() for text, target in zip(texts, targets, strict=True))
+
+
+def logits_of_labels(*dims: int) -> Callable[[Config], tuple[TensorSpec, ...]]:
+    """The outputs of a net that gives a logit for each label, of everything that `dims` count."""
+    return lambda config: (TensorSpec(LOGITS, "TYPE_FP32", (*dims, len(labels_of(config)))),)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from hfx import names
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, labels_of, logits_of_labels
 from hfx.repository.config_pbtxt import TensorSpec
 
 ALL_LABELS = 1_000_000  # top_k beyond the number of labels means all of them
@@ -19,16 +20,6 @@ def activation(config: Config) -> str:
     if problem == "regression":
         return "none"
     return "sigmoid" if problem == "multi_label_classification" or count == 1 else "softmax"
-
-
-def postprocess_settings(config: Config) -> Settings:
-    """Labels, activation, and how many labels an answer holds unless `top_k` says otherwise (as the pipeline: one)."""
-    return {"labels": labels_of(config), "activation": activation(config), "default_top_k": 1}
-
-
-def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """One logit a label."""
-    return (TensorSpec(names.LOGITS, "TYPE_FP32", (len(labels_of(config)),)),)
 
 
 def samples(texts: Sequence[str]) -> list[Request]:
@@ -53,8 +44,7 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
 
 def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
     """Share of answers whose first label is the target."""
-    hits = sum(bool(a[names.LABEL][0] == target) for a, target in zip(answers, targets, strict=True))
-    return hits / len(targets)
+    return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))
 
 
 TASK = EncoderTask(
@@ -63,9 +53,14 @@ TASK = EncoderTask(
     architectures=("ForSequenceClassification",),
     item_rank=1,
     outputs=(TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))),
-    net_outputs=net_outputs,
+    net_outputs=logits_of_labels(),
     postprocess_reads=(names.TOP_K,),
-    postprocess_settings=postprocess_settings,
+    # As many labels as the pipeline gives, unless `top_k` says otherwise.
+    postprocess_settings=lambda config: {
+        "labels": labels_of(config),
+        "activation": activation(config),
+        "default_top_k": 1,
+    },
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from hfx import names
 from hfx.exporter.ranking import spearman
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.exporter.tasks.task import Answer, Comparison, EncoderTask, Request, labels_of, logits_of_labels
 from hfx.python_backends.templates import FILLERS, cut, rendered, tail
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -23,16 +24,6 @@ QUERY_CHARACTERS = 64
 DISTANCE = 7  # from a text to the one whose beginning is its query, where that is not its own
 # Scores further apart are no longer the same answer: 5 points of a probability, 5 % of a logit beyond 1.
 SAME_SCORE = 0.05
-
-
-def postprocess_settings(config: Config) -> Settings:
-    """The labels, which some APIs name; the plan adds the activation."""
-    return {"labels": labels_of(config)}
-
-
-def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """A logit for each label of a pair."""
-    return logits(len(labels_of(config)))
 
 
 def scoring(task: EncoderTask, labels: Sequence[str]) -> EncoderTask:
@@ -45,9 +36,8 @@ def scoring(task: EncoderTask, labels: Sequence[str]) -> EncoderTask:
         return replace(task, postprocess_reads=(names.RAW_SCORES,))
 
     def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-        best = [int(np.argmax(answer[names.SCORE])) for answer in answers]
-        same = [target == labels[index] for index, target in zip(best, targets, strict=True)]
-        return sum(same) / len(targets)
+        best = (labels[int(np.argmax(answer[names.SCORE]))] for answer in answers)
+        return fmean(label == target for label, target in zip(best, targets, strict=True))
 
     outputs = (TensorSpec(names.SCORE, "TYPE_FP32", (len(labels),)),)
     return replace(task, outputs=outputs, metric=accuracy, metric_name="accuracy", pair_scores=None)
@@ -104,9 +94,9 @@ TASK = EncoderTask(
     architectures=("ForSequenceClassification",),
     item_rank=1,
     outputs=(TensorSpec(names.SCORE, "TYPE_FP32", (1,)),),
-    net_outputs=net_outputs,
+    net_outputs=logits_of_labels(),
     postprocess_reads=(names.RAW_SCORES, names.APPLY_SOFTMAX),
-    postprocess_settings=postprocess_settings,
+    postprocess_settings=lambda config: {"labels": labels_of(config)},  # the plan adds the activation
     samples=samples,
     expected_ids=expected_ids,
     compare=compare,

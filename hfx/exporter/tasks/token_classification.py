@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfx import names
-from hfx.exporter.tasks.task import Answer, Comparison, Config, EncoderTask, Request, Settings, labels_of
+from hfx.exporter.tasks.task import Answer, Comparison, EncoderTask, Request, labels_of, logits_of_labels
 from hfx.exporter.tasks.text_classification import expected_ids
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -22,19 +22,9 @@ def entities(answer: Answer) -> list[dict[str, Any]]:
     return value
 
 
-def postprocess_settings(config: Config) -> Settings:
-    """Label names; the plan adds the aggregation."""
-    return {"labels": labels_of(config)}
-
-
 def samples(texts: Sequence[str]) -> list[Request]:
     """Every text is a request."""
     return [{names.TEXT_INPUT: text} for text in texts]
-
-
-def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """One logit a token and label."""
-    return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, len(labels_of(config)))),)
 
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
@@ -66,10 +56,10 @@ TASK = EncoderTask(
     architectures=("ForTokenClassification",),
     item_rank=1,
     outputs=(TensorSpec(names.ENTITIES, "TYPE_STRING", (1,)),),
-    net_outputs=net_outputs,
+    net_outputs=logits_of_labels(-1),
     token_outputs=(TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, 2)),),
     postprocess_reads=(names.TEXT_INPUT, names.INPUT_IDS, names.OFFSETS),
-    postprocess_settings=postprocess_settings,
+    postprocess_settings=lambda config: {"labels": labels_of(config)},  # the plan adds the aggregation
     tokenizer_settings=lambda tokenizer, checkpoint: {"unk_id": tokenizer.unk_token_id},
     samples=samples,
     expected_ids=expected_ids,

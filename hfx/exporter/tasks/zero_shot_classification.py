@@ -7,7 +7,7 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.tasks.task import Config, EncoderTask, Request, Settings, labels_of
+from hfx.exporter.tasks.task import Config, EncoderTask, Request, Settings, labels_of, logits_of_labels
 from hfx.exporter.tasks.text_classification import accuracy, compare
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -34,16 +34,6 @@ def postprocess_settings(config: Config) -> Settings:
     return {"entailment": entailment, "contradiction": contradiction}
 
 
-def tokenize_settings(config: Config, max_length: int) -> Settings:
-    """The sentence that a candidate label is put into."""
-    return {"hypothesis_template": HYPOTHESIS_TEMPLATE}
-
-
-def net_outputs(config: Config) -> tuple[TensorSpec, ...]:
-    """One row of NLI logits for each candidate label."""
-    return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, len(labels_of(config)))),)
-
-
 def samples(texts: Sequence[str]) -> list[Request]:
     """Each text with two to five labels, so that rows of different counts meet in a batch."""
     return [
@@ -67,9 +57,9 @@ TASK = EncoderTask(
     architectures=("ForSequenceClassification",),
     item_rank=2,
     outputs=(TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))),
-    net_outputs=net_outputs,
+    net_outputs=logits_of_labels(-1),  # of each candidate label
     postprocess_reads=(names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL),
-    tokenize_settings=tokenize_settings,
+    tokenize_settings=lambda config, max_length: {"hypothesis_template": HYPOTHESIS_TEMPLATE},
     postprocess_settings=postprocess_settings,
     samples=samples,
     expected_ids=expected_ids,

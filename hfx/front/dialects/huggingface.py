@@ -11,12 +11,10 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from hfx.client import calls
+from hfx.client.calls import Call
 from hfx.client.results import Generation, Token
 from hfx.client.settings import GenerationSettings
 from hfx.front import schemas
@@ -35,15 +33,12 @@ from hfx.front.answers import (
 )
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
-from hfx.front.dialects.tei import pair_labels
+from hfx.front.dialects.tei import pair_labels, vectors_of
 from hfx.front.fields import (
     Fields,
     check_count,
-    check_cut,
-    check_dimensions,
     check_generator,
     check_task,
-    embedding_options,
     flag,
     generation_settings,
     json_object,
@@ -64,6 +59,7 @@ from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.tasks import PROMPTS
 
+Result = TypeVar("Result")
 TOP = {"inputs", "parameters", "options", "stream"}
 # Parameters of generators that no model here has: the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -97,6 +93,10 @@ class Inputs:
     def check_parameters(self, *known: str) -> None:
         """Raise Refusal (400) for a parameter that is not `known`."""
         refuse_unknown(self.parameters, set(known))
+
+    async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
+        """What `call` gives for each of the inputs, which are texts. Raises Refusal (400, 413) for others."""
+        return await self.request.inference.rows(self.model, [call(one) for one in texts(self.inputs, "inputs")])
 
 
 async def infer(request: DialectRequest) -> bytes | Events:
@@ -143,9 +143,7 @@ async def _classify(inputs: Inputs) -> Any:
         function = inputs.request.files.settings(inputs.model)["activation"]
         _check_equal(inputs.parameters, "function_to_apply", function, "the model was exported with it")
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, INT32_MAX)
-    call = calls.classify(inputs.model.name, top_k)
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    return [labels(result) for result in results]
+    return [labels(result) for result in await inputs.results(calls.classify(inputs.model.name, top_k))]
 
 
 async def _label_tokens(inputs: Inputs) -> Any:
@@ -153,8 +151,7 @@ async def _label_tokens(inputs: Inputs) -> Any:
     aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
     _check_equal(inputs.parameters, "aggregation_strategy", aggregation, "the model was exported with it")
     _check_equal(inputs.parameters, "ignore_labels", ["O"], "models leave out that one")
-    call = calls.label_tokens(inputs.model.name)
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
+    results = await inputs.results(calls.label_tokens(inputs.model.name))
     rows = [entities(result, aggregation) for result in results]
     return rows if inputs.is_list else rows[0]
 
@@ -165,8 +162,7 @@ async def _fill_masks(inputs: Inputs) -> Any:
     targets = inputs.parameters.get("targets")
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, 5)
     call = calls.fill_mask(inputs.model.name, top_k, None if targets is None else texts(targets, "targets"))
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    rows = [fills(result) for result in results]
+    rows = [fills(result) for result in await inputs.results(call)]
     return rows[0] if len(rows) == 1 else rows
 
 
@@ -177,7 +173,7 @@ async def _answer_questions(inputs: Inputs) -> Any:
     check_count(len(pairs), "inputs")
     call = calls.answer(inputs.model.name)
     results = await inputs.request.inference.rows(inputs.model, [call(_pair(pair)) for pair in pairs])
-    rows = [{"answer": each.answer, "score": each.score, "start": each.start, "end": each.end} for each in results]
+    rows = [{"score": each.score, "start": each.start, "end": each.end, "answer": each.answer} for each in results]
     return rows if inputs.is_list else rows[0]
 
 
@@ -185,10 +181,8 @@ async def _embed(inputs: Inputs) -> Any:
     if isinstance(inputs.inputs, dict):
         return await _similarities(inputs.request, inputs.model, inputs.inputs)
     inputs.check_parameters("normalize", "truncate", "truncation_direction", "dimensions", "encoding_format", *PROMPTS)
-    options = embedding_options(inputs.model, inputs.parameters)
     sources = texts(inputs.inputs, "inputs")
-    rows = await _vectors(inputs.request, inputs.model, sources, inputs.parameters, **options)
-    check_dimensions(inputs.parameters, rows.shape[1])
+    rows = await vectors_of(inputs.request, inputs.model, inputs.parameters, sources, cuts=True)
     if flag(inputs.parameters, "normalize"):
         rows = normalized(rows)
     encoding = inputs.parameters.get("encoding_format", "float")
@@ -200,8 +194,7 @@ async def _zero_shot(inputs: Inputs) -> Any:
     inputs.check_parameters("candidate_labels", "multi_label")
     candidates = texts(inputs.parameters.get("candidate_labels"), "candidate_labels")
     call = calls.zero_shot(inputs.model.name, candidates, flag(inputs.parameters, "multi_label"), None)
-    results = await inputs.request.inference.rows(inputs.model, [call(one) for one in texts(inputs.inputs, "inputs")])
-    rows = [labels(result) for result in results]
+    rows = [labels(result) for result in await inputs.results(call)]
     return rows if inputs.is_list else rows[0]
 
 
@@ -319,20 +312,7 @@ async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any
         raise Refusal(400, f"inputs is {shown(inputs)}. Send a source_sentence and sentences.", param="inputs")
     sentences = texts(inputs["sentences"], "sentences")
     source = text(inputs["source_sentence"], "source_sentence")
-    return cosines(await _vectors(request, model, [source, *sentences]))
-
-
-async def _vectors(
-    request: DialectRequest,
-    model: ServedModel,
-    inputs: Sequence[str],
-    parameters: Fields = MappingProxyType({}),
-    **options: Any,
-) -> Any:
-    call = calls.embed(model.name, **options)
-    results = await request.inference.rows(model, [call(one) for one in inputs])
-    check_cut(parameters, results, default=True)
-    return np.stack([result.vector for result in results])
+    return cosines(await vectors_of(request, model, {}, [source, *sentences], cuts=True))
 
 
 def _pair(inputs: Any) -> tuple[str, str]:

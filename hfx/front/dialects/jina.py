@@ -11,7 +11,7 @@ from typing import Any
 
 from hfx.client.results import Rank
 from hfx.front.catalog import ServedModel
-from hfx.front.dialect import Dialect, DialectRequest, Route
+from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.fields import (
     Fields,
     check_task,
@@ -97,11 +97,4 @@ BODY = body(
     rank_fields=array(TEXT),
     max_chunks_per_doc=WHOLE,
 )
-DIALECT = Dialect(
-    "jina",
-    tuple(
-        Route("POST", path, rerank, "Documents ranked for a query.", BODY)
-        for path in ("/v1/rerank", "/models/{model}/v1/rerank")
-    ),
-    error,
-)
+DIALECT = Dialect("jina", routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY), error)

@@ -9,38 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfx.client import calls
-from hfx.client.calls import Call
-from hfx.front.answers import entities, labels, text_field
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route
-from hfx.front.fields import (
-    Fields,
-    check_dimensions,
-    check_task,
-    embedding_options,
-    flag,
-    generation_settings,
-    json_object,
-    refuse_unknown,
-    shown,
-    text,
-    texts,
-    whole_number,
-)
-from hfx.front.inference import in_order
+from hfx.front.dialects.huggingface import ANSWERS, Inputs
+from hfx.front.fields import Fields, check_task, flag, json_object, refuse_unknown, shown, text, texts
 from hfx.front.refusals import Refusal, dumped, error_object
 from hfx.front.schemas import INFER
-from hfx.metadata import INT32_MAX
-from hfx.names import DIMENSIONS, GENERATION_TASKS, TEXT_INPUT, Task
-from hfx.python_backends.tasks import PROMPTS
+from hfx.names import GENERATION_TASKS, TEXT_INPUT, Task
 
 FLAT_SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*-?\d+\s*\]')
 TEXT_NAMES = ("args", "text_inputs", "inputs", "sequences")
 ENVELOPE = {"content_type", "headers"}  # parameters that describe the request
+TASKS = (
+    Task.TEXT_CLASSIFICATION,
+    Task.TOKEN_CLASSIFICATION,
+    Task.QUESTION_ANSWERING,
+    Task.FEATURE_EXTRACTION,
+    Task.ZERO_SHOT_CLASSIFICATION,
+    *GENERATION_TASKS,
+)
 
 
 async def infer(request: DialectRequest) -> bytes:
@@ -52,9 +42,8 @@ async def infer(request: DialectRequest) -> bytes:
     if TEXT_INPUT in inputs:
         message = f"The input {TEXT_INPUT} has one dimension. Send the shape [n, 1]: n rows of one text."
         raise Refusal(400, message, param=TEXT_INPUT)
-    check_task(model, *ANSWERS)
-    parameters = _parameters(fields, inputs)
-    answers = await ANSWERS[model.task](request, model, inputs, parameters)
+    check_task(model, *TASKS)
+    answers = await _answers(request, model, inputs, _parameters(fields, inputs))
     output = {
         "name": "output",
         "shape": [len(answers), 1],
@@ -75,84 +64,43 @@ def is_own(body: bytes) -> bool:
 Values = dict[str, list[Any]]
 
 
-async def _classify(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    refuse_unknown(parameters, {"top_k"})
-    top_k = whole_number(parameters, "top_k", 1, INT32_MAX, 1)
-    call = calls.classify(model.name, top_k)
-    results = await _rows(request, model, inputs, call)
-    rows = [labels(result) for result in results]
-    return [row[0] for row in rows] if "top_k" not in parameters else rows
-
-
-async def _zero_shot(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    candidates = texts(inputs.pop("candidate_labels", parameters.get("candidate_labels")), "candidate_labels")
-    refuse_unknown(parameters, {"candidate_labels", "multi_label"})
-    sources = _texts(inputs)
-    call = calls.zero_shot(model.name, candidates, flag(parameters, "multi_label"), None)
-    results = await request.inference.rows(model, [call(source) for source in sources])
-    return [
-        {
-            "sequence": source,
-            "labels": [each.label for each in result.predictions],
-            "scores": [each.score for each in result.predictions],
-        }
-        for source, result in zip(sources, results, strict=True)
-    ]
-
-
-async def _label_tokens(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    refuse_unknown(parameters, ())
-    aggregation = request.files.settings(model)["aggregation"]
-    results = await _rows(request, model, inputs, calls.label_tokens(model.name))
-    return [entities(result, aggregation) for result in results]
-
-
-async def _answer(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    refuse_unknown(parameters, ())
-    questions, contexts = texts(inputs.get("question"), "question"), texts(inputs.get("context"), "context")
-    if inputs.keys() != {"question", "context"} or len(questions) != len(contexts):
-        raise Refusal(400, f"The inputs are {', '.join(inputs)}. Send as many of question as of context.")
-    call = calls.answer(model.name)
-    results = await request.inference.rows(model, [call(pair) for pair in zip(questions, contexts, strict=True)])
-    return [{"score": each.score, "start": each.start, "end": each.end, "answer": each.answer} for each in results]
-
-
-async def _embed(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    refuse_unknown(parameters, {DIMENSIONS, *PROMPTS})
-    call = calls.embed(model.name, **embedding_options(model, parameters))
-    vectors = [result.vector.tolist() for result in await _rows(request, model, inputs, call)]
-    check_dimensions(parameters, len(vectors[0]))
-    return vectors
-
-
-async def _generate(request: DialectRequest, model: ServedModel, inputs: Values, parameters: Fields) -> list[Any]:
-    settings = dict(parameters)
-    has_prompt = flag(settings, "return_full_text", True) and model.task is Task.TEXT_GENERATION
-    settings.pop("return_full_text", None)
-    chosen = generation_settings(settings)
-    prompts = _texts(inputs)
-    results = await in_order([request.inference.generate(model, prompt, chosen) for prompt in prompts])
-    name = text_field(model.task)
-    return [
-        {name: prompt + result.text if has_prompt else result.text}
-        for prompt, result in zip(prompts, results, strict=True)
-    ]
-
-
-ANSWERS: Mapping[Task, Callable[[DialectRequest, ServedModel, Values, Fields], Awaitable[list[Any]]]] = {
-    Task.TEXT_CLASSIFICATION: _classify,
-    Task.TOKEN_CLASSIFICATION: _label_tokens,
-    Task.QUESTION_ANSWERING: _answer,
-    Task.FEATURE_EXTRACTION: _embed,
-    Task.ZERO_SHOT_CLASSIFICATION: _zero_shot,
-    **dict.fromkeys(GENERATION_TASKS, _generate),
-}
-
-
-async def _rows(
-    request: DialectRequest, model: ServedModel, inputs: Values, call: Callable[[str], Call[Any]]
+async def _answers(
+    request: DialectRequest, model: ServedModel, inputs: Values, parameters: dict[str, Any]
 ) -> Sequence[Any]:
-    return await request.inference.rows(model, [call(source) for source in _texts(inputs)])
+    """Those of Hugging Face's API, in the forms of a pipeline that MLServer calls. Raises Refusal."""
+    task, best_only, sources = model.task, "top_k" not in parameters, _sources(model, inputs, parameters)
+    if task is Task.TEXT_CLASSIFICATION and best_only:
+        parameters["top_k"] = 1
+    if task in GENERATION_TASKS:
+        has_prompt = flag(parameters, "return_full_text", True)
+        parameters["return_full_text"] = has_prompt and task is Task.TEXT_GENERATION
+    answers: Sequence[Any] = await ANSWERS[task](Inputs(request, model, sources, parameters))
+    if task is Task.TEXT_CLASSIFICATION and best_only:
+        return [row[0] for row in answers]
+    if task is Task.ZERO_SHOT_CLASSIFICATION:
+        return [_ranked(source, row) for source, row in zip(sources, answers, strict=True)]
+    return answers
+
+
+def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> list[Any]:
+    """The texts, or the questions with their contexts; candidate labels may be an input. Raises Refusal (400)."""
+    if model.task is Task.QUESTION_ANSWERING:
+        questions, contexts = texts(inputs.get("question"), "question"), texts(inputs.get("context"), "context")
+        if inputs.keys() != {"question", "context"} or len(questions) != len(contexts):
+            raise Refusal(400, f"The inputs are {', '.join(inputs)}. Send as many of question as of context.")
+        return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
+    if model.task is Task.ZERO_SHOT_CLASSIFICATION and "candidate_labels" in inputs:
+        parameters["candidate_labels"] = inputs.pop("candidate_labels")
+    if len(inputs) != 1 or not inputs.keys() <= set(TEXT_NAMES):
+        sent = ", ".join(inputs or parameters)
+        raise Refusal(400, f"The inputs are {sent}. Send the texts as {' or '.join(TEXT_NAMES)}.")
+    [values] = inputs.values()
+    return texts(values, "inputs")
+
+
+def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Candidate labels as the pipeline of zero-shot classification has them."""
+    return {"sequence": source, "labels": [each["label"] for each in row], "scores": [each["score"] for each in row]}
 
 
 def _inputs(fields: Fields) -> Values:
@@ -170,14 +118,6 @@ def _data(row: Fields) -> list[Any]:
     data = row.get("data")
     data = data if isinstance(data, list) else [data]
     return [item for part in data for item in (part if isinstance(part, list) else [part])]
-
-
-def _texts(inputs: Values) -> list[str]:
-    """The texts of the only input. Raises Refusal (400)."""
-    if len(inputs) != 1 or not inputs.keys() <= set(TEXT_NAMES):
-        raise Refusal(400, f"The inputs are {', '.join(inputs)}. Send the texts as {' or '.join(TEXT_NAMES)}.")
-    [values] = inputs.values()
-    return texts(values, "inputs")
 
 
 def _parameters(fields: Fields, inputs: Values) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hfx.front.answers import (
 )
 from hfx.front.catalog import ServedModel
 from hfx.front.chat import chat_prompt, chat_settings, checked_options
-from hfx.front.dialect import Dialect, DialectRequest, Events, Handler, Route, event
+from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event, routes
 from hfx.front.fields import (
     Fields,
     check_count,
@@ -241,11 +241,6 @@ async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
     return await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
 
 
-def _routes(name: str, handler: Handler, summary: str, body: Schema) -> tuple[Route, Route]:
-    below = "/models/{model}/v1/"  # for clients whose base URL names the model
-    return Route("POST", f"/v1/{name}", handler, summary, body), Route("POST", below + name, handler, summary, body)
-
-
 def _texts(fields: Fields, name: str) -> list[str]:
     """The texts of a field. Raises Refusal (400) for token ids, which may be of any tokenizer."""
     value = fields.get(name)
@@ -380,14 +375,15 @@ DIALECT = Dialect(
     (
         Route("GET", "/v1/models", list_models, "The served models."),
         Route("GET", "/v1/models/{model}", get_model, "A served model."),
-        *_routes("completions", completions, "Texts that continue prompts; a stream on request.", COMPLETION),
-        *_routes(
-            "chat/completions",
+        *routes("POST", "v1/completions", completions, "Texts that continue prompts; a stream on request.", COMPLETION),
+        *routes(
+            "POST",
+            "v1/chat/completions",
             chat_completions,
             "The next message of a conversation; a stream on request.",
             CHAT_COMPLETION,
         ),
-        *_routes("embeddings", embeddings, "The vectors of texts.", EMBEDDINGS),
+        *routes("POST", "v1/embeddings", embeddings, "The vectors of texts.", EMBEDDINGS),
     ),
     error,
     re.compile(rb"/v1(?:/.*)?|/models/[^/]+/v1/.*"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -59,8 +59,9 @@ class DialectServer:
         self._upstream = upstream
         self._catalog = Catalog(partial(fetch, upstream), upstream.idle)
         self._files = ModelFiles(repository)
+        self.find = lru_cache(1024)(self._find)  # of a hundred paths a request's is tried with each
 
-    def find(self, method: str, path: bytes) -> Target | None:
+    def _find(self, method: str, path: bytes) -> Target | None:
         """What a request is for; None where its path is no dialect's. Raises Refusal (405) for another method."""
         matches = [
             (found, route, dialect)

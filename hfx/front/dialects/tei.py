@@ -61,7 +61,7 @@ async def embed(request: DialectRequest) -> bytes:
     parameters = fields.pop("parameters", None) or {}  # where huggingface_hub's client has them
     fields |= json_object(parameters)
     refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, DIMENSIONS, *CUT})
-    vectors = await _vectors(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
+    vectors = await vectors_of(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
 
 
@@ -70,7 +70,7 @@ async def embed_sparse(request: DialectRequest) -> bytes:
     fields = json_object(request.content)
     refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
     model = await _pooled_model(request, SPARSE)
-    vectors = await _vectors(request, model, fields, _inputs(fields))
+    vectors = await vectors_of(request, model, fields, _inputs(fields))
     return dumped([[{"index": at, "value": float(row[at])} for at in np.flatnonzero(row).tolist()] for row in vectors])
 
 
@@ -96,7 +96,7 @@ async def similarity(request: DialectRequest) -> bytes:
         )
     sentences = [text(inputs.get("source_sentence"), "source_sentence"), *texts(inputs.get("sentences"), "sentences")]
     model = await _model(request, Task.FEATURE_EXTRACTION)
-    return dumped(cosines(await _vectors(request, model, parameters, sentences)))
+    return dumped(cosines(await vectors_of(request, model, parameters, sentences)))
 
 
 async def predict(request: DialectRequest) -> bytes:
@@ -257,10 +257,13 @@ def _pooling(request: DialectRequest, model: ServedModel) -> str:
     return ",".join(request.files.manifest(model)["choices"].get("pooling") or ["the model's own"])
 
 
-async def _vectors(request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str]) -> Any:
+async def vectors_of(
+    request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str], *, cuts: bool = False
+) -> Any:
+    """The vectors of texts, a row each, as `fields` say; `cuts`: where they don't, texts are cut."""
     call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
-    check_cut(fields, results, default=False)
+    check_cut(fields, results, default=cuts)
     vectors = np.stack([result.vector for result in results])
     check_dimensions(fields, vectors.shape[1])
     return vectors

@@ -161,7 +161,7 @@ bool Encoder::text_row(Span prompt, Span text, Work &work, Text &refusal) const 
         if (!piece.cut || settled(work.first, room_, settings.left)) break;
     }
     size_t count = work.first.size();
-    if (!count && !template_->special_tokens()) return refuse(refusal, "%s has no tokens", TEXT);
+    if (!count && !template_->special_tokens() && !settings.takes_empty) return refuse(refusal, "%s has no tokens", TEXT);
     size_t dropped = count > room_ ? count - room_ : piece.cut;
     return add(kept(work.first, count < room_ ? count : room_), nullptr, TEXT, work, refusal) &&
            work.truncated.push(int32_t(dropped));

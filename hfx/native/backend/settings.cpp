@@ -33,6 +33,7 @@ const char *Settings::read(const Json &json) {
     Json side = json["truncation_side"];
     left = side.text().equals("left");
     if (side && !left && !side.text().equals("right")) return "truncation_side is neither left nor right";
+    takes_empty = json["takes_empty"].is_true();
     for (Json each = json["inputs"].first(); each; each = each.next()) types |= each.text().equals("token_type_ids");
     const char *wrong = read_widths(json["widths"]);
     if (!wrong) wrong = read_prompts(json);

@@ -17,6 +17,7 @@ struct Settings {
     bool has_prompts = false;             // that a request may name, or send
     Text default_prompt;                  // before the texts of requests that do neither
     bool pools_prompt = true;             // else the mask of its tokens is 2
+    bool takes_empty = false;             // a text without tokens has an answer
 
     // Returns what is wrong with them, else null.
     [[nodiscard]] const char *read(const Json &json);

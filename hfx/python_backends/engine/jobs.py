@@ -148,7 +148,7 @@ class Sequence:
 
 
 class Job:
-    """A request in the engine, as `Engine.submit` returns it: for any thread or event loop, and for the scheduler.
+    """A request in the engine, as `Engine.submit` returns it: for any thread, and for the scheduler.
 
     Iterate it for the request's events as they come: one for each new token of greedy decoding and sampling, and one
     for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it failed, the
@@ -266,7 +266,7 @@ def new_searches(request: Request) -> list[Search]:
 
 
 def notify_all(listeners: Iterable[Listener | None]) -> None:
-    """Notify all that there are, with one call for each event loop or thread."""
+    """Notify all that there are, with one call for each thread."""
     news: dict[Callable[[list[Any]], None], list[Any]] = {}
     for listener in listeners:
         if listener is not None:

@@ -45,7 +45,7 @@ def _is_tokenwise(steps: Sequence[Step]) -> bool:
 def token_bytes(token: str) -> bytes:
     """The bytes that the ByteLevel decoder takes a token for; one with other characters (an added token) is UTF-8."""
     try:
-        return bytes(_BYTE_OF[character] for character in token)
+        return bytes(BYTE_OF[character] for character in token)
     except KeyError:
         return token.encode()
 
@@ -62,7 +62,7 @@ def _byte_of() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_of()
+BYTE_OF = _byte_of()
 
 
 class Decoder(Protocol):

@@ -123,12 +123,8 @@ class TextGenerator:
 
     def generate_all(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
         """All `num_return_sequences` texts, of beams the best first."""
-        return join_texts(self._texts(text, timeout, fields))
-
-    async def generate_async(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
-        """As `generate_all`, in an event loop; cancelling the task cancels the request."""
-        async with self._texts(text, timeout, fields) as stream:
-            return join_texts([piece async for piece in stream])
+        config = self._config(fields, timeout)
+        return join_texts(TextStream(partial(self._pieces, text, config, _read(config))))
 
     def live(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
         """What opens a stream as that of `stream`."""
@@ -168,11 +164,6 @@ class TextGenerator:
     def _config(self, fields: Mapping[str, Any], timeout: float | None) -> GenerationConfig:
         config = resolve_config(fields, self.configuration, timeout)
         return replace(config, new_matcher=self._grammars.compile(config))
-
-    def _texts(self, text: Text, timeout: float | None, fields: Mapping[str, Any]) -> TextStream:
-        """The pieces of a text that are seen at its end only."""
-        config = self._config(fields, timeout)
-        return TextStream(partial(self._pieces, text, config, _read(config)))
 
     def _submit(self, stream: TextStream, config: GenerationConfig, request: Request, read: Read) -> Pieces:
         job = self.engine.submit(request)

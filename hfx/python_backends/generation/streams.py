@@ -1,36 +1,31 @@
 """The pieces of a call, made of the engine's events.
 
-They are for a thread, for an event loop, or for a thread that polls many streams.
+They are for a thread, or for a thread that polls many streams.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Union
+from typing import Any
 
 from ..engine.jobs import Job, Listener
 from ..engine.request import Event
 from ..errors import EngineClosed
 from .pieces import Piece, Pieces, SequenceReader
 
-AnyFuture = Union["Future[Any]", "asyncio.Future[Any]"]
 # Starts work that takes a while elsewhere.
-Start = Callable[[Callable[[], None]], AnyFuture]
+Start = Callable[[Callable[[], None]], "Future[Any]"]
 OpenPieces = Callable[["TextStream"], Pieces]
 
 
 class TextStream:
-    """The pieces of a request's texts, as they come: iterate it, with `for` or `async for`.
+    """The pieces of a request's texts, as they come: iterate it.
 
-    Leaving it early (`close`, the end of a `with` block, a cancelled task, forgetting it) cancels the request. Failures
-    of the engine are raised as its EngineError. Not for several threads at a time, but for `cancel`.
+    Leaving it early (`close`, the end of a `with` block, forgetting it) cancels the request. Failures of the engine are
+    raised as its EngineError. Not for several threads at a time, but for `cancel`.
 
     It has pieces once it is open, by `open` or by `open_pieces`. A thread that polls many streams sets the `listener`
     of each, which is notified when to poll again, and where work that takes a while is to be done (`start`; None: in
@@ -107,33 +102,10 @@ class TextStream:
             raise
         return piece
 
-    def __aiter__(self) -> TextStream:
-        return self
-
-    async def __anext__(self) -> Piece:
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-        self.listener, self.start = Listener(LoopNotifier(loop), news), partial(loop.run_in_executor, None)
-        try:
-            while (piece := self.poll()) is None:
-                await news.wait()
-                news.clear()
-        except StopIteration:
-            raise StopAsyncIteration from None
-        except asyncio.CancelledError:
-            self.close()
-            raise
-        return piece
-
     def __enter__(self) -> TextStream:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> TextStream:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
         self.close()
 
 
@@ -149,19 +121,7 @@ def compute(stream: TextStream, work: Callable[[], None]) -> Pieces:
     future.result()
 
 
-@dataclass(frozen=True)
-class LoopNotifier:
-    """Sets events of an event loop from another thread; equal for the same loop."""
-
-    loop: asyncio.AbstractEventLoop
-
-    def __call__(self, events: list[Any]) -> None:
-        """Set `events`."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for them
-            self.loop.call_soon_threadsafe(_set_all, events)
-
-
-def _set_all(events: Iterable[threading.Event | asyncio.Event]) -> None:
+def _set_all(events: Iterable[threading.Event]) -> None:
     for event in events:
         event.set()
 

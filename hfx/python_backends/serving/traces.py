@@ -8,10 +8,13 @@ drop them where the collector is gone or slow: no request waits for it.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -19,7 +22,31 @@ ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVICE = "hfx"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another
 MOST_JOBS = 32  # of a request that have spans: a long document may be hundreds
 FLUSH_SECONDS = 2.0
+LINE_SECONDS = 60.0  # between two lines about spans that are lost
 EXPORT_SECONDS = 5.0  # that a collector may take for the spans of a moment
+
+
+class _Complaints(logging.Handler):
+    """A line on stderr for an error of the SDK, one in LINE_SECONDS at most."""
+
+    _due = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Without the traceback, which says no more."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + LINE_SECONDS
+        reason = repr(record.exc_info[1]) if record.exc_info else ""
+        with suppress(OSError):
+            print(f"hfx: Spans are lost: {record.getMessage()} {reason}".rstrip(), file=sys.stderr, flush=True)
+
+
+def _quieten() -> None:
+    """Let the SDK print no more than that: its warnings repeat what callers send, while their request is answered."""
+    for name in ("opentelemetry", "urllib3"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [_Complaints()], False
+        logger.setLevel(logging.ERROR)
 
 
 def open_provider(endpoint: str) -> Any:
@@ -29,6 +56,7 @@ def open_provider(endpoint: str) -> Any:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    _quieten()
     named = Resource({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
     provider = TracerProvider(resource=named, shutdown_on_exit=False)

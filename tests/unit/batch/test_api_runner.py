@@ -48,17 +48,19 @@ async def answer(send: Any, status: int) -> None:
 
 
 def test_a_line_has_its_answer_its_id_and_a_seed_of_its_own(tmp_path: Path) -> None:
-    batch = begun(tmp_path, content() + line(LINES, {"prompt": "x", "seed": 7}))
+    odd = line(LINES, {"prompt": "x"}, custom_id="half of a character \ud800")
+    batch = begun(tmp_path, content() + odd + line(LINES + 1, {"prompt": "x", "seed": 7}))
     asyncio.run(work(settings_of(tmp_path)))
     rows = parsed(results(tmp_path)["output.jsonl"])
-    assert [row["custom_id"] for row in rows] == [f"row-{number}" for number in range(LINES + 1)]
+    ids = [row["custom_id"] for row in rows]
+    assert ids == [*(f"row-{number}" for number in range(LINES)), "half of a character \ud800", f"row-{LINES + 1}"]
     for number, row in enumerate(rows, 1):
         response = row["response"]
         assert (row["id"], row["error"], response["status_code"]) == (f"batch_req_0123456789abcdef_{number}", None, 200)
         assert response["request_id"] == row["id"] and response["body"]["id"] == f"cmpl-{row['id']}"
         assert response["body"]["created"] == batch.created_at
     seeds = [row["response"]["body"]["asked"]["seed"] for row in rows]
-    assert seeds[-1] == 7 and len(set(seeds)) == LINES + 1
+    assert seeds[-1] == 7 and len(set(seeds)) == LINES + 2
 
 
 def test_lines_of_embeddings_have_no_seed(tmp_path: Path) -> None:

@@ -93,3 +93,14 @@ def test_a_sum_of_the_mask_alone_stays_as_it_is(factor: str) -> None:
 def test_torch_warns_of_nothing_while_it_traces(capfd: pytest.CaptureFixture[str]) -> None:
     graph(Pooling(("mean",), NORMALIZE))
     assert capfd.readouterr().err == "", "C++ code writes its warnings past Python"
+
+
+@pytest.mark.parametrize("mode", ["mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+def test_long_texts_of_large_values_are_pooled_in_float16(mode: Mode) -> None:
+    """In torch, as ONNX Runtime computes a file of float16 in float32 where there is no GPU."""
+    tokens = 4098
+    hidden = np.random.default_rng(0).normal(20, 1, (1, tokens + 3, WIDTH)).astype(np.float16)
+    mask = (np.arange(tokens + 3)[None] < tokens).astype(np.int64)
+    with torch.no_grad():
+        found = make_pooler(Pooling((mode,)))(torch.from_numpy(hidden), torch.from_numpy(mask)).numpy()
+    np.testing.assert_allclose(found, reference(Pooling((mode,)), hidden.astype(np.float32), mask), rtol=2e-3)

@@ -100,6 +100,7 @@ def test_several_modes_are_joined_in_the_librarys_order(
 POOLING, BERT_CONFIG = "1_Pooling/config.json", "sentence_bert_config.json"
 UNSUPPORTED: list[dict[str, Any]] = [
     *({POOLING: {"pooling_mode": stated}} for stated in ("last", ["mean", "sum"], [], 3, {}, [[]])),
+    {BERT_CONFIG: {"transformer_task": "fill-mask"}},
     {BERT_CONFIG: {"query_length": 32}},
     {BERT_CONFIG: {"query_expansion": {"length": 32}}},
     {POOLING: {"pooling_mode_of_tomorrow": True}},

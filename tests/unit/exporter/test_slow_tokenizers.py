@@ -270,6 +270,14 @@ def test_ids_and_texts_are_those_of_the_python_tokenizer(kind: str, name: str, r
     compare(getattr(transformers, name).from_pretrained(folder), loaded(folder), 2000)
 
 
+def test_a_marian_whose_answers_have_other_ids_than_its_texts_is_refused(marian_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(marian_folder, tmp_path / "checkpoint"))
+    shutil.copy(folder / "vocab.json", folder / "target_vocab.json")
+    write(folder, "marian", "MarianTokenizer", *json.loads((folder / "vocab.json").read_text()), separate_vocabs=True)
+    with pytest.raises(CheckpointUnsupported, match="separate_vocabs"):
+        loaded(folder)
+
+
 def test_ids_with_a_gap_are_corrupt(marian_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(marian_folder, tmp_path / "checkpoint"))
     ids = json.loads((folder / "vocab.json").read_text())

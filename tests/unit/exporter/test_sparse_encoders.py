@@ -100,7 +100,7 @@ def test_a_batch_has_as_many_rows_as_its_logits_have_room(tmp_path: Path) -> Non
         ("1_SpladePooling/config.json", {"pooling_strategy": "mean"}),
         ("1_SpladePooling/config.json", {"activation_function": "gelu"}),
         ("sentence_bert_config.json", {"modality_config": {"text": {"method": "forward", "method_output_name": "x"}}}),
-        ("modules.json", [{"type": "sentence_transformers.Router"}, {"type": "sentence_transformers.x.SpladePooling"}]),
+        ("modules.json", [{"type": "sentence_transformers.CNN"}, {"type": "sentence_transformers.x.SpladePooling"}]),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from hfx.cli import main
 from hfx.front.response import Response
 from hfx.front.traces import Tracer
 from hfx.python_backends.serving.traces import EXPORT_SECONDS
-from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
+from tests.rigs.front_rig import Seen, ask, fronted, post, stderr_file, upstream
 from tests.rigs.otlp_collector import Collector, collector
 
 GENERATE = "/v2/models/toy/generate"
@@ -97,6 +98,15 @@ def test_a_collector_that_hangs_or_is_gone_holds_no_request_up(triton: tuple[int
                 assert all(ask(front, post(b"{}", GENERATE))[0] == 200 for _ in range(100))
                 assert time.monotonic() - began < 30
                 assert front.stop(30)
+
+
+def test_what_callers_send_is_not_printed_and_lost_spans_are_one_line(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    with stderr_file(tmp_path / "log") as log, fronted(triton[0], otlp_endpoint="http://127.0.0.1:9") as front:
+        for state in ("no (member)", ",".join(f"k{number}=v" for number in range(40)), "a=b,a=c"):
+            ask(front, post(b"{}", GENERATE, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate=state))
+        assert front.stop(30)
+    assert all(line.startswith("hfx: Spans are lost: ") for line in log.read_text().splitlines())
+    assert log.read_text().count("\n") <= 1
 
 
 def test_the_end_waits_for_no_collector_that_hangs() -> None:

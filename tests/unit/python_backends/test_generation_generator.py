@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 from hfx.python_backends.errors import DeadlineExceeded, DoesNotFit, InvalidRequest, ModelDamaged, StepFailed
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.pieces import Piece, join_texts
-from hfx.python_backends.generation.streams import TextStream
 from tests.rigs.generation_models import answered, continued, write_model
 from tests.rigs.waiting import wait_until
 
@@ -122,25 +120,6 @@ def test_many_texts_come_in_order(tmp_path: Path) -> None:
         assert generator.generate_many([]) == []
 
 
-# Event loops
-
-
-def test_event_loops_get_the_same(decoder: TextGenerator, summarizer: TextGenerator) -> None:
-    async def pieces(text: str) -> list[Piece]:
-        return [piece async for piece in decoder.stream(text, max_tokens=9)]
-
-    async def everything() -> tuple[list[list[Piece]], list[tuple[Piece, ...]]]:
-        streams = asyncio.gather(*(pieces(text) for text in ("cat", "dog", "bird")))
-        wholes = asyncio.gather(*(summarizer.generate_async(text, max_tokens=9) for text in ("cat", "dog")))
-        return await streams, await wholes
-
-    streams, wholes = asyncio.run(everything())
-    assert ["".join(piece.text for piece in stream) for stream in streams] == [
-        continued(text, 9) for text in ("cat", "dog", "bird")
-    ]
-    assert [found[0].text for found in wholes] == [answered(text, 9) for text in ("cat", "dog")]
-
-
 # Leaving early
 
 
@@ -172,29 +151,6 @@ def test_a_stream_can_be_cancelled_from_another_thread(endless: TextGenerator) -
     thread.join()
     assert found[0].finish_reason == "cancelled"
     assert found[0].text == continued("cat", found[0].output_tokens, eos=())
-
-
-def test_a_cancelled_task_and_a_loop_that_is_left_cancel_their_requests(endless: TextGenerator) -> None:
-    async def read(stream: TextStream) -> None:
-        async for _ in stream:
-            pass
-
-    async def cancel() -> None:
-        stream = endless.stream("cat", max_tokens=ENDLESS)
-        for call in (read(stream), endless.generate_async("cat", max_tokens=ENDLESS)):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(call, 0.05)
-        assert [piece async for piece in stream] == []
-
-    async def leave() -> None:
-        async with endless.stream("cat", max_tokens=ENDLESS) as stream:
-            async for _ in stream:
-                break
-
-    before = cancelled(endless)
-    asyncio.run(cancel())
-    asyncio.run(leave())
-    assert cancelled(endless) == before + 3
 
 
 def test_a_stop_string_ends_the_request_in_the_engine(endless: TextGenerator) -> None:
@@ -236,18 +192,12 @@ def test_refusals_come_at_once(decoder: TextGenerator) -> None:
             call("")
 
 
-def test_a_failed_step_is_raised_in_threads_and_event_loops(tmp_path: Path) -> None:
-    async def read(generator: TextGenerator) -> None:
-        async for _ in generator.stream(".", max_tokens=5):
-            pass
-
+def test_a_failed_step_is_raised(tmp_path: Path) -> None:
     with TextGenerator.open(write_model(tmp_path, fails=True), threads=1) as generator:
         with pytest.raises(StepFailed):
             generator.generate(".", max_tokens=5)
         with pytest.raises(StepFailed):
             list(generator.stream(".", max_tokens=5))
-        with pytest.raises(StepFailed):
-            asyncio.run(read(generator))
         wait_until_idle(generator)
 
 
