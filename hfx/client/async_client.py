@@ -50,8 +50,8 @@ class AsyncClient(AsyncBase):
         return await self._session.model_sha256(name)
 
     async def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
-        """Query any model by tensors: plain values in (a batch dimension is added), output tensors [1, …] out."""
-        return await self._session.call(Call(name, values, dict), timeout)
+        """Query any model by tensors: a value or a list of values for each input, output tensors [1, …] out."""
+        return await self._session.call(calls.infer(name, values), timeout)
 
     def infer_each(
         self, name: str, requests: Iterable[Values], *, timeout: Seconds = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -163,10 +163,17 @@ def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[re
     return lambda text: Call(name, _text(text) | values, results.decode_generation, GENERATED)
 
 
+def infer(name: str, values: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    """Any model by its tensors; a text or number stands for a list of it."""
+    lists: Values = {key: [value] if isinstance(value, str | int | float) else value for key, value in values.items()}
+    return Call(name, lists, dict)
+
+
 def stream(name: str, text: str, settings: GenerationSettings) -> Call[results.Piece]:
     """A generated text in pieces: the request is to the engine of `name`."""
     values: Values = _text(text) | {names.STREAM: [True]} | setting_values(settings)
-    return Call(check_text(name, "model's name") + names.STREAM_SUFFIX, values, results.decode_piece, GENERATED)
+    engine = check_text(name, "model's name").removesuffix(names.STREAM_SUFFIX) + names.STREAM_SUFFIX
+    return Call(engine, values, results.decode_piece, GENERATED)
 
 
 def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from hfx.client import Client
@@ -58,6 +59,14 @@ def test_the_first_version_ranks_documents_and_returns_them(dialects: ServeProce
     assert [(each.index, each.document) for each in answer.results] == [(expected[0][0], None)]
 
 
+def test_the_second_version_embeds_texts(second: cohere.ClientV2, grpc: Client) -> None:
+    answer = second.embed(
+        model="similar-int8", texts=DOCUMENTS, input_type="search_query", embedding_types=["float"], truncate="END"
+    )
+    np.testing.assert_array_equal(np.float32(answer.embeddings.float_ or []), grpc.embed("similar-int8", DOCUMENTS))
+    assert answer.texts == DOCUMENTS and answer.id
+
+
 def test_the_clients_errors_are_its_own_classes(second: cohere.ClientV2, dialects: ServeProcess) -> None:
     import cohere
 
@@ -91,3 +100,24 @@ def test_a_mistake_has_its_form(path: str, fields: dict[str, Any], status: int, 
     body = {"model": RANKER, "query": QUERY, "documents": DOCUMENTS, **fields}
     answered, _, answer = call(dialects, path, body)
     assert (answered, list(answer)) == (status, ["message" if path == "/v2/rerank" else "detail"]), answer
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"model": RANKER}, 400),
+        ({"texts": "a"}, 400),
+        ({"texts": []}, 400),
+        ({"input_type": "image"}, 400),
+        ({"input_type": None}, 400),
+        ({"embedding_types": ["int8"]}, 400),
+        ({"output_dimension": 7}, 400),
+        ({"truncate": "START"}, 400),
+        ({"truncate": "NONE", "texts": ["cat " * 1000]}, 413),
+        ({"images": []}, 400),
+    ],
+)
+def test_a_mistake_in_texts_to_embed_has_its_form(fields: dict[str, Any], status: int, dialects: ServeProcess) -> None:
+    body = {"model": "similar-int8", "texts": ["a"], "input_type": "clustering", **fields}
+    answered, _, answer = call(dialects, "/v2/embed", body)
+    assert (answered, list(answer)) == (status, ["message"]), answer

@@ -1,25 +1,46 @@
-"""Cohere's second API for rerankers: POST /v2/rerank. The first one is that of jina.py.
+"""Cohere's second API: POST /v2/rerank and /v2/embed. The first one's rerank is that of jina.py.
 
 Source: the OpenAPI description of api.cohere.com (v2) and its Python client, 2026.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
+from hfx.client import calls
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import QUERY, best, reranker, result
-from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, shown, texts, whole_number
+from hfx.front.fields import (
+    Fields,
+    check_cut,
+    check_task,
+    embedding_options,
+    flag,
+    json_object,
+    refuse_unknown,
+    refuse_unsupported,
+    shown,
+    text,
+    texts,
+    whole_number,
+)
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, WHOLE, array, body
 from hfx.metadata import INT32_MAX
-from hfx.names import TOKENIZE_SUFFIX, Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
+
+T = TypeVar("T")
 
 # Fields that no model here has: the values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {"relevant_spans": ({"enabled": False},), "priority": (0,)}
 MOST_TOKENS = "max_tokens_per_doc"
 META = {"api_version": {"version": "2"}}
+# What vectors are for, and the prompt for it where a model has one of this name.
+INPUT_TYPES = {"search_query": "query", "search_document": "document", "classification": "", "clustering": ""}
+OF_EMBED: dict[str, tuple[Any, ...]] = {"embedding_types": (["float"],), "priority": (0,)}
+CUTS = {"END": True, "NONE": False}
 
 
 async def rerank(request: DialectRequest) -> bytes:
@@ -37,6 +58,38 @@ async def rerank(request: DialectRequest) -> bytes:
     has_text = flag(fields, "return_documents")  # of clients that send it to both versions
     results = [result(rank) | ({"document": {"text": sources[rank.index]}} if has_text else {}) for rank in ranks]
     return dumped({"id": request.id, "results": results, "meta": META})
+
+
+async def embed(request: DialectRequest) -> bytes:
+    """POST /v2/embed: the vectors of texts."""
+    fields = json_object(request.content)
+    refuse_unknown(fields, EMBED["properties"])
+    refuse_unsupported(fields, OF_EMBED)
+    model = await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
+    check_task(model, Task.FEATURE_EXTRACTION)
+    sources, width = fields.get("texts"), whole_number(fields, "output_dimension", 1, INT32_MAX, 0)
+    if not isinstance(sources, list):
+        raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
+    role = _choice(fields, "input_type", INPUT_TYPES)
+    has_role = role in (request.files.settings(model, TOKENIZE_SUFFIX).get("prompts") or {})
+    chosen = {DIMENSIONS: width or None, PROMPT_NAME: role if has_role else None}
+    call = calls.embed(model.name, **embedding_options(model, chosen))
+    results = await request.inference.rows(model, [call(source) for source in texts(sources, "texts")])
+    check_cut({"truncate": _choice(fields, "truncate", CUTS, "END")}, results, default=True)
+    if width not in (0, len(results[0].vector)):
+        message = f"output_dimension is {width}; the model's vectors have {len(results[0].vector)}. Leave it out."
+        raise Refusal(400, message, param="output_dimension")
+    vectors = [result.vector.tolist() for result in results]
+    kind = {"response_type": "embeddings_by_type"}
+    return dumped({"id": request.id, "embeddings": {"float": vectors}, "texts": sources, "meta": META, **kind})
+
+
+def _choice(fields: Fields, name: str, choices: Mapping[str, T], default: str | None = None) -> T:
+    """What the value of a field means. Raises Refusal for one that is not in `choices`."""
+    value = fields.get(name, default)
+    if not isinstance(value, str) or value not in choices:
+        raise Refusal(400, f"{name} is {shown(value)}. Send {' or '.join(choices)}.", param=name)
+    return choices[value]
 
 
 def _check_length(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
@@ -62,4 +115,21 @@ BODY = body(
     relevant_spans=OBJECT,
     priority=WHOLE,
 )
-DIALECT = Dialect("cohere", routes("POST", "v2/rerank", rerank, "Documents ranked for a query.", BODY), error)
+EMBED = body(
+    "model texts input_type",
+    model=TEXT,
+    texts=array(TEXT),
+    input_type=TEXT,
+    embedding_types=array(TEXT),
+    output_dimension=WHOLE,
+    truncate=TEXT,
+    priority=WHOLE,
+)
+DIALECT = Dialect(
+    "cohere",
+    (
+        *routes("POST", "v2/rerank", rerank, "Documents ranked for a query.", BODY),
+        *routes("POST", "v2/embed", embed, "The vectors of texts.", EMBED),
+    ),
+    error,
+)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.client import AsyncClient, Classification, Client, ModelMetadata, Request, TensorMetadata
+from hfx.client import AsyncClient, Classification, Client, GenerationSettings, ModelMetadata, Request, TensorMetadata
+from hfx.client.calls import stream
 from hfx.client.tensors import Array
 from hfx.errors import RequestRefused, UsageError
 
@@ -92,6 +93,16 @@ def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time(kind:
     transport, call = classified(kind, texts)
     assert [result.label for result in call()] == texts
     assert transport.most == 4
+
+
+def test_a_value_stands_for_a_list_of_it() -> None:
+    _, client = echo()
+    assert client.infer("echo", {"text_input": "two words"})["label"].item() == b"two words"
+
+
+def test_a_stream_may_be_asked_for_by_the_name_of_its_engine() -> None:
+    plain = GenerationSettings()
+    assert stream("stories_stream", "a", plain).model == stream("stories", "a", plain).model == "stories_stream"
 
 
 def test_an_endless_iterable_is_read_as_far_as_its_results_are_by_tasks() -> None:
