@@ -43,8 +43,8 @@ RECORDED = {
         "7d790a1785d03ffe7fc5b5edf7757891ad1784ce99d6f3692b8a6fb49a5cb2b8",
     ),
     "embedding-mpnet": (
-        "3b92232711cceb16a7b673ac540dea1a7f2920e2189d061c654487ee6070dd7a",
-        "3df0d5beec6ccb21638b4e09942343490c7d722e7710cf18de631ead9995e321",
+        "e9d1886f83c1f690e3905f7e02b5c44a593ac17424b739df372e1c3f2cf695c3",
+        "c8e7b6cce00826b41f0b499d3b7f5c4c7d391e7290b1bbffc5ed45eb5b7e8957",
     ),
     "gpt2": (
         "d182c7a65ab3b8610804298e9e98f43cf05cacab83d7426ec58613c247aac9b0",
