@@ -176,16 +176,6 @@ def with_template(folder: Path) -> None:
     SentenceTransformer(modules=[Transformer(str(folder / "base")), pooling("mean")()]).save(str(folder / "model"))
 
 
-def with_static_embeddings(folder: Path) -> None:
-    """Vectors of tokens that no transformer makes."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Tokenizer
-
-    words = Tokenizer.from_file(str(base(folder / "base", Recipe(())) / "tokenizer.json"))
-    SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=32)]).save(str(folder / "model"))
-
-
 def with_static_weights(folder: Path) -> None:
     """A sparse encoder of weights of tokens, whose config.json is not a transformer's."""
     from sentence_transformers import SparseEncoder
@@ -217,18 +207,6 @@ def with_autoencoder(folder: Path) -> None:
     SparseEncoder(modules=modules).save(str(folder / "model"))
 
 
-def with_folder(folder: Path) -> None:
-    """The transformer in a folder of its own, as the library's first versions saved it."""
-    write_embedder(folder, Recipe(MEAN))
-    place = folder / "model/0_Transformer"
-    place.mkdir()
-    for file in [each for each in (folder / "model").iterdir() if each.is_file() and each.name != "modules.json"]:
-        file.rename(place / file.name)
-    modules = json.loads((folder / "model/modules.json").read_text())
-    modules[0]["path"] = place.name
-    (folder / "model/modules.json").write_text(json.dumps(modules))
-
-
 def with_custom_scores(folder: Path) -> None:
     """Scores by a class that the library does not trust."""
     write_cross_encoder(folder, Recipe(()))
@@ -247,11 +225,9 @@ def with_lengths(folder: Path) -> None:
 
 REFUSED: dict[Callable[[Path], None], str] = {
     with_template: "messages of a chat template.*sentence_bert_config.json",
-    with_static_embeddings: "begins with StaticEmbedding",
     with_static_weights: "begins with SparseStaticEmbedding",
-    with_two_ways: "begins with Router",
+    with_two_ways: "lists a Router, whose routes hfx can't export together",
     with_autoencoder: "Pooling, SparseAutoEncoder",
-    with_folder: "begins with Transformer in 0_Transformer",
     with_custom_scores: "'own.Identity'",
     with_logits: "to 'logits'",
     with_lengths: r"settings of their own \(query_length\)",
