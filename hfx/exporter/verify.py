@@ -7,7 +7,7 @@ checkpoint nor torch is needed. A model is asked by a function: in this process 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from hfx import names
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
-from hfx.exporter.encoder.gate import limits
+from hfx.exporter.encoder.gate import limits, one_line
 from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import DEFAULT_MAX_DROP
@@ -32,7 +32,7 @@ from hfx.repository.catalog import model as read_model
 
 REFERENCE_FILE = "reference.json"
 FORMAT = 1
-SHOWN, SHOWN_CHARACTERS = 3, 120  # of the answers that differ
+SHOWN = 3  # of the answers that differ
 ALONE = 8  # requests of a generator that are also run one by one
 Ask = Callable[[Sequence[Request]], list[Answer]]
 
@@ -190,18 +190,12 @@ def first_differences(published: Published, answers: Sequence[Answer], differs: 
     """Lines with the first answers that differ, beside the request and what the checkpoint answered."""
     rows = zip(published.recorded.requests, published.recorded.answers, answers, strict=True)
     lines = [
-        f"\n  {_short(request)}: the checkpoint {_short({key: known[key] for key in known if key in answer})}, "
-        f"the model {_short({key: answer[key] for key in known if key in answer})}"
+        f"\n  {one_line(request)}: the checkpoint {one_line({key: known[key] for key in known if key in answer})}, "
+        f"the model {one_line({key: answer[key] for key in known if key in answer})}"
         for (request, known, answer), is_other in zip(rows, differs, strict=True)
         if is_other
     ]
     return "".join(lines[:SHOWN])
-
-
-def _short(values: Mapping[str, Any]) -> str:
-    """Tensors in one line of bounded length."""
-    text = json.dumps(values, ensure_ascii=False)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _was_batch_invariant(parity: dict[str, Any]) -> bool:

@@ -311,6 +311,7 @@ async def _pass_back(connection: UpstreamConnection, response: Response, end: by
         given = REASON.search(piece[:REASON_BYTES])
         response.refusal = refusal_label(status, given[1].decode() if given else "")
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
+    headers += [RETRY] if status == 503 else []  # of a model that has too much to do
     await response.start(status, headers)
     await response.body(piece, more=bool(end) or not connection.is_read)
     while not connection.is_read:

@@ -138,7 +138,7 @@ class Background:
         """Answer one request, when its turn has come."""
         connection: ClientConnection = scope["extensions"]["hfx"]["connection"]
         async with self._turn:
-            while self._running and (self._others or self._running >= self._most):
+            while self._running and (self._app.in_progress > self._running or self._running >= self._most):
                 await asyncio.sleep(POLL_SECONDS)
                 if connection.has_left:
                     return
@@ -147,7 +147,3 @@ class Background:
             await self._app(scope, receive, send)
         finally:
             self._running -= 1
-
-    @property
-    def _others(self) -> int:
-        return max(0, self._app.in_progress - self._running)

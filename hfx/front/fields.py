@@ -156,12 +156,12 @@ def check_cut(fields: Fields, results: Sequence[Any], *, default: bool) -> None:
         raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
 
 
-def check_task(model: ServedModel, *tasks: Task, param: str = "model") -> None:
+def check_task(model: ServedModel, *tasks: Task) -> None:
     """Raise Refusal (400) unless `model` is for one of `tasks`."""
     if model.task not in tasks:
         wanted = " or ".join(sorted(tasks))
         message = f"The model {model.name!r} is for {model.task}, not for {wanted}. Name a model of that task."
-        raise Refusal(400, message, param=param)
+        raise Refusal(400, message, param="model")
 
 
 def check_generator(model: ServedModel) -> None:

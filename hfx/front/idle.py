@@ -25,7 +25,8 @@ from hfx.front.refusals import RETRY, Refusal
 from hfx.front.routes import named
 
 if TYPE_CHECKING:
-    from hfx.front.upstream import Client, Upstream
+    from hfx.front.connection import ClientConnection
+    from hfx.front.upstream import Upstream
 
 CHECK_SECONDS = 1.0
 FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
@@ -115,7 +116,7 @@ class IdleModels:
                 await self._unload_idle()
 
     @asynccontextmanager
-    async def used(self, path: bytes, client: Client | None) -> AsyncIterator[None]:
+    async def used(self, path: bytes, client: ClientConnection | None) -> AsyncIterator[None]:
         """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503), Disconnected."""
         route, name = named(path)
         model = self._by_folder.get(name)
@@ -135,7 +136,7 @@ class IdleModels:
             if not model.in_flight:
                 self._released.set()
 
-    async def _wait(self, model: Model, client: Client | None) -> None:
+    async def _wait(self, model: Model, client: ClientConnection | None) -> None:
         if client is None:  # a request of the front's own must not load anything
             raise _unavailable(f"The model {model.name} is not loaded.")
         if time.monotonic() - model.failed_at < FAILED_SECONDS:

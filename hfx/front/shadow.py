@@ -14,12 +14,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfx.client.tensors import HEADER_LENGTH
 from hfx.front.refusals import Header
-from hfx.front.upstream import COPIED_BYTES, Client, Upstream, UpstreamConnection
+from hfx.front.upstream import COPIED_BYTES, Upstream, UpstreamConnection
 from hfx.process import ends_with_parent
+
+if TYPE_CHECKING:
+    from hfx.front.connection import ClientConnection
 
 ANSWERED = re.compile(rb"/v2/models/[A-Za-z0-9_-]+/(?:infer|generate|generate_stream)")
 WAITING = 64  # exchanges, of COPIED_BYTES each body at most
@@ -41,18 +44,14 @@ class Exchange:
 
     def message(self) -> bytes:
         """The form in which the process reads it."""
-        heads = [int(head) if head else None for head in map(_head, (self.request_headers, self.answer_headers))]
+        heads = [headers.get(HEAD) for headers in (self.request_headers, self.answer_headers)]
         fields = {
             "path": self.path.decode(),
-            "heads": heads,
+            "heads": [int(head) if head else None for head in heads],
             "encoding": self.answer_headers.get(ENCODING, b"").decode("latin-1"),
             "sizes": [len(self.request), len(self.answer)],
         }
         return b"".join((json.dumps(fields).encode(), b"\n", self.request, self.answer))
-
-
-def _head(headers: Mapping[bytes, bytes]) -> bytes | None:
-    return headers.get(HEAD)
 
 
 class Shadow:
@@ -143,7 +142,7 @@ class ShadowedUpstream(Upstream):
         path: bytes,
         body: bytes = b"",
         headers: Sequence[Header] = (),
-        client: Client | None = None,
+        client: ClientConnection | None = None,
     ) -> AsyncIterator[UpstreamConnection]:
         """As that of Upstream."""
         async with super().sent(method, path, body, headers, client) as connection:

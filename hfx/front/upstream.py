@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -16,6 +16,7 @@ from hfx.front.guard import Disconnected
 from hfx.front.refusals import RETRY, Header, Refusal
 
 if TYPE_CHECKING:
+    from hfx.front.connection import ClientConnection
     from hfx.front.idle import IdleModels
     from hfx.front.shadow import Shadow
 
@@ -33,17 +34,6 @@ HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trail
 
 class UpstreamLost(Exception):
     """Triton's connection broke before the answer was complete."""
-
-
-class Client(Protocol):
-    """The client that a request comes from: when it leaves, its connections to Triton are closed."""
-
-    upstreams: set[UpstreamConnection]
-    tasks: set[asyncio.Task[Any]]
-
-    @property
-    def has_left(self) -> bool:
-        """Whether it has closed its connection."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -215,7 +205,7 @@ class Upstream:
         path: bytes,
         body: bytes = b"",
         headers: Sequence[Header] = (),
-        client: Client | None = None,
+        client: ClientConnection | None = None,
     ) -> AsyncIterator[UpstreamConnection]:
         """A connection on which a request was sent; it is closed with that of `client`.
 

@@ -32,8 +32,8 @@ class Recipe:
     """`modules` behind the transformer; `settings` of the library's model, `transformer` of its first module.
 
     `cased` tokenizers have no lower case of their own; without `special` tokens a text has none around it. The
-    transformer is a BERT, or a `decoder` of this model type, whose tokenizer pads on a `side`. A BERT
-    has these `words`.
+    transformer is a BERT, or a `decoder` of this model type, whose tokenizer pads on a `side`, or the encoder of a T5.
+    A BERT has these `words`.
     """
 
     modules: tuple[Any, ...]
@@ -50,6 +50,8 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
     """The transformer and its tokenizer, saved by transformers."""
     from transformers import BertTokenizerFast
 
+    if recipe.decoder in ("t5", "mt5"):
+        return _t5(folder, recipe)
     if recipe.decoder:
         return _decoder(folder, recipe)
     model = tiny_checkpoints.bert(
@@ -61,6 +63,18 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
         model_max_length=POSITIONS,
         do_lower_case=not recipe.cased,
     ).save_pretrained(folder)
+    return folder
+
+
+def _t5(folder: Path, recipe: Recipe) -> Path:
+    """The encoder of a T5, as its class for embeddings saves it."""
+    from transformers import AutoConfig, AutoModelForTextEncoding
+
+    tokenizer = tokenization.train("t5", TEXTS, 400, DECODER_POSITIONS)
+    tokenizer.save_pretrained(folder)
+    sizes = {"d_model": HIDDEN, "d_kv": 16, "num_heads": 2, "d_ff": 48, "num_layers": 2, "vocab_size": len(tokenizer)}
+    config = AutoConfig.for_model(recipe.decoder, **(sizes | recipe.config))
+    AutoModelForTextEncoding.from_config(config).save_pretrained(folder)
     return folder
 
 

@@ -37,7 +37,7 @@ from hfx.batch.api.store import (
     say,
     sync,
 )
-from hfx.batch.folder import HashedFile, check_sum, new_file, new_part, open_file, storage
+from hfx.batch.folder import check_sum, new_file, new_part, open_file, storage
 from hfx.errors import HfxError, StorageFull
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
@@ -301,7 +301,7 @@ class Runner:
                 lines = self._undone(batch, chunk, status) if is_missing else self._part(batch, chunk.number)
                 for line in lines:
                     counts[line[:1]] += 1
-                    _target(line, output, errors).write(line[1:])
+                    (output if line.startswith(OUTPUT) else errors).write(line[1:])
         for path in targets.values():
             if not path.stat().st_size:
                 path.unlink()
@@ -320,10 +320,6 @@ class Runner:
         error = {"code": f"batch_{status}", "message": UNDONE[status]}
         lines = read_chunk(path, chunk, batch.endpoint, self._settings)
         return [_line(ERROR, batch, line, None, error) for line in lines]
-
-
-def _target(line: bytes, output: HashedFile, errors: HashedFile) -> HashedFile:
-    return output if line.startswith(OUTPUT) else errors
 
 
 def _file_id(batch: Batch, kind: str) -> str:

@@ -147,9 +147,14 @@ class Store:
     def add_batch(self, batch: Batch) -> None:
         """Write the record of a new batch. Raises StorageFull."""
         self._make_room(0)
-        with storage(self.parts(batch).path):
-            self.parts(batch).parts.mkdir(parents=True)
-        self._save(batch)
+        try:
+            with storage(self.parts(batch).path):
+                self.parts(batch).parts.mkdir(parents=True)
+            self._save(batch)
+        except HfxError:
+            shutil.rmtree(self.parts(batch).path, ignore_errors=True)
+            self.reserve(-BLOCK)
+            raise
 
     def change(self, batch: Batch, status: str = "", **changes: Any) -> Batch:
         """Write the record of `batch` with `changes`; a new `status` has its time. The parts of a finished one go."""

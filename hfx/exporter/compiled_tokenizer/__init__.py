@@ -33,7 +33,7 @@ def compile_tokenizer(tokenizer_json: Path) -> bytes:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     spec = json.loads(Path(tokenizer_json).read_text(encoding="utf-8"))
-    model = {"type": _model_type(tokenizer), **spec["model"]}
+    model = {"type": type(tokenizer.model).__name__, **spec["model"]}
     writer = Writer()
     _add_tokens(writer, tokenizer)
     _add_templates(writer, tokenizer, spec.get("post_processor"))
@@ -42,10 +42,6 @@ def compile_tokenizer(tokenizer_json: Path) -> bytes:
     add_pre_tokenizer(writer, spec.get("pre_tokenizer"), model["type"] == "BPE")
     add_model(writer, tokenizer, model)
     return writer.content()
-
-
-def _model_type(tokenizer: Any) -> str:
-    return type(tokenizer.model).__name__
 
 
 def _add_tokens(writer: Writer, tokenizer: Any) -> None:

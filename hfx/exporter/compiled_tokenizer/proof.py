@@ -59,7 +59,7 @@ def first_difference(
         encode = tokenizer.encode_batch if words else tokenizer.encode_batch_fast
         encodings = encode(batch, add_special_tokens=False)
         expected = [encoding.ids for encoding in encodings]
-        flat = np.concatenate([np.zeros(0, np.int32), *map(_row, expected)])
+        flat = np.concatenate([np.zeros(0, np.int32), *(np.array(row, np.int32) for row in expected)])
         if not words and list(map(len, expected)) == counts.tolist() and np.array_equal(flat, ids):
             continue
         ends = np.cumsum(counts)
@@ -69,10 +69,6 @@ def first_difference(
             if not same or (words and numbers[part].tolist() != encoding.word_ids):
                 return text
     return None
-
-
-def _row(ids: list[int]) -> np.ndarray[Any, Any]:
-    return np.array(ids, np.int32)
 
 
 def every_character() -> Iterator[str]:

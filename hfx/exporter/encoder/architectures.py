@@ -20,6 +20,7 @@ POSITIONS_AFTER_PADDING = {
 }  # fmt: skip
 DECODERS = {"gemma3_text", "qwen3"}
 DECODERS_TASKS = {Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING}
+TEXT_ENCODERS = {"mt5", "t5"}  # whose encoder alone makes vectors (T5EncoderModel)
 MPNET_PADDING = 1  # the id that MPNet's positions begin behind, whatever its config says
 ENCODERS = POSITIONS_AFTER_PADDING | {
     "albert", "bart", "bert", "big_bird", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie",
@@ -34,8 +35,8 @@ REQUIRED = {"big_bird": ("attention_type", "original_full")}
 def check_encoder(checkpoint: Checkpoint, task: str) -> None:
     """Raise CheckpointUnsupported unless `checkpoint` is of an architecture, and configured, as the table has it."""
     supported = ENCODERS | DECODERS if task in DECODERS_TASKS else ENCODERS
-    if task == Task.FEATURE_EXTRACTION and is_static(checkpoint.folder):
-        supported = supported | {STATIC}
+    if task == Task.FEATURE_EXTRACTION:
+        supported = supported | ({STATIC} if is_static(checkpoint.folder) else TEXT_ENCODERS)
     if checkpoint.model_type not in supported:
         raise CheckpointUnsupported(
             f"{task} of {checkpoint.model_type!r} models can't be exported.",

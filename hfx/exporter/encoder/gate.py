@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Place = tuple[int, tuple[int, ...]]  # of a sequence: its request, and where in that
 TOKENS_A_FORWARD = 4096  # bounds the memory of one forward
+SHOWN_CHARACTERS = 120  # of a request or an answer
 ALONE = 64  # requests that are also run one by one, to see that a batch doesn't change an answer
 
 
@@ -205,7 +206,7 @@ def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference
         ours = [row[: np.count_nonzero(m)].tolist() for row, m in zip(ids, mask, strict=True)]
         if ours != expected:
             raise VerificationFailed(
-                f"The served tokenizer and the checkpoint's differ on {_short(request)}.",
+                f"The served tokenizer and the checkpoint's differ on {one_line(request)}.",
                 "Please report this checkpoint's tokenizer; nothing was published.",
             )
     return len(reference.requests)
@@ -289,6 +290,7 @@ def _delta(model: LocalModel, reference: Tensors, outputs: Tensors, mask: NDArra
     return float(np.max(worst))
 
 
-def _short(request: Request) -> str:
-    text = json.dumps(dict(request), ensure_ascii=False)
-    return text if len(text) <= 200 else text[:200] + "..."
+def one_line(values: Request) -> str:
+    """A request or an answer, of which no more than its beginning is shown."""
+    text = json.dumps(dict(values), ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -11,7 +11,13 @@ from typing import Any
 from hfx import names
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import MATRYOSHKA, tokenizer_limit
-from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, check_encoder
+from hfx.exporter.encoder.architectures import (
+    DECODERS,
+    MPNET_PADDING,
+    POSITIONS_AFTER_PADDING,
+    TEXT_ENCODERS,
+    check_encoder,
+)
 from hfx.exporter.encoder.late_interaction import (
     LateInteraction,
     is_late_interaction,
@@ -66,7 +72,7 @@ WIDTHS = (
     *range(4608, 8193, 512),
 )
 FALLBACK_MAX_LENGTH = 512
-LANGUAGE_MODEL, CAUSAL_MODEL = "AutoModelForMaskedLM", "AutoModelForCausalLM"
+LANGUAGE_MODEL, CAUSAL_MODEL, TEXT_ENCODER = "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForTextEncoding"
 LOGITS_BYTES = 512 << 20  # of what a batch has for all of its tokens: logits of which vectors are made, or vectors
 
 
@@ -122,6 +128,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     task = find_task(options.task) if options.task else infer_task(checkpoint)
     refuse_options(options, GENERATOR_OPTIONS, task.task)
     check_encoder(checkpoint, task.task)
+    if checkpoint.model_type in TEXT_ENCODERS:
+        task = replace(task, auto_class=TEXT_ENCODER)
     _check_exporter(options.exporter)
     pooling = _pooling(checkpoint, task, options.token_vectors)
     if pooling is not None:
@@ -360,6 +368,6 @@ def longest_input(checkpoint: Checkpoint, task: EncoderTask, by_tokenizer: bool 
         limits.append(stated)
     if task.longest:
         limits.append(task.longest)
-    if checkpoint.model_type in DECODERS:
+    if checkpoint.model_type in DECODERS | TEXT_ENCODERS:
         limits.append(WIDTHS[-1])  # scores of 32,768 tokens, which Qwen3 reads, take 4 GiB a head
     return min(limits, default=FALLBACK_MAX_LENGTH)

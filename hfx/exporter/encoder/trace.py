@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ROWS, WIDTH = "rows", "width"
+MOST_POSITIONS = 8192  # of models without a number of their own
+# Methods of MPNet and T5 that make buckets of distances, and what they are told of the module.
+BUCKETS = {"relative_position_bucket": (), "_relative_position_bucket": ("num_buckets", "max_distance")}
 # Rows and width of the traced batch, and of one that tells the axes that follow a batch from the fixed ones. They are
 # unlike the sizes of any model, so that nothing measured on them is taken for a constant of the model.
 TRACED, OTHER = (2, 11), (3, 7)
@@ -218,8 +221,13 @@ def _pool_at_the_last(
 def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
     """DeBERTa computes other relative positions where queries and keys differ in number, which in an encoder never is.
 
-    Its scripted branch would become an `If` of unknown rank, which OpenVINO can't run.
+    Its scripted branch would become an `If` of unknown rank, which OpenVINO can't run. T5 takes the number of keys from
+    these, which native operators don't keep.
     """
+    for each in model.modules():
+        if (own := getattr(each, "compute_bias", None)) is not None:
+            stack.callback(delattr, each, "compute_bias")  # the method of the class shows again
+            setattr(each, "compute_bias", lambda count, _, own=own, **rest: own(count, count, **rest))  # noqa: B010
     module: Any = sys.modules[type(model).__module__]
     if hasattr(module, "build_rpos"):
         stack.callback(setattr, module, "build_rpos", module.build_rpos)
@@ -227,14 +235,14 @@ def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitSta
 
 
 def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Angles of rotary positions, and MPNet's buckets of distances, are read from tables, not computed in each run.
+    """Angles of rotary positions, and MPNet's and T5's buckets of distances, are read from tables, not computed.
 
     Sines and logarithms are then the exporting machine's on every processor, and a bucket is not another one where a
     logarithm's last bit is. A text is no longer than its positions.
     """
     import torch
 
-    longest = int(getattr(model.config, "max_position_embeddings", 0))
+    longest = int(getattr(model.config, "max_position_embeddings", MOST_POSITIONS))
 
     class Rotary(torch.nn.Module):
         def __init__(self, own: Any) -> None:
@@ -246,19 +254,21 @@ def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> 
         def forward(self, x: torch.Tensor, position_ids: torch.Tensor, *kind: str) -> Any:
             return tuple(table[position_ids] for table in self.tables[kind])
 
-    def buckets_of(bucket: Any) -> Callable[..., torch.Tensor]:
-        buckets = bucket(torch.arange(-longest, longest))
+    def buckets_of(bucket: Any, **settings: int) -> Callable[..., torch.Tensor]:
+        buckets = bucket(torch.arange(-longest, longest), **settings)
         return lambda distance, **_: buckets[distance + longest]
 
     for module in list(model.modules()):
-        own, bucket = getattr(module, "rotary_emb", None), getattr(module, "relative_position_bucket", None)
+        own = getattr(module, "rotary_emb", None)
         types = getattr(own, "rope_type", ())
         if types and {"default"} == set(types.values() if isinstance(types, dict) else [types]):
             stack.callback(setattr, module, "rotary_emb", own)
             setattr(module, "rotary_emb", Rotary(own).eval())  # noqa: B010 (mypy refuses the attribute)
-        if bucket is not None:
-            stack.callback(delattr, module, "relative_position_bucket")  # the method of the class shows again
-            setattr(module, "relative_position_bucket", buckets_of(bucket))  # noqa: B010
+        for name in BUCKETS.keys() & set(dir(module)):
+            settings = {each: getattr(module, f"relative_attention_{each}") for each in BUCKETS[name]}
+            buckets = buckets_of(getattr(module, name), **settings)
+            stack.callback(delattr, module, name)  # the method of the class shows again
+            setattr(module, name, buckets)
 
 
 def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:

@@ -15,6 +15,7 @@ from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.exporter.transformers_versions import tied_and_scaled, written_by_4
+from hfx.metadata import shown
 
 LARGEST_SIZE = 100_000_000
 MOST_LAYERS = 1_000
@@ -139,17 +140,13 @@ class Config:
     def unsupported(self, field: str, wanted: str) -> CheckpointUnsupported:
         """The error for a switch that changes the net into one that there are no blocks for."""
         return CheckpointUnsupported(
-            f"{field} in {self.file} is {_shown(self.values.get(field))}, which can't be exported.",
+            f"{field} in {self.file} is {shown(self.values.get(field))}, which can't be exported.",
             f"hfx exports models whose {field} is {wanted}.",
         )
 
     def _corrupt(self, field: str, wanted: str) -> CheckpointCorrupt:
-        value = _shown(self.values.get(field))
+        value = shown(self.values.get(field))
         return CheckpointCorrupt(f"{field} in {self.file} is {value}; it should be {wanted}.", AGAIN)
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:50]
 
 
 def resolve_config(checkpoint: Checkpoint) -> Config:

@@ -46,6 +46,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_mtp": (False,),
     "watermarking_config": (),
 }
+FORCES_BOS = "force_bos_token_to_be_generated"  # in config.json of BART's summarizers, until transformers 4.6
 UNSERVED_SAMPLING = ("eta_cutoff", "top_h")  # fields of NEUTRAL that nothing reads where no token is drawn
 # Fields that say where a config came from, what else generate() returns or how it computes, never which tokens.
 WITHOUT_EFFECT = (
@@ -88,7 +89,10 @@ def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
     file = checkpoint.folder / FILE
     if not file.is_file():
         stated = {key: value for key, value in checkpoint.config.items() if key in KNOWN}
-        return _without_nulls(_class_ids(checkpoint) | stated), "config.json"
+        fields = _without_nulls(_class_ids(checkpoint) | stated)
+        if checkpoint.config.get(FORCES_BOS) and "bos_token_id" in fields:
+            fields.setdefault("forced_bos_token_id", fields["bos_token_id"])
+        return fields, "config.json"
     fields = {key: value for key, value in read_json(file).items() if key not in WITHOUT_EFFECT}
     # null turns a field off in version 4 and leaves it to its default in version 5.
     return fields if settings_by_4(checkpoint) else _without_nulls(fields), FILE

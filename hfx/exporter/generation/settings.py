@@ -25,6 +25,7 @@ from hfx.exporter.generation.fields import (
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import bad_words_at_start
+from hfx.metadata import shown
 from hfx.names import Task
 
 DEFAULT_MAX_TOKENS = 256  # transformers' pipelines; its bare generate() stops after 20
@@ -69,9 +70,9 @@ class GenerationSettings:
         """What a user should know of them before texts are asked for."""
         warnings = []
         if self.strays:
-            shown = ", ".join(map(_short, self.strays[:STRAYS_SHOWN]))
+            first = ", ".join(map(shown, self.strays[:STRAYS_SHOWN]))
             more = f" and {len(self.strays) - STRAYS_SHOWN} more" if len(self.strays) > STRAYS_SHOWN else ""
-            warnings.append(f"Fields that transformers doesn't know change no answer and are left out: {shown}{more}.")
+            warnings.append(f"Fields that transformers doesn't know change no answer and are left out: {first}{more}.")
         if self.unread:
             warnings.append(
                 f"Left out are settings of sampling that can't be served, and that nothing reads without do_sample: "
@@ -108,7 +109,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
         reader.settings(task, positions, prefix),
         bad_words_at_start=bad_words_at_start(checkpoint.config),
         strays=strays,
-        unread=tuple(f"{name} in {origins[name]} ({_short(value)})" for name, value in sorted(unread.items())),
+        unread=tuple(f"{name} in {origins[name]} ({shown(value)})" for name, value in sorted(unread.items())),
     )
 
 
@@ -139,7 +140,7 @@ def task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str,
     prefix = entry.pop("prefix", None)
     prefix = checkpoint.config.get("prefix") if prefix is None else prefix
     if prefix is not None and not isinstance(prefix, str):
-        raise CheckpointCorrupt(f"prefix in config.json is {_short(prefix)}, no text.", REMOVE)
+        raise CheckpointCorrupt(f"prefix in config.json is {shown(prefix)}, no text.", REMOVE)
     return entry, prefix or ""
 
 
@@ -290,14 +291,9 @@ class _Reader:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < self.vocabulary
 
     def _corrupt(self, name: str, allowed: str) -> NoReturn:
-        shown = _short(self.fields.get(name))
-        raise CheckpointCorrupt(f"{name} in {self.origins.get(name, FILE)} is {shown}; it should be {allowed}.", REMOVE)
+        value = shown(self.fields.get(name))
+        raise CheckpointCorrupt(f"{name} in {self.origins.get(name, FILE)} is {value}; it should be {allowed}.", REMOVE)
 
     def _unsupported(self, name: str, reason: str) -> NoReturn:
-        shown = _short(self.fields.get(name))
-        raise CheckpointUnsupported(f"{name} in {self.origins.get(name, FILE)} is {shown}: {reason}.", REMOVE)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
+        value = shown(self.fields.get(name))
+        raise CheckpointUnsupported(f"{name} in {self.origins.get(name, FILE)} is {value}: {reason}.", REMOVE)

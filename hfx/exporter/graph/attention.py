@@ -180,7 +180,8 @@ class CrossAttentionWriter:
 def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value:
     """[1, heads, width, width] for an encoder; `width` is a scalar int64."""
     place = count(writer, width)
-    keys_minus_queries = writer.node("Sub", [place, _column(writer, place)])
+    queries = writer.node("Unsqueeze", [place, writer.const([1], np.int64)])
+    keys_minus_queries = writer.node("Sub", [place, queries])
     shifted = writer.node("Add", [keys_minus_queries, writer.const(block.reach, np.int64)])
     by_pair = _gathered(writer, shifted, block, 2 * block.reach)
     by_head = writer.node("Transpose", [by_pair], perm=[2, 0, 1])
@@ -197,10 +198,6 @@ def step_bias(writer: GraphWriter, positions: Value, total_length: Value, block:
 def count(writer: GraphWriter, stop: Value) -> Value:
     """0, 1, ..., stop - 1."""
     return writer.node("Range", [writer.const(0, np.int64), stop, writer.const(1, np.int64)])
-
-
-def _column(writer: GraphWriter, values: Value) -> Value:
-    return writer.node("Unsqueeze", [values, writer.const([1], np.int64)])
 
 
 def _gathered(writer: GraphWriter, index: Value, block: DistanceBias, last: int) -> Value:

@@ -219,9 +219,9 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _quantize(weight: NDArray[Any], axis: int, levels: int = LEVELS) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def _quantize(weight: NDArray[Any], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """int8 of `weight`, and the scale of each channel along `axis`."""
-    values, scale = int8_rows(weight if axis == 0 else weight.T, levels)
+    values, scale = int8_rows(weight if axis == 0 else weight.T, LEVELS)
     return values if axis == 0 else values.T, scale
 
 

@@ -39,20 +39,17 @@ def read_vocabulary(tokenizer: Any, special: Callable[[int], bool], size: int) -
     if not is_byte_level and not (steps and all(map(_is_readable, steps))):
         return None
     read = token_bytes if is_byte_level else _reader(steps)
+    is_metaspace = any(step["type"] == "Metaspace" for step in steps)
     tokens = [b""] * size
     for name, token in names.items():
         if token < size and not special(token):
-            tokens[token] = _once(read(name)) if _is_metaspace(steps) else read(name)
+            tokens[token] = _once(read(name)) if is_metaspace else read(name)
     return Vocabulary(tokens, [token for token, text in enumerate(tokens) if not text], loses_space)
 
 
 def _once(text: bytes) -> bytes:
     """Nothing for a token with a space behind its beginning: Metaspace drops all spaces of a text's first token."""
     return b"" if b" " in text[1:] else text
-
-
-def _is_metaspace(steps: Sequence[Mapping[str, Any]]) -> bool:
-    return any(step["type"] == "Metaspace" for step in steps)
 
 
 def _strips(step: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 from hfx.batch.api import runner
 from hfx.batch.api.lines import CHUNK
-from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, IN_PROGRESS, Store
+from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, Store
 from tests.rigs.batch_api import EMBEDDINGS, begun, echo, line, results, settings_of, work
 
 LINES = CHUNK + 8
@@ -206,6 +206,56 @@ def test_a_batch_without_room_waits_says_so_and_goes_on(tmp_path: Path, monkeypa
 def store_room(store: Store) -> int:
     """All of the room that is left, but for a few records."""
     return store._limit - store._used - BLOCK
+
+
+def test_a_batch_whose_disk_fails_waits_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SPACE_SECONDS", 0.01)
+    batch = begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+    parts = store.parts(batch).parts
+    away = parts.rename(parts.with_name("away"))
+    parts.touch()  # where a folder was
+
+    async def broken_and_repaired() -> None:
+        task = asyncio.create_task(work(settings_of(tmp_path), store))
+        while not store.batches[batch.id].errors:
+            await asyncio.sleep(0.001)
+        [error] = store.batches[batch.id].errors
+        assert error["code"] == "storage_error" and str(tmp_path) not in error["message"]
+        parts.unlink()
+        away.rename(parts)
+        await task
+
+    asyncio.run(broken_and_repaired())
+    assert store.batches[batch.id].status == COMPLETED and not store.batches[batch.id].errors
+    assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES
+
+
+def test_a_batch_whose_input_is_gone_fails_without_the_servers_paths(tmp_path: Path) -> None:
+    batch = begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+    store.content(batch.input_file_id).unlink()
+    asyncio.run(work(settings_of(tmp_path), store))
+    [error] = store.batches[batch.id].errors
+    assert store.batches[batch.id].status == FAILED and str(tmp_path) not in error["message"]
+
+
+def test_a_line_that_the_server_does_not_take_is_named_while_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "SHOWN_SECONDS", 0.0)
+    batch = begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+
+    async def busy(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        is_taken = store.batches[batch.id].errors or line_of(scope) != 3
+        await (echo(scope, receive, send) if is_taken else answer(send, 503))
+        shown.extend(store.batches[batch.id].errors)
+
+    shown: list[Any] = []
+    asyncio.run(work(settings_of(tmp_path), store, busy))
+    assert {(error["code"], error["line"]) for error in shown} == {("server_busy", 3)}
+    assert store.batches[batch.id].status == COMPLETED and not store.batches[batch.id].errors
 
 
 def test_batches_take_turns(tmp_path: Path) -> None:

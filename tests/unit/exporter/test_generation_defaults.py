@@ -147,6 +147,14 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path: Path, family: str, 
     assert ours(checkpoint, family, found) == tokens
 
 
+@pytest.mark.parametrize("file", [None, {"bos_token_id": 6}])
+def test_the_first_token_is_forced_by_the_field_of_bart_s_old_summarizers(tmp_path: Path, file: Any) -> None:
+    checkpoint = written(tmp_path, "bart", {"force_bos_token_to_be_generated": True, "bos_token_id": 6}, file)
+    expected = resolved(tmp_path) if file else GenerationConfig.from_model_config(AutoConfig.from_pretrained(tmp_path))
+    found = read_settings(checkpoint, choose_task(checkpoint, "encoder-decoder", None), POSITIONS)
+    assert found.forced_bos_token_id == expected.forced_bos_token_id == (None if file else 6)
+
+
 def test_a_class_s_id_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
     checkpoint = Checkpoint("x", tmp_path, None, {"model_type": "gpt2", "vocab_size": 100}, ())
     found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), POSITIONS)

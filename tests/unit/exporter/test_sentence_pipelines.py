@@ -29,6 +29,7 @@ from tests.rigs.sentence_models import (
 
 MODES = tuple(POOLING_FIELDS.values())
 WIDE = HIDDEN * len(MODES)
+SHORT = {"max_seq_length": 20}
 PROMPTS = {"prompts": {"query": "the dog: ", "passage": "A CAT? ", "odd": "the [SEP] fil", "": "b", "long": "a " * 70}}
 RECIPES = {
     **{mode: Recipe((pooling(mode),)) for mode in MODES},
@@ -67,6 +68,11 @@ RECIPES = {
         config={"max_position_embeddings": 600},
     ),
     "truncated-vectors": Recipe((pooling("mean"), normalize), {"truncate_dim": 24}),
+    "t5": Recipe((pooling("mean"), dense(HIDDEN, 24, "Identity", bias=False), normalize), decoder="t5"),
+    "t5-gated": Recipe(
+        (pooling("mean", "lasttoken"),), decoder="t5", config={"feed_forward_proj": "gated-gelu"}, transformer=SHORT
+    ),
+    "mt5": Recipe((pooling("max"),), decoder="mt5", config={"relative_attention_max_distance": 20}),
 }
 
 
@@ -79,7 +85,8 @@ def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     model = LocalModel.open(tmp_path / "repository", "model")
-    reference.max_seq_length = min(reference.max_seq_length, reference[0].config.max_position_embeddings)
+    positions = getattr(reference[0].config, "max_position_embeddings", reference.max_seq_length)
+    reference.max_seq_length = min(reference.max_seq_length, positions)
     expected = [reference.encode([text])[0] for text in TEXTS]
     assert len({vector.tobytes() for vector in expected}) >= 9
     found = answers(model)
@@ -142,7 +149,8 @@ def test_every_activation_is_that_of_torch(tmp_path: Path, activation: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["all", "two-dense", "residual-projected", "layer-norm", "prompts-mean", "prompts-weightedmean"]
+    "name",
+    ["all", "two-dense", "residual-projected", "layer-norm", "prompts-mean", "prompts-weightedmean", "t5", "t5-gated"],
 )
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
@@ -155,7 +163,7 @@ def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: st
     assert furthest(found, reference.encode(list(TEXTS))) < 0.05
 
 
-@pytest.mark.parametrize("name", ["all", "two-dense", "weighted-long", "prompts-lasttoken"])
+@pytest.mark.parametrize("name", ["all", "two-dense", "weighted-long", "prompts-lasttoken", "t5"])
 def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(

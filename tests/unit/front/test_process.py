@@ -224,6 +224,18 @@ def test_whatever_refuses_to_be_ready_is_a_503_with_a_reason_at_health(triton: t
         assert reason(front) == "Triton ended before it answered; it is being started again."
 
 
+def test_an_overloaded_model_is_a_503_that_says_when_to_try_again() -> None:
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        status, headers, body = ask(front, SMALL)
+    assert (status, headers["retry-after"], body) == (503, "1", b"{}")
+
+
 def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[int, Seen]) -> None:
     def serve(listener: socket.socket) -> None:
         with listener.accept()[0] as connection:
