@@ -69,6 +69,13 @@ def test_the_figures_of_a_generator_are_told_in_words() -> None:
     assert busy.strip().startswith("other processes kept 1.2 of the cores busy")
 
 
+@pytest.mark.parametrize(("kind", "said"), [("CPU", "fp16, compared on the CPU"), ("CUDA", "fp16")])
+def test_a_file_for_gpus_says_where_it_was_compared(kind: str, said: str) -> None:
+    figures = {"precision": "fp16", "kind": kind, "agreement": 1.0, "requests": 9, "ties": 0.0}
+    lines = summary(manifest(parity={"gpu": figures}, choices={}), Path("model_repository"))
+    assert lines[1].split(maxsplit=1) == ["GPU", said]
+
+
 def test_the_longest_prompt_that_was_compared_is_told() -> None:
     long = {"texts": 3, "longest": 1024, "positions": 384, "agreement": 0.9922, "ties": 0.0, "error": 0.03}
     figures = {**GENERATOR, "forced": {**GENERATOR["forced"], "error": 0.02}, "long": long}

@@ -152,6 +152,7 @@ def test_a_table_for_people_and_a_file(
     lines = printed.out.splitlines()
     assert any("1 caller" in line and "mine" in line for line in lines) and lines[-1].startswith(f"Written to {path}. ")
     assert "writer, 2 callers …" in printed.err
+    assert any(line.startswith("mine holds ") and "within ttft<9s" in line for line in lines)
 
 
 def test_json_is_the_result_and_errors_stand_at_the_top(
