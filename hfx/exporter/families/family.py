@@ -79,6 +79,18 @@ class Config:
         """
         return self.tied and (self.written_by_4 or not tensors.differ(head, *tables))
 
+    def one_table(self, tensors: CheckpointTensors, *names: str) -> str:
+        """The first of `names` that is stored, of a table of both stacks; transformers 5 uses others that differ."""
+        name = tensors.first(*names)
+        for other in names:
+            if not self.written_by_4 and tensors.differ(other, name):
+                raise CheckpointUnsupported(
+                    f"{other} and {name} in {self.file.parent} differ, which can't be exported.",
+                    "hfx exports such models with one table of embeddings; a BART with three needs "
+                    "tie_word_embeddings: false.",
+                )
+        return name
+
     def positive(self, field: str) -> float:
         """A finite number above 0."""
         value = self.values.get(field)

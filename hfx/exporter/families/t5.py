@@ -45,7 +45,8 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     vocabulary = config.size("vocab_size")
     names = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     tied = config.tied_head(tensors, "lm_head.weight", *names)
-    table = tensors.parameter(tensors.first(*names, *(["lm_head.weight"] if tied else [])), vocabulary, reader.hidden)
+    name = config.one_table(tensors, *names, *(["lm_head.weight"] if tied else []))
+    table = tensors.parameter(name, vocabulary, reader.hidden)
     embedding = Embedding("shared", table)
     decoder = reader.stack("decoder", embedding, reader.decoder_layers, two_sided=False)
     if config.scaled:  # the last norm scales the hidden state
