@@ -121,7 +121,7 @@ class _Reader:
             if not self.config.tied and not self.config.written_by_4:
                 self.tensors.first(self.root + "shared.weight")
                 return self.embedding(source, vocabulary), self.embedding(target, vocabulary)
-            name = self.tensors.first(self.root + "shared.weight", source, *copies)
+            name = self.config.one_table(self.tensors, self.root + "shared.weight", source, *copies)
             shared = self.embedding(name, vocabulary)
             return shared, shared
         if self.config.size("decoder_vocab_size") != vocabulary:  # one tokenizer reads and writes

@@ -77,6 +77,18 @@ class Config:
         """
         return self.tied and (self.written_by_4 or not tensors.differ(head, *tables))
 
+    def one_table(self, tensors: CheckpointTensors, *names: str) -> str:
+        """The first of `names` that is stored, of a table of both stacks; transformers 5 uses others that differ."""
+        name = tensors.first(*names)
+        for other in names:
+            if not self.written_by_4 and tensors.differ(other, name):
+                raise CheckpointUnsupported(
+                    f"{other} and {name} in {self.file.parent} differ, which can't be exported.",
+                    "hfx exports such models with one table of embeddings; a BART with three needs "
+                    "tie_word_embeddings: false.",
+                )
+        return name
+
     def ends(
         self,
         tensors: CheckpointTensors,
@@ -92,7 +104,7 @@ class Config:
         """
         vocabulary, head = self.size("vocab_size"), tensors.first(*heads)
         tied = self.tied_head(tensors, head, *tables)
-        table = tensors.parameter(tensors.first(*tables, *(heads if tied else ())), vocabulary, width)
+        table = tensors.parameter(self.one_table(tensors, *tables, *(heads if tied else ())), vocabulary, width)
         embedding = Embedding(tables[0].removesuffix(".weight"), table, scale, projections[0])
         weight = table if tied else tensors.parameter(head, vocabulary, width)
         return embedding, Head(Linear("lm_head", weight), embedding if tied else None, projection=projections[1])
