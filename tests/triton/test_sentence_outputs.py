@@ -147,20 +147,17 @@ def test_static_vectors_are_those_of_the_library(
     assert status == 200 and len(answer["data"]) == len(SHORT[2:])
 
 
-@pytest.mark.parametrize("path", ["/embed_sparse", f"/models/{SPARSE}/embed_sparse"])
-def test_sparse_vectors_have_what_is_not_0(
-    path: str, client: Client, served: ServeProcess, references: dict[str, Any]
-) -> None:
+def test_sparse_vectors_have_what_is_not_0(client: Client, served: ServeProcess, references: dict[str, Any]) -> None:
     model = references[SPARSE][0]
     expected = np.stack([model.encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in SHORT])
     vectors = client.embed(SPARSE, SHORT)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
-    status, _, answer = call(served, path, {"inputs": SHORT, "truncate": True})
+    status, _, answer = call(served, f"/models/{SPARSE}/embed_sparse", {"inputs": SHORT, "truncate": True})
     assert status == 200 and any(len(row) < expected.shape[1] for row in answer)
     for row, vector in zip(answer, vectors, strict=True):
         assert [each["index"] for each in row] == np.flatnonzero(vector).tolist()
         assert [each["value"] for each in row] == vector[vector != 0].tolist()
-    assert call(served, path, {"inputs": SHORT[0]})[2] == answer[:1]
+    assert call(served, f"/models/{SPARSE}/embed_sparse", {"inputs": SHORT[0]})[2] == answer[:1]
     assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
 
 
@@ -210,11 +207,12 @@ def test_vectors_of_tokens_are_those_of_the_library(
         ("/embed_all", {"inputs": TEXTS[6]}, 413),
         (f"/models/{DENSE}/embed_sparse", {"inputs": SHORT}, 424),
         (f"/models/{PAIRS}/embed_sparse", {"inputs": SHORT}, 424),
-        ("/embed_sparse", {"inputs": []}, 400),
-        ("/embed_sparse", {"inputs": 3}, 422),
-        ("/embed_sparse", {"inputs": TEXTS[6]}, 413),
-        ("/embed_sparse", {"inputs": SHORT, "normalize": True}, 422),
-        ("/embed_sparse", {"inputs": ["a"] * 600}, 413),
+        ("/embed_sparse", {"inputs": SHORT}, 424),  # there are two
+        (f"/models/{SPARSE}/embed_sparse", {"inputs": []}, 400),
+        (f"/models/{SPARSE}/embed_sparse", {"inputs": 3}, 422),
+        (f"/models/{SPARSE}/embed_sparse", {"inputs": TEXTS[6]}, 413),
+        (f"/models/{SPARSE}/embed_sparse", {"inputs": SHORT, "normalize": True}, 422),
+        (f"/models/{SPARSE}/embed_sparse", {"inputs": ["a"] * 600}, 413),
     ],
 )
 def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:

@@ -86,7 +86,7 @@ class Setting:
 def _temperature(name: str, value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0.001 <= value <= 100:
         return float(value)
-    raise InvalidRequest(name, value, "0, or a number from 0.001 to 100")
+    raise InvalidRequest(name, value, "0 (do_sample false), or a number from 0.001 to 100")
 
 
 def _early_stopping(name: str, value: Any) -> Any:
