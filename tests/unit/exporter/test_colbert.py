@@ -17,6 +17,7 @@ from hfx.local.encoder import LocalModel
 from tests.rigs.colbert_models import PYLATE, WORDS, change, write_pylate, write_stanford
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS, Recipe
+from tests.rigs.tiers import full, thinned
 
 RESIDUAL = (
     {"out_features": 40, "bias": True, "activation_function": "torch.nn.modules.activation.GELU"},
@@ -133,7 +134,7 @@ def dense_layers(folder: Path) -> list[Callable[[Any], Any]]:
     return [layer(part) for part in sorted(folder.glob("*_Dense"))]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_vectors_are_those_of_the_libraries(tmp_path: Path, name: str) -> None:
     """Of the published formula; of sentence-transformers, and the tokens that PyLate 1.6 was recorded to read."""
     from sentence_transformers import MultiVectorEncoder
@@ -156,7 +157,7 @@ def test_vectors_are_those_of_the_libraries(tmp_path: Path, name: str) -> None:
             assert np.abs(vectors.sum(0) - recorded["sum"]).max() < 1e-4
 
 
-@pytest.mark.parametrize("runtime", ["native", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
 @pytest.mark.parametrize("name", ["stanford", "modernbert-attends"])
 def test_int8_vectors_are_near_and_the_same_in_any_batch(tmp_path: Path, name: str, runtime: str) -> None:
     folder = CASES[name](tmp_path / "model")

@@ -19,6 +19,7 @@ from hfx.names import Task
 from tests.attacks.damage import DROPPED, edit_json
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, furthest, normalize, pooling, write_embedder
+from tests.rigs.tiers import full
 
 PROMPTS = {
     "prompts": {"query": "Instruct: find a film\nQuery:", "document": "", "title": "title: none | text: "},
@@ -61,7 +62,7 @@ def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name
         assert answers(model, TEXTS[::-1], **chosen) == found[::-1]
 
 
-@pytest.mark.parametrize("runtime", ["native", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
 @pytest.mark.parametrize("name", ["qwen", "qwen-window", "gemma", "gemma-causal"])
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])

@@ -35,6 +35,7 @@ from tests.rigs.decoder_rankers import (
 )
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS
+from tests.rigs.tiers import full
 
 PAIRS = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)] + [
     ("<|im_end|>", "a<|endoftext|>"),
@@ -141,7 +142,7 @@ def test_heads_score_the_last_token_as_predict(tmp_path: Path, name: str) -> Non
         check(reference, model, pairs, prompt="find a film")
 
 
-@pytest.mark.parametrize("runtime", ["native", "onnxruntime"])
+@pytest.mark.parametrize("runtime", ["native", full("onnxruntime")])
 @pytest.mark.parametrize("kind", ["logits", "head"])
 def test_int8_scores_are_the_same_alone_and_in_a_batch(tmp_path: Path, kind: str, runtime: str) -> None:
     write = {"logits": write_logit_ranker, "head": write_classifier}[kind]

@@ -27,6 +27,7 @@ from tests.rigs.sentence_models import (
     token_mask,
     write_multi_vector_encoder,
 )
+from tests.rigs.tiers import thinned
 from tests.zoo import tokenization
 
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
@@ -113,7 +114,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = CASES[name](tmp_path)
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")

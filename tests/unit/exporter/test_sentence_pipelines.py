@@ -26,6 +26,7 @@ from tests.rigs.sentence_models import (
     pooling,
     write_embedder,
 )
+from tests.rigs.tiers import thinned
 
 MODES = tuple(POOLING_FIELDS.values())
 WIDE = HIDDEN * len(MODES)
@@ -80,7 +81,7 @@ def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -
     return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", thinned(RECIPES))
 def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
@@ -95,7 +96,7 @@ def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
     assert [answers(model, (text,))[0] for text in TEXTS] == found
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("prompts")])
+@pytest.mark.parametrize("name", thinned(name for name in RECIPES if name.startswith("prompts")))
 def test_prompts_are_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
