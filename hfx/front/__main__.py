@@ -22,6 +22,7 @@ from hfx.front.dialects.server import DialectServer
 from hfx.front.file_changes import FileChanges
 from hfx.front.idle import IdleModels
 from hfx.front.playground import DIALECT as PLAYGROUND
+from hfx.front.response import log_line
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
 from hfx.front.shadow import Shadow, ShadowedUpstream
 from hfx.front.upstream import Upstream
@@ -147,7 +148,7 @@ class Server(uvicorn.Server):
     def _reload_files(self) -> None:
         """Take what has changed of the API keys and the certificate; what can't be used changes nothing."""
         if said := self.config.app.keys.reload():  # type: ignore[union-attr]
-            _say(said)
+            log_line(said)
         if self.config.ssl is not None and self._certificate.settled():
             files = self.config.ssl_certfile, self.config.ssl_keyfile
             try:
@@ -156,18 +157,13 @@ class Server(uvicorn.Server):
                 said = "New connections get the new certificate"
             except OSError as error:  # also ssl.SSLError
                 said = f"The certificate stays as it was, as the new one can't be used: {error}"
-            _say(f"{said}.")
+            log_line(f"{said}.")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
         await asyncio.to_thread(self.config.app.traces.flush)  # type: ignore[union-attr]
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):  # a full disk, or a pipe that has no reader any more
-        print(f"hfx: {line}", file=sys.stderr, flush=True)
 
 
 def _tls_options(tls: Tls | None) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +23,12 @@ NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not 
 WAITING_LINES = 10_000
 STDERR = 2
 Send = Callable[[Any], Awaitable[None]]
+
+
+def log_line(line: str) -> None:
+    """Write a line for the operator to stderr; a full disk, or a pipe without a reader, does not matter."""
+    with suppress(OSError):
+        print(f"hfx: {line}", file=sys.stderr, flush=True)
 
 
 class Response:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from hfx.batch.api.lines import is_endpoint
 from hfx.batch.api.settings import ApiSettings
-from hfx.batch.api.store import CANCELLING, UNFINISHED, Batch, Store, StoredFile, no_room, say, sync
+from hfx.batch.api.store import CANCELLING, UNFINISHED, Batch, Store, StoredFile, no_room, sync
 from hfx.batch.api.uploads import Form
 from hfx.batch.folder import new_file, storage
 from hfx.errors import HfxError, StorageFull
@@ -24,7 +24,7 @@ from hfx.front.fields import json_object, refuse_unknown, text
 from hfx.front.guard import Disconnected, Receive, check_json, read_body
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import Refusal, dumped, json_head
-from hfx.front.response import Send
+from hfx.front.response import Send, log_line
 
 BATCH, OUTPUT = "batch", "batch_output"  # purposes
 REQUIRED = ("input_file_id", "endpoint", "completion_window")  # of a new batch
@@ -80,7 +80,7 @@ class Api:
         except StorageFull as full:
             await _send(send, *error(Refusal(NO_ROOM, " ".join(no_room(full)), reason="storage_full")))
         except HfxError as failure:
-            say(failure.message)  # with a path, which is not for callers
+            log_line(failure.message)  # with a path, which is not for callers
             await _send(send, *error(Refusal(500, "The server can't read or write its files. Its own lines say why.")))
 
     async def _answer(self, scope: dict[str, Any], receive: Receive) -> Any:

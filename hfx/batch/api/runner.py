@@ -34,13 +34,13 @@ from hfx.batch.api.store import (
     Store,
     StoredFile,
     no_room,
-    say,
     sync,
 )
 from hfx.batch.folder import check_sum, new_file, new_part, open_file, storage
 from hfx.errors import HfxError, StorageFull
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
+from hfx.front.response import log_line
 
 OK = 200
 BUSY = (429, 503)  # the server says that it has not worked on the line
@@ -92,7 +92,7 @@ class Runner:
         except StorageFull as full:
             await self._wait_for_disk(identity, "storage_full", no_room(full)[0])
         except HfxError as failure:
-            say(failure.message)  # with a path, which is not for callers
+            log_line(failure.message)  # with a path, which is not for callers
             if isinstance(failure.__cause__, FileNotFoundError):
                 await self._fail(identity, "A file of the batch is not there any more.")
             else:

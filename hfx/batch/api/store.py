@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 from hfx.batch.folder import PARTS, TEMPORARY, Folder, storage, write_file
 from hfx.errors import HfxError, StorageFull
+from hfx.front.response import log_line
 
 BLOCK = 4096  # bytes of the disk that a record takes
 MOST_RECORDS = 100_000  # which are in memory, too
@@ -205,7 +205,7 @@ def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
         try:
             record = kind(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            say(f"{path} is left out, as it can't be read: {error}.")
+            log_line(f"{path} is left out, as it can't be read: {error}.")
         else:
             records[record.id] = record
     return records
@@ -219,12 +219,6 @@ def no_room(full: StorageFull) -> tuple[str, str]:
     """Why there is no room, and what to do, for callers: without paths where the disk itself is full."""
     is_disk = full.__cause__ is not None
     return ("The server's disk is full.", "Try again later.") if is_disk else (full.message, full.fix)
-
-
-def say(line: str) -> None:
-    """A line for the operator, on stderr; a full disk, or a pipe without a reader, does not matter."""
-    with suppress(OSError):
-        print(f"hfx: {line}", file=sys.stderr, flush=True)
 
 
 def sync(file: Any) -> None:
