@@ -174,7 +174,7 @@ class ApiKeys:
         if not self._keys:
             return ANYONE
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        caller = self._keys.get(_digest(given.strip()))  # the time of a search tells of digests, not of keys
+        caller = self._keys.get(_digest(given.strip()))  # its time depends on digests, not on keys
         if scheme.lower() != b"bearer" or caller is None:
             message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
             raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])

@@ -49,7 +49,7 @@ def _parts(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Role:
-    """How a model that tells them apart (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
+    """How a model with roles (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
 
     Behind the first token comes the `marker`, if there is one; with it, a text has `length` tokens at most. Up to
     `least`, it is filled with `filler`, which others attend to only if it `attends`. Tokens that are `skipped` are

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROWS, WIDTH = "rows", "width"
 MOST_POSITIONS = 8192  # of models without a number of their own
-# Methods of MPNet and T5 that make buckets of distances, and what they are told of the module.
+# Methods of MPNet and T5 that make buckets of distances, and the settings of the module that they take.
 BUCKETS = {"relative_position_bucket": (), "_relative_position_bucket": ("num_buckets", "max_distance")}
 # Rows and width of the traced batch, and of one that tells the axes that follow a batch from the fixed ones. They are
 # unlike the sizes of any model, so that nothing measured on them is taken for a constant of the model.
