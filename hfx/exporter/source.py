@@ -15,7 +15,7 @@ from typing import Any
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
 from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view, stored_shapes
 from hfx.exporter.config_file import AGAIN, MATRYOSHKA, TOKENIZER_CONFIG, read_config, read_json, read_optional_json
-from hfx.exporter.encoder.sentence_transformers import (
+from hfx.exporter.encoder.module_list import (
     MODULES,
     ROUTERS,
     STATIC,

@@ -9,7 +9,7 @@ Fourier transform) that the tracer has not, XLNet and LUKE read more than a text
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.encoder.sentence_transformers import STATIC, is_static
+from hfx.exporter.encoder.module_list import STATIC, is_static
 from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 

@@ -14,7 +14,7 @@ from onnx_ir.passes import common as passes
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.plan import OPSET
-from hfx.exporter.encoder.pooling import append_pooling, sum_by_operators
+from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
 from hfx.exporter.encoder.ragged import assign, flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check

@@ -17,23 +17,25 @@ from typing import Any
 from hfx import names
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_optional_json, tokenizer_limit
+from hfx.exporter.encoder.module_list import (
+    MODULES,
+    STANFORD,
+    module_kinds,
+    query_table,
+    read_modules,
+    unsupported_modules,
+)
 from hfx.exporter.encoder.pooling import Layer, Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     LAYERS,
     LIBRARY_CONFIG,
-    MODULES,
-    STANFORD,
     TEXT_METHOD,
     TOKEN_EMBEDDINGS,
-    module_kinds,
-    query_table,
     read_layer,
-    read_modules,
     refuse_messages,
     refuse_prepared_texts,
     transformer_config,
-    unsupported_modules,
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer, vocab_size

@@ -25,12 +25,11 @@ from hfx.exporter.encoder.late_interaction import (
     read_token_layers,
     role_ids,
 )
+from hfx.exporter.encoder.module_list import MODULES, STATIC
 from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
 from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
-    MODULES,
-    STATIC,
     Prompts,
     is_sparse_encoder,
     read_activation,

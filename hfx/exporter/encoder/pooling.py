@@ -1,18 +1,14 @@
 """Sentence pooling: token embeddings in, one vector a row out, by the modules of sentence-transformers.
 
-A torch module makes them, in the gate for the checkpoint's own answers; its trace is the end of the net's graph, so
-that an answer of 512 tokens leaves the net as one vector instead of 512. The graph must still be on padded tensors (see
-ragged.py).
+A torch module makes them, in the gate for the checkpoint's own answers; its trace is the end of the net's graph
+(pooled_graph.py), so that an answer of 512 tokens leaves the net as one vector instead of 512.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,10 +17,8 @@ import numpy as np
 from hfx.errors import CheckpointCorrupt
 from hfx.exporter.checkpoint_files import find_weights
 from hfx.exporter.config_file import AGAIN
-from hfx.exporter.quiet import quiet_libraries
 
 if TYPE_CHECKING:
-    import onnx
     import torch
     from numpy.typing import NDArray
 
@@ -34,13 +28,10 @@ Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "la
 Splade = Literal["max", "sum"]
 HIDDEN_STATE, LOGITS = "last_hidden_state", "logits"
 TOKENS = "tokens"  # the pooling of vectors of tokens, by name
-PREFIX = "hfx.pooling."
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
 LOWEST = -1e9  # for what is left out under max pooling
 SCALE = 1024  # of the places by which tokens are weighted: their sum is within float16 up to 8,192 tokens
-TRACED = 2, 11  # rows and tokens
-OPSET = 18
 
 
 @dataclass(frozen=True)
@@ -324,103 +315,3 @@ def _fill(module: torch.nn.Module, tensors: Any, prefix: str) -> None:
         stored = tensors.parameter(prefix + name, *parameter.shape)
         tensors.require()
         parameter.data = torch.from_numpy(stored.read().copy())
-
-
-def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str) -> None:
-    """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, hidden]`.
-
-    Of vectors of tokens it is `[batch, tokens, width]`, 0 at padding.
-
-    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2, and
-    0 where it is -1.
-    """
-    import onnx
-    import torch
-    from onnx import TensorProto, helper
-
-    from hfx.exporter.encoder.ragged import assign, rename
-    from hfx.exporter.graph.operators import DOMAIN, define
-
-    (value,) = (value for value in model.graph.output if value.name == hidden)
-    states = torch.ones(*TRACED, value.type.tensor_type.shape.dim[-1].dim_value)
-    example = states, torch.ones(TRACED, dtype=torch.int64)
-    names = {"hidden": hidden, "mask": mask, "pooled": output}
-    with torch.no_grad(), quiet_libraries(), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
-        file = Path(folder) / "pooling.onnx"
-        pooled = pooler(*example)
-        axes = dict(enumerate(("rows", "tokens")[: pooled.dim() - 1]))
-        torch.onnx.export(
-            pooler,
-            example,
-            str(file),
-            input_names=["hidden", "mask"],
-            output_names=["pooled"],
-            dynamic_axes={"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "pooled": axes},
-            opset_version=OPSET,
-            custom_opsets={DOMAIN: 1},
-            dynamo=False,
-        )
-        traced = onnx.compose.add_prefix(onnx.load(file), PREFIX)
-    if pooler.has_masks:
-        shown, bounds = PREFIX + "shown", {PREFIX + "least": 0, PREFIX + "most": 1}
-        rename(model.graph.node, mask, shown)
-        model.graph.node.insert(0, helper.make_node("Clip", [mask, *bounds], [shown], name=shown))
-        constants = [helper.make_tensor(name, TensorProto.INT64, [], [bound]) for name, bound in bounds.items()]
-        model.graph.initializer.extend(constants)
-    for name, outer in names.items():
-        rename(traced.graph.node, PREFIX + name, outer)
-    model.graph.node.extend(traced.graph.node)
-    model.graph.initializer.extend(traced.graph.initializer)
-    shape = ["batch", *list(axes.values())[1:], pooled.shape[-1]]
-    assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)])
-    define(model)
-
-
-def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
-    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as operators.
-
-    For the reason given in `append_pooling`: they are then the same alone and in any batch.
-    """
-    from hfx.exporter.encoder.ragged import NodeList, assign
-    from hfx.exporter.graph.operators import DOMAIN, define
-
-    graph = model.graph
-    made = {name: node for node in graph.node for name in node.output}
-    arrays = {each.name: each for each in graph.initializer}
-    nodes, added = [], NodeList("hfx.sums.")
-    for node in graph.node:
-        product = made.get(node.input[0]) if _sums_tokens(node, arrays) else None
-        factors = list(product.input) if product is not None and product.op_type == "Mul" else []
-        weights = next((name for name in factors if _is_column(name, made, mask)), None)
-        others = [name for name in factors if name != weights]
-        if weights is None or not others:
-            nodes.append(node)
-            continue
-        (hidden,) = others
-        before, out = len(added.nodes), node.output[0]
-        row = added.add("Squeeze", [weights, added.const("last_axis", [-1])], out + ".row")
-        added.add("TokenSum", [row, hidden], out, domain=DOMAIN)
-        added.nodes[-1].output[0] = out
-        nodes += added.nodes[before:]
-    assign(graph.node, nodes)
-    graph.initializer.extend(added.constants.values())
-    define(model)
-
-
-def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a node is the sum of [rows, tokens, width] over the tokens."""
-    from onnx import numpy_helper
-
-    if node.op_type != "ReduceSum" or len(node.input) < 2 or node.input[1] not in arrays:
-        return False
-    keeps = any(each.name == "keepdims" and each.i for each in node.attribute)
-    return not keeps and numpy_helper.to_array(arrays[node.input[1]]).tolist() == [1]
-
-
-def _is_column(name: str, made: Mapping[str, onnx.NodeProto], mask: str) -> bool:
-    """Whether the tensor `name` is [rows, tokens, 1] of the tensor `mask` [rows, tokens], in any type."""
-    axes = 0
-    while name in made and made[name].op_type in ("Cast", "Unsqueeze"):
-        axes += made[name].op_type == "Unsqueeze"
-        name = made[name].input[0]
-    return name == mask and axes == 1

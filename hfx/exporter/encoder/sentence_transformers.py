@@ -11,20 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN, read_json, read_json_value, read_optional_json, whole_number
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.config_file import AGAIN, read_json, read_optional_json, whole_number
+from hfx.exporter.encoder.module_list import (
+    LOGIT_SCORE,
+    MODULES,
+    SPLADE,
+    STATIC,
+    home,
+    is_static,
+    module_kinds,
+    not_exported,
+    query_table,
+    read_modules,
+    unsupported_modules,
+)
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, Splade
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
-Routes = dict[str, list[tuple[str, str]]]
-MODULES = "modules.json"
 LIBRARY_CONFIG = "config_sentence_transformers.json"
 # Where the library looks for the transformer module's config, in its order.
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-LIBRARY = "sentence_transformers."  # what the types of its modules begin with
 # The fields of versions before 6, in the order in which results are joined, and the values of `pooling_mode`.
 POOLING_FIELDS: dict[str, Mode] = {
     "pooling_mode_cls_token": "cls",
@@ -36,11 +46,6 @@ POOLING_FIELDS: dict[str, Mode] = {
 }
 EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # which the library has, empty, where a checkpoint has not
 LAYERS = ("Dense", "LayerNorm", "Normalize")
-SPLADE, LOGIT_SCORE = "SpladePooling", "LogitScore"
-STATIC, SPARSE_STATIC = "StaticEmbedding", "SparseStaticEmbedding"  # tables of vectors, and of numbers
-FIRST = ("Transformer", "MLMTransformer", STATIC)
-ROUTERS, ROUTES = ("Router", "Asym"), ("router_config.json", "config.json")  # the latter before version 5
-STANFORD = "HF_ColBERT"  # the architecture of checkpoints whose modules.json is of a copy in a folder of its own
 ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 # Classes of torch.nn without arguments, that keep a vector's length.
@@ -94,18 +99,6 @@ def is_embedder(folder: Path) -> bool:
     return (kinds[:1] == [STATIC] or kinds[:2] == ["Transformer", "Pooling"]) and not is_ranker
 
 
-def home(folder: Path) -> Path:
-    """Where the first module's files are: in the checkpoint's `folder`, or in a folder of its own."""
-    kind, path = (*read_modules(folder), ("", ""))[0]
-    is_copy = STANFORD in str(read_optional_json(folder / "config.json").get("architectures"))
-    return folder / path if kind in FIRST and not is_copy else folder
-
-
-def is_static(folder: Path) -> bool:
-    """Whether the first module of the checkpoint in `folder` is a table of embeddings."""
-    return module_kinds(folder)[:1] == [STATIC]
-
-
 def _splade(folder: Path) -> Pooling:
     modules, table = read_modules(folder), query_table(folder)
     if [kind for kind, _ in modules] not in (["Transformer", SPLADE], ["MLMTransformer", SPLADE]):
@@ -121,7 +114,7 @@ def _splade(folder: Path) -> Pooling:
     mode, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     if mode not in get_args(Splade) or activation not in SPLADE_LOGS:
         supported = f"{' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}"
-        raise _not_exported(f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}", supported)
+        raise not_exported(f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}", supported)
     return Pooling((), active, splade=mode, logs=SPLADE_LOGS[activation], by_role=bool(table), table=table)
 
 
@@ -159,7 +152,7 @@ def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | Non
 def _answers(file: Path) -> tuple[int, ...]:
     config = read_json(file)
     if (name := config.get("module_input_name", LOGITS_NAME)) != LOGITS_NAME:
-        raise _not_exported(f"module_input_name in {file} is {str(name)[:80]!r}", LOGITS_NAME)
+        raise not_exported(f"module_input_name in {file} is {str(name)[:80]!r}", LOGITS_NAME)
     chosen, other = config.get("true_token_id"), config.get("false_token_id")
     ids = [each for each in (chosen, other) if type(each) is int and each >= 0]
     if len(ids) != (1 if other is None else 2):
@@ -249,7 +242,7 @@ def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) ->
     path = _activation_path(folder, config) or f"{TORCH}{'Sigmoid' if labels == 1 else 'Identity'}"
     known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
     if not path.startswith(TORCH) or path.rsplit(".", 1)[-1] not in known:
-        raise _not_exported(f"The scores of {folder} go through {path!r}", f"{', '.join(known)} of torch.nn")
+        raise not_exported(f"The scores of {folder} go through {path!r}", f"{', '.join(known)} of torch.nn")
     return known[path.rsplit(".", 1)[-1]]
 
 
@@ -320,100 +313,6 @@ def _sets_template(settings: Any) -> bool:
     return {name for name, each in settings.items() if each} <= {"chat_template"} and {*template} <= TEMPLATE_VARIABLES
 
 
-def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
-    """The error for modules that are not the `supported` ones."""
-    kinds = ", ".join(module_kinds(folder)) or "(none)"
-    if {*module_kinds(folder)[:1]} & {*ROUTERS}:
-        routes = {name: [kind for kind, _ in route] for name, route in _routes(folder, _listed(folder)).items() if name}
-        shown = "; ".join(f"{name}: {', '.join(route)}" for name, route in routes.items()) or "with rules of its own"
-        return CheckpointUnsupported(
-            f"{folder / MODULES} lists a Router, whose routes hfx can't export together ({shown}).",
-            "Save each route as a model of its own, such as "
-            "SentenceTransformer(modules=[*model[0].sub_modules['query']]).save(FOLDER), and export these. Of Routers, "
-            f"hfx exports those with {SPARSE_STATIC} for queries, and Transformer, {SPLADE} for documents by default.",
-        )
-    return _not_exported(f"{folder / MODULES} lists the modules {kinds}", supported)
-
-
-def _not_exported(what: str, supported: str) -> CheckpointUnsupported:
-    return CheckpointUnsupported(f"{what}, which hfx can't export.", f"Supported: {supported}.")
-
-
-def module_kinds(folder: Path) -> list[str]:
-    """The kinds of the modules in modules.json."""
-    return [kind for kind, _ in read_modules(folder)]
-
-
-def read_modules(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and paths of the modules; none without modules.json. Raises CheckpointCorrupt, CheckpointUnsafe.
-
-    Of a Router with a `query_table` they are those of its documents.
-    """
-    modules = _listed(folder)
-    routes = _routes(folder, modules)
-    return [*routes[DOCUMENT], *modules[1:]] if _looks_queries_up(routes) else modules
-
-
-def query_table(folder: Path) -> str:
-    """Where a Router has the table by which each token of a query is a number of its vector; empty without one."""
-    routes = _routes(folder, _listed(folder))
-    return routes[QUERY][0][1] if _looks_queries_up(routes) else ""
-
-
-def _looks_queries_up(routes: Routes) -> bool:
-    is_split = routes.keys() == {QUERY, DOCUMENT, ""} and routes[""] == routes[DOCUMENT]
-    return is_split and [kind for kind, _ in routes[QUERY]] == [SPARSE_STATIC]
-
-
-def _listed(folder: Path) -> list[tuple[str, str]]:
-    file = folder / MODULES
-    if not file.exists():
-        return []
-    try:
-        return _inside(folder, [(_kind(str(entry["type"])), str(entry["path"])) for entry in read_json_value(file)])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointCorrupt(f"{file} is not a list of modules: {error!r}.", AGAIN) from error
-
-
-def _inside(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    outside = [path for _, path in modules if not (folder / path).resolve().is_relative_to(folder.resolve())]
-    if outside:
-        raise CheckpointUnsafe(
-            f"{folder / MODULES} or a Router names {outside[0]!r}, outside the checkpoint.",
-            "Use a checkpoint you trust.",
-        )
-    return modules
-
-
-def _routes(folder: Path, modules: list[tuple[str, str]]) -> Routes:
-    """The modules of each route of a Router, the default one's by the name "" too; empty where it has other rules."""
-    kind, path = (*modules, ("", ""))[0]
-    if kind not in ROUTERS:
-        return {}
-    files = [folder / path / name for name in ROUTES]
-    file = next(filter(Path.is_file, files), files[0])
-    config = read_json(file)
-    try:
-        kinds = {str(name): _kind(str(each)) for name, each in config["types"].items()}
-        routes = {
-            str(route): _inside(folder, [(kinds[name], str(Path(path) / name)) for name in names])
-            for route, names in config["structure"].items()
-        }
-        parameters = config["parameters"]
-        first = next(iter(routes)) if parameters.get("allow_empty_key", True) else ""
-        default = parameters.get("default_route") or first
-        if parameters.get("route_mappings") or default not in routes:
-            return {}
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-        raise CheckpointCorrupt(f"{file} has no routes of modules: {error!r}.", AGAIN) from error
-    return routes | {"": routes[default]}
-
-
-def _kind(path: str) -> str:
-    """The class of one of the library's modules, wherever it stood in versions 2 to 6; any other path as it is."""
-    return path.rsplit(".", 1)[-1] if path.startswith(LIBRARY) else path
-
-
 def _modes(file: Path) -> tuple[Mode, ...]:
     """Of version 6 `pooling_mode`, a name or several; before, fields that are true, the mean where none is."""
     config = read_json(file)
@@ -425,7 +324,7 @@ def _modes(file: Path) -> tuple[Mode, ...]:
     modes = stated if isinstance(stated, list) else [stated]
     if not modes or not all(isinstance(mode, str) and mode in POOLING_FIELDS.values() for mode in modes):
         asked = ", ".join(map(str, modes)) or "(none)"
-        raise _not_exported(f"{file} asks for the pooling {asked}", ", ".join(POOLING_FIELDS.values()))
+        raise not_exported(f"{file} asks for the pooling {asked}", ", ".join(POOLING_FIELDS.values()))
     return tuple(modes)
 
 
@@ -442,7 +341,7 @@ def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EM
         names["module_output_name"] = (source, output)
     for field, (stated, expected) in names.items():
         if stated != expected:
-            raise _not_exported(f"{field} in {file} is {str(stated)[:80]!r}", expected)
+            raise not_exported(f"{field} in {file} is {str(stated)[:80]!r}", expected)
     if kind == "Normalize":
         return Layer("Normalize")
     if kind == "LayerNorm":
@@ -463,5 +362,5 @@ def _activation(file: Path, path: str) -> str:
     """The class of torch.nn at a dotted `path`."""
     name = path.rsplit(".", 1)[-1]
     if not path.startswith(TORCH) or name not in ACTIVATIONS:
-        raise _not_exported(f"{file} names the activation {path[:80]!r}", f"{', '.join(ACTIVATIONS)} of torch.nn")
+        raise not_exported(f"{file} names the activation {path[:80]!r}", f"{', '.join(ACTIVATIONS)} of torch.nn")
     return name

@@ -17,10 +17,11 @@ from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rename, save
 from hfx.exporter.encoder.late_interaction import refuse_other_tokens, role_settings
 from hfx.exporter.encoder.masks import simplify_masks
+from hfx.exporter.encoder.module_list import STATIC
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.pooling import make_pooler
-from hfx.exporter.encoder.sentence_transformers import STATIC, put_into_lower_case
+from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
 from hfx.exporter.encoder.static_embeddings import load_static_tokenizer, load_table
 from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.load import head_rows, load_model

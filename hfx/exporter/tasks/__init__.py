@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.encoder.late_interaction import is_late_interaction
-from hfx.exporter.encoder.sentence_transformers import (
-    LOGIT_SCORE,
-    is_cross_encoder,
-    is_embedder,
-    is_sparse_encoder,
-    module_kinds,
-)
+from hfx.exporter.encoder.module_list import LOGIT_SCORE, module_kinds
+from hfx.exporter.encoder.sentence_transformers import is_cross_encoder, is_embedder, is_sparse_encoder
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import (
     feature_extraction,

@@ -10,7 +10,8 @@ import pytest
 import torch
 from onnx import helper
 
-from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, append_pooling, make_pooler, sum_by_operators
+from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
+from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, make_pooler
 from tests.rigs import onnx_toys
 
 WIDTH = 8

@@ -125,7 +125,8 @@ def test_a_model_without_prompts_takes_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation_is_that_of_torch(tmp_path: Path, activation: str) -> None:
-    from hfx.exporter.encoder.pooling import append_pooling, make_pooler
+    from hfx.exporter.encoder.pooled_graph import append_pooling
+    from hfx.exporter.encoder.pooling import make_pooler
     from hfx.exporter.encoder.sentence_transformers import read_pooling
     from hfx.exporter.source import open_checkpoint
     from tests.rigs import onnx_toys
