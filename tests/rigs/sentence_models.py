@@ -94,7 +94,7 @@ def _decoder(folder: Path, recipe: Recipe) -> Path:
     """As published embedders: Qwen's byte-level pieces and an end, or Gemma's pieces of "▁" between two tokens."""
     from tokenizers import processors
 
-    make, single = (_qwen_pieces, "$A {end}") if recipe.decoder == "qwen3" else (_gemma_pieces, "{begin} $A {end}")
+    make, single = (_qwen_pieces, "$A {end}") if "qwen" in recipe.decoder else (_gemma_pieces, "{begin} $A {end}")
     tokenizer = make(padding_side=recipe.side, model_max_length=DECODER_POSITIONS)
     ends = {"begin": tokenizer.bos_token, "end": tokenizer.eos_token}
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(

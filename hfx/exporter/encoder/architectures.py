@@ -18,7 +18,7 @@ POSITIONS_AFTER_PADDING = {
     "camembert", "data2vec-text", "esm", "ibert", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
     "xlm-roberta-xl",
 }  # fmt: skip
-DECODERS = {"gemma3_text", "qwen3"}
+DECODERS = {"gemma3_text", "llama", "mistral", "qwen2", "qwen3"}
 DECODERS_TASKS = {Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING}
 TEXT_ENCODERS = {"mt5", "t5"}  # whose encoder alone makes vectors (T5EncoderModel)
 MPNET_PADDING = 1  # the id that MPNet's positions begin behind, whatever its config says

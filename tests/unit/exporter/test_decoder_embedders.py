@@ -26,11 +26,23 @@ PROMPTS = {
     "default_prompt_name": "document",
 }
 WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 100,
+}
+LLAMA = {"rope_parameters": LLAMA3, "attention_bias": True}
 GEMMA = (pooling("mean"), dense(HIDDEN, 96, "Identity", bias=False), dense(96, 48, "Identity", bias=False), normalize)
 RECIPES = {
     "qwen": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen3"),
     "qwen-padded-right": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen3", side="right"),
     "qwen-window": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen3", config=WINDOW),
+    "qwen2": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="qwen2", config=WINDOW),
+    "llama": Recipe((pooling("mean", "lasttoken"), normalize), PROMPTS, decoder="llama", config=LLAMA),
+    "mistral": Recipe((pooling("lasttoken"), normalize), PROMPTS, decoder="mistral", config={"sliding_window": 20}),
     "gemma": Recipe(GEMMA, PROMPTS, decoder="gemma3_text", side="right"),
     "gemma-padded-left": Recipe(GEMMA, PROMPTS, decoder="gemma3_text"),
     "gemma-causal": Recipe(
@@ -63,7 +75,7 @@ def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
-@pytest.mark.parametrize("name", ["qwen", "qwen-window", "gemma", "gemma-causal"])
+@pytest.mark.parametrize("name", ["qwen", "qwen-window", "llama", "gemma", "gemma-causal"])
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime=runtime)

@@ -52,11 +52,13 @@ RANKERS: dict[str, tuple[Ranker, dict[str, Any]]] = {
     "one-logit": (Ranker(template=CHAT_TEMPLATE), {"both": False, **IDENTITY, **CHAT}),
     "window-tied": (Ranker(config=WINDOW), {**PROMPTS, "default_prompt_name": "film", **IDENTITY}),
     "gemma": (Ranker("gemma3_text", GEMMA), {}),
+    "qwen2": (Ranker("qwen2"), PROMPTS),
 }
 CLASSIFIERS: dict[str, tuple[Ranker, int]] = {
     "templated": (Ranker(), 1),
     "plain": (Ranker(template=""), 1),
     "several-labels": (Ranker(config=WINDOW | {"tie_word_embeddings": False}), 3),
+    "llama": (Ranker("llama", template=""), 2),
 }
 
 
@@ -133,7 +135,7 @@ def test_heads_score_the_last_token_as_predict(tmp_path: Path, name: str) -> Non
     ranker, labels = CLASSIFIERS[name]
     reference = write_classifier(tmp_path, ranker, labels)
     plan = plan_of(tmp_path / "model")
-    assert (plan.task.task, bool(plan.notes)) == (Task.TEXT_RANKING, name == "plain")
+    assert (plan.task.task, bool(plan.notes)) == (Task.TEXT_RANKING, not ranker.template)
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     model = LocalModel.open(tmp_path / "repository", "model")
     pairs = PAIRS if ranker.template else [pair for pair in PAIRS if any(pair)]
