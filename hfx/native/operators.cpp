@@ -4,6 +4,7 @@
 // Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
 #include "context.h"
 #include "floats.h"
+#include "huge_pages.h"
 #include <sched.h>
 #include <stdlib.h>
 
@@ -14,6 +15,8 @@ ort::MemoryInfo *cpu_memory;
 const Kernels *chosen;
 
 namespace {
+
+bool copies_weights;  // of sessions that are made now
 
 enum class Kind { linear, head, rows };
 
@@ -137,13 +140,16 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     if (!form.int4) copy_columns(scale.as<float>(), scales, columns, halves, panels);
     if (form.kind != Kind::rows) copy_columns(bias.as<float>(), biases, columns, halves, panels);
     if (form.kind != Kind::rows) fill_start(weights, start);
+    if (copies_weights && form.kind != Kind::rows) weights.values = in_huge_pages(weights.values, size_t(panels * weights.bytes()));
     *node = {&form, weights, columns, copies, outliers, outlier_weights};
     *out = node;
     return nullptr;
 }
 
-void destroy(void *node) {
-    free(static_cast<Node *>(node)->copies);
+void destroy(void *data) {
+    Node *node = static_cast<Node *>(data);
+    leave_huge_pages(node->weights.values);
+    free(node->copies);
     free(node);
 }
 
@@ -493,3 +499,6 @@ extern "C" __attribute__((visibility("default"))) int64_t hfx_best_allowed(const
 extern "C" __attribute__((visibility("default"))) void hfx_forbid(float *scores, const uint8_t *allowed, int64_t count) {
     hfx::chosen->floats->forbid(scores, allowed, long(count));
 }
+
+// Whether the weights of sessions that are made from now on, in any thread, are copied into huge pages.
+extern "C" __attribute__((visibility("default"))) void hfx_huge_pages(int wanted) { hfx::copies_weights = wanted; }

@@ -44,7 +44,7 @@ class DecoderRunner:
         self.runtime = NATIVE if settings.operators else ONNXRUNTIME
         probed = settings.provider == "CPU"
         rows = slots + MOST_LEAST if probed else slots
-        session = open_session(spec.files.decoder[WIDTH], settings, captured=True)
+        session = open_session(spec.files.decoder[WIDTH], settings, is_decoder=True)
         self._make_partition = partial(DecoderPartition, spec, WIDTH, rows, session, make_cache, more_rows=1)
         self._spare, self._staging = slots, rows
         self._spec = spec
@@ -243,7 +243,7 @@ class EncoderDecoderRunner:
         spec, groups = self._spec, self._slots // width
         session = self._sessions.get(width)
         if session is None:
-            session = open_session(spec.files.decoder[width], self._settings, captured=True)
+            session = open_session(spec.files.decoder[width], self._settings, is_decoder=True)
             self._sessions[width] = session
         if self._settings.provider != "CPU":
             return DecoderPartition(spec, width, groups, session, self._make_cache)

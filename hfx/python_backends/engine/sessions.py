@@ -8,8 +8,8 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -111,9 +111,24 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     return None
 
 
-def open_session(model: Path, settings: SessionSettings, captured: bool = False) -> Any:
-    """An onnxruntime.InferenceSession of a file; on a GPU, where it can be `captured`, with CUDA graphs.
+@contextmanager
+def _huge_pages(operators: Path | None) -> Iterator[None]:
+    """Have native operators copy the weights of sessions that are opened meanwhile into huge pages."""
+    switch = None if operators is None else getattr(ctypes.CDLL(str(operators)), "hfx_huge_pages", None)
+    if switch is None:  # no library, or one of an earlier version
+        yield
+        return
+    switch(1)
+    try:
+        yield
+    finally:
+        switch(0)
 
+
+def open_session(model: Path, settings: SessionSettings, is_decoder: bool = False) -> Any:
+    """An onnxruntime.InferenceSession of a file.
+
+    That of a decoder has CUDA graphs on a GPU, where it can be captured, and native weights in huge pages.
     Raises ModelDamaged, or ProviderMissing where the provider could not start.
     """
     onnxruntime = _onnxruntime()
@@ -127,10 +142,11 @@ def open_session(model: Path, settings: SessionSettings, captured: bool = False)
 
     session = None
     try:
-        if captured and on_gpu:
+        if is_decoder and on_gpu:
             with suppress(Exception):  # a node for the CPU can't be captured
                 session = opened(**{CAPTURE: "1"})
-        session = session or opened()
+        with _huge_pages(settings.operators if is_decoder else None):
+            session = session or opened()
     except Exception as error:  # its exceptions have no common class below Exception
         raise ModelDamaged(f"onnxruntime can't load {model}: {error}") from error
     # What the weights took while the functions of native operators unpacked them: of the decoder of Flan-T5-base 624 MB

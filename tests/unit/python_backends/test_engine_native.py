@@ -21,6 +21,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from tests import zoo
+from tests.rigs.huge_pages import AVAILABLE, copied
 from tests.rigs.processors import HAS_NATIVE
 from tests.rigs.tiers import full
 
@@ -79,6 +80,7 @@ def test_answers_do_not_depend_on_the_batch_or_on_threads(
     with Engine.open(folder, slots=12, max_queue=len(requests), threads=2) as engine:
         assert engine.runtime == NATIVE
         together = answers(engine, requests, len(requests))
+        assert bool(copied()) == AVAILABLE
         for size in (1, 3):
             assert answers(engine, requests, size) == together
     with Engine.open(folder, slots=5, max_queue=len(requests), threads=1) as engine:

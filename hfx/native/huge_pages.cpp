@@ -1,0 +1,112 @@
+#include "huge_pages.h"
+#include "memory.h"
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace hfx {
+namespace {
+
+constexpr size_t PAGE = 4096, HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
+constexpr int COLD = 20;  // MADV_COLD of Linux 5.4: the first pages to be given up when memory is short
+
+size_t up_to_page(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+// Addresses, which are memory once they are written. Copies stand in it one behind the other, as a huge page must be whole.
+struct Arena {
+    char *memory;
+    size_t size, used, copies;
+};
+
+struct Copy {
+    Copy *next;
+    Arena *arena;
+    int8_t *values;
+    size_t bytes, users;
+};
+
+Copy *all_copies;
+Arena *newest;
+
+// Sessions may be opened and closed in several threads.
+class Lock {
+public:
+    Lock() {
+        while (__atomic_test_and_set(&taken, __ATOMIC_ACQUIRE)) sched_yield();
+    }
+    ~Lock() { __atomic_clear(&taken, __ATOMIC_RELEASE); }
+
+private:
+    static bool taken;
+};
+bool Lock::taken;
+
+bool has_huge_pages() {
+    char text[64] = {};
+    const int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    const bool read_any = read(file, text, sizeof text - 1) > 0;
+    close(file);
+    return read_any && !strstr(text, "[never]");
+}
+
+bool make_arena(size_t bytes) {
+    const size_t size = (bytes > ARENA ? bytes : ARENA) + HUGE_PAGE;
+    Arena *arena = make<Arena>();
+    void *memory = arena ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    if (memory == MAP_FAILED) {
+        destroy(arena);
+        return false;
+    }
+    madvise(memory, size, MADV_HUGEPAGE);
+    const size_t first = HUGE_PAGE - reinterpret_cast<uintptr_t>(memory) % HUGE_PAGE;
+    *arena = {static_cast<char *>(memory), size, first, 0};
+    newest = arena;
+    return true;
+}
+
+Copy *make_copy(const int8_t *values, size_t bytes) {
+    static bool asked, possible;
+    if (!asked) asked = true, possible = has_huge_pages();
+    const size_t room = up_to_page(bytes);
+    if (!possible || ((!newest || newest->size - newest->used < room) && !make_arena(room))) return nullptr;
+    Copy *copy = make<Copy>();
+    if (!copy) return nullptr;
+    *copy = {all_copies, newest, reinterpret_cast<int8_t *>(newest->memory + newest->used), bytes, 0};
+    memcpy(copy->values, values, bytes);
+    const size_t skipped = up_to_page(uintptr_t(values)) - uintptr_t(values);
+    if (bytes > skipped + PAGE) madvise(const_cast<int8_t *>(values) + skipped, (bytes - skipped) / PAGE * PAGE, COLD);
+    newest->used += room, newest->copies++;
+    return all_copies = copy;
+}
+
+}  // namespace
+
+const int8_t *in_huge_pages(const int8_t *values, size_t bytes) {
+    Lock lock;
+    Copy *copy = all_copies;
+    while (copy && (copy->bytes != bytes || memcmp(copy->values, values, bytes))) copy = copy->next;
+    if (!copy) copy = make_copy(values, bytes);
+    if (!copy) return values;
+    copy->users++;
+    return copy->values;
+}
+
+void leave_huge_pages(const int8_t *values) {
+    Lock lock;
+    Copy **at = &all_copies;
+    while (*at && (*at)->values != values) at = &(*at)->next;
+    Copy *copy = *at;
+    if (!copy || --copy->users) return;
+    *at = copy->next;
+    Arena *arena = copy->arena;
+    madvise(copy->values, up_to_page(copy->bytes), MADV_DONTNEED);
+    destroy(copy);
+    if (--arena->copies) return;
+    if (arena == newest) newest = nullptr;
+    munmap(arena->memory, arena->size);
+    destroy(arena);
+}
+
+}  // namespace hfx

@@ -1,0 +1,65 @@
+"""Weights copied into huge pages: the same answers, one copy of equal weights, and memory that is given back."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.huge_pages import AVAILABLE, copied
+from tests.unit.native.libraries import SANITIZED
+from tests.unit.native.reference import Linear, assert_same_bits, random_linear, random_rows
+from tests.unit.native.sessions import Operator
+
+INPUTS, OUTPUTS = 2048, 4096
+BYTES = INPUTS * OUTPUTS
+
+
+def opened(library: Path, linear: Linear) -> Operator:
+    """A session whose weights are copied."""
+    switch = ctypes.CDLL(str(library)).hfx_huge_pages
+    switch(1)
+    try:
+        return Operator(library, "Int8Linear", linear)
+    finally:
+        switch(0)
+
+
+def test_answers_are_the_same(library: Path) -> None:
+    for inputs, outputs in ((1, 1), (100, 130), (768, 700)):
+        linear, x = random_linear(inputs, outputs), random_rows(19, inputs)
+        assert_same_bits(opened(library, linear)(x), linear(x))
+
+
+@pytest.mark.skipif(not AVAILABLE or SANITIZED, reason="the system has no huge pages, or a sanitizer keeps memory")
+def test_equal_weights_are_copied_once_and_given_back(any_library: Path) -> None:
+    linear, other, x = random_linear(INPUTS, OUTPUTS), random_linear(INPUTS, OUTPUTS), random_rows(3, INPUTS)
+    other.values[-1, -1] ^= 1
+    before = copied()
+    usual = Operator(any_library, "Int8Linear", linear)
+    assert copied() == before
+    first = opened(any_library, linear)
+    one = copied() - before
+    assert BYTES <= one < 1.6 * BYTES
+    second, third = opened(any_library, linear), opened(any_library, other)
+    two = copied() - before
+    assert one + BYTES // 2 < two < 2.6 * BYTES
+    del first
+    assert copied() - before == two
+    assert_same_bits(second(x), usual(x))
+    assert_same_bits(third(x), other(x))
+    del second
+    assert copied() - before < 1.6 * BYTES
+    assert_same_bits(third(x), other(x))
+    del third
+    assert copied() == before
+
+
+def test_sessions_of_several_threads_share_copies(any_library: Path) -> None:
+    linears, x = [random_linear(256, 300 + n % 3) for n in range(24)], random_rows(2, 256)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda linear: opened(any_library, linear)(x), linears))
+    for linear, y in zip(linears, found, strict=True):
+        assert_same_bits(y, linear(x))
