@@ -278,7 +278,8 @@ class HypothesisEncoder(RowEncoder):
         for bytes_per_token in BYTES_PER_TOKEN:
             used = self._piece(raw, bytes_per_token)
             encodings = self._tokenize(used.text, hypotheses)
-            if not used.cut or settled(encodings[0], self._side):
+            most = max(encodings, key=lambda each: sequence_length(each, 0))  # of the text is beside the shortest label
+            if not used.cut or settled(most, self._side):
                 break
         return used, encodings
 

@@ -232,18 +232,21 @@ bool Encoder::hypotheses(const Span *labels, size_t count, Work &work, Text &ref
     return true;
 }
 
-// The tokens of as much of the text as is needed beside the first hypothesis.
+// The tokens of as much of the text as is needed beside the shortest hypothesis.
 bool Encoder::premise(Span raw, Work &work, Piece &piece, Text &refusal) const {
     const Array<size_t> &ends = work.hypothesis_ends;
-    size_t longest = 0;
-    for (size_t i = 1; i < ends.size(); i++) longest = ends[i] - ends[i - 1] > longest ? ends[i] - ends[i - 1] : longest;
+    size_t longest = 0, shortest = SIZE_MAX;
+    for (size_t i = 1; i < ends.size(); i++) {
+        size_t size = ends[i] - ends[i - 1];
+        longest = size > longest ? size : longest, shortest = size < shortest ? size : shortest;
+    }
     for (size_t bytes : BYTES_PER_TOKEN) {
         if (!take_piece(TEXT, raw, settings.max_length * bytes, settings.left, piece, refusal)) return false;
         if (!tokenize(piece.text, work.first)) return false;
         size_t size = work.first.size();
         if (longest >= room_ && size + longest > room_)
             return refuse(refusal, "%s has a label that leaves no room for the text in %zu tokens", LABELS, settings.max_length);
-        if (!piece.cut || (size + ends[1] > room_ && settled(work.first, room_ - ends[1], settings.left))) break;
+        if (!piece.cut || (size + shortest > room_ && settled(work.first, room_ - shortest, settings.left))) break;
     }
     return true;
 }

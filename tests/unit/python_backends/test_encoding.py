@@ -269,6 +269,19 @@ def test_pairs_equal_the_pipelines(name: str, side: str, tmp_path: Path) -> None
             assert fed["attention_mask"][0, at].sum() == len(expected)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_as_much_of_a_text_is_read_as_the_shortest_label_leaves_room_for(bert: Any, side: str, tmp_path: Path) -> None:
+    bert.truncation_side = side
+    encoder = encoder_for(bert, "zero-shot-classification", tmp_path, max_length=64)
+    text = " ".join("x" * 120 + "the" * (at % 3) for at in range(90))  # words of 120 bytes, each an unknown token
+    labels = ["the " * 48, "one", "the " * 30]
+    fed = encoded(encoder, [(text, labels)])
+    for at, label in enumerate(labels):
+        expected = bert(text, f"This example is {label}.", truncation="only_first", max_length=64)["input_ids"]
+        assert fed["input_ids"][0, at, : len(expected)].tolist() == expected
+        assert len(expected) == 64
+
+
 def test_rows_of_fewer_labels_get_sequences_that_are_masked(bert: Any, tmp_path: Path) -> None:
     encoder = encoder_for(bert, "zero-shot-classification", tmp_path)
     fed = encoded(encoder, [("a text", ["one"]), ("a text", ["one", "two", "three"])])
