@@ -16,15 +16,20 @@ SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
 
 
 def entailment_index(config: Config) -> int:
-    """Index of the label that begins with "entail", as transformers' pipeline finds it."""
-    for index, label in enumerate(labels_of(config)):
-        if label.lower().startswith("entail"):
-            return index
-    raise CheckpointUnsupported(
-        "Zero-shot classification needs a model with an 'entailment' label (NLI); this one has "
-        f"{', '.join(labels_of(config))}.",
-        "Pass --task text-classification, or an NLI checkpoint.",
-    )
+    """Index of the first label that begins with "entail", as transformers' pipeline finds it: in label2id.
+
+    Without label names (id2label), transformers makes a label2id of its own.
+    """
+    labels = labels_of(config)
+    numbers = config.get("id2label") and config.get("label2id") or {label: at for at, label in enumerate(labels)}
+    index = next((number for label, number in numbers.items() if label.lower().startswith("entail")), None)
+    if index is None or not 0 <= index < len(labels):
+        raise CheckpointUnsupported(
+            "Zero-shot classification needs a model with an 'entailment' label (NLI) and its number; this one has "
+            f"{', '.join(labels)} (id2label) and {', '.join(numbers)} (label2id).",
+            "Pass --task text-classification, or an NLI checkpoint.",
+        )
+    return int(index)
 
 
 def postprocess_settings(config: Config) -> Settings:

@@ -71,6 +71,30 @@ def test_one_label_without_a_mark_may_be_a_cross_encoders(tmp_path: Path) -> Non
     assert plan(tmp_path, chosen, **ONE_LABEL).notes == plan(tmp_path).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("numbers", "entailment", "contradiction"),
+    [
+        (None, 2, 0),
+        ({"contradiction": 0, "neutral": 1, "ENTAILMENT": 2}, 2, 0),
+        ({"Entails": 1, "entailment": 2}, 1, 0),  # the first in label2id, as in transformers' pipeline
+        ({"entailment": 0}, 0, 2),
+    ],
+)
+def test_entailment_is_the_label_that_label2id_has_first(
+    numbers: dict[str, int] | None, entailment: int, contradiction: int, tmp_path: Path
+) -> None:
+    made = plan(tmp_path, id2label=NLI, **({} if numbers is None else {"label2id": numbers}))
+    assert made.task.postprocess_settings is not None
+    settings = made.task.postprocess_settings(made.checkpoint.config)
+    assert settings == {"entailment": entailment, "contradiction": contradiction}
+
+
+@pytest.mark.parametrize("numbers", [{"no": 0, "yes": 1}, {"entailment": 3}, {"entailment": -1}])
+def test_an_entailment_label_without_a_class_is_refused(numbers: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUnsupported, match="label2id"):
+        plan(tmp_path, id2label=NLI, label2id=numbers)
+
+
 @pytest.mark.parametrize("architectures", [None, [], ["BertForNextSentencePrediction"], ["ViTForImageClassification"]])
 def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architectures: list[str] | None) -> None:
     with pytest.raises(CheckpointUnsupported, match="text-classification, token-classification"):
