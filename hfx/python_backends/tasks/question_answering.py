@@ -83,9 +83,9 @@ class Postprocessor:
         for start, end, places in zip(starts[: len(spans)], ends[: len(spans)], spans, strict=True):
             # The window's own length, not the padded one: sums of floats depend on their number.
             length = int(np.count_nonzero(places[:, 0] != PADDING))
-            if length == 0:
-                continue
             allowed = places[:length, 0] >= 0
+            if not allowed.any():  # nor of a context without tokens, where there is no classification token
+                continue
             scores = _span_scores(
                 _probabilities(start[:length], allowed), _probabilities(end[:length], allowed), self._max_answer_length
             )

@@ -116,8 +116,9 @@ def test_scores_of_a_batch_that_was_padded_to_more_windows_answer_as_alone(bert:
     assert postprocessor.answer(fed | padded) == postprocessor.answer(fed)
 
 
-def test_a_context_without_tokens_has_no_answer(bert: Any, tmp_path: Path) -> None:
-    fed = encoded(encoder_for(bert, "question-answering", tmp_path), [("Who?", " \n ")])
+@pytest.mark.parametrize("cls_id", [None, 2])
+def test_a_context_without_tokens_has_no_answer(bert: Any, cls_id: int | None, tmp_path: Path) -> None:
+    fed = encoded(encoder_for(bert, "question-answering", tmp_path, cls_id=cls_id), [("Who?", " \n ")])
     fed |= {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS} | {"context": strings(" \n ")}
     answer = postprocessor_for(tmp_path, task="question-answering").answer(fed)
     assert {name: array.tolist() for name, array in answer.items()} == {
