@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.tasks.task import EncoderTask
+from hfx.repository.config_pbtxt import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +110,7 @@ def build_graph(
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [str(pooler.reads)] if pooler is not None else [spec.name for spec in outputs]
-    graph = clean(_without_casts(_export(model, task, read, exporter)))
+    graph = clean(_without_casts(_export(model, task, read, exporter, types)))
     sum_by_operators(graph, names.ATTENTION_MASK)
     if not types:
         _of_one_type(graph)
@@ -120,7 +122,7 @@ def build_graph(
         )
     if pooler is not None:
         append_pooling(graph, pooler, read[0], names.ATTENTION_MASK, outputs[0].name)
-    _keep_outputs(graph, [spec.name for spec in outputs])
+    _keep_outputs(graph, outputs)
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     table: Any = None if pooler is None else pooler.table
     flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs}, table)
@@ -136,13 +138,15 @@ def _of_one_type(model: onnx.ModelProto) -> None:
         graph.node.insert(0, onnx.helper.make_node("Sub", [names.INPUT_IDS, names.INPUT_IDS], [names.TOKEN_TYPE_IDS]))
 
 
-def _export(model: PreTrainedModel, task: EncoderTask, outputs: list[str], exporter: Exporter) -> onnx.ModelProto:
+def _export(
+    model: PreTrainedModel, task: EncoderTask, outputs: list[str], exporter: Exporter, types: bool
+) -> onnx.ModelProto:
     """The padded graph; optimum's has outputs of its own choice."""
     with quiet_libraries(), traceable(model):
         try:
             if exporter == "optimum":
                 return optimum_graph(model, task.auto_class, OPSET)
-            return trace(model, outputs, OPSET)
+            return trace(model, outputs, OPSET, types)
         except OSError as error:
             raise StorageFull(
                 f"The graph can't be written: {error}.", "Free space in TMPDIR, or point it elsewhere."
@@ -154,14 +158,24 @@ def _export(model: PreTrainedModel, task: EncoderTask, outputs: list[str], expor
             ) from error
 
 
-def _keep_outputs(model: onnx.ModelProto, wanted: list[str]) -> None:
-    """Drop the outputs that are not read (hidden states, encoder states); clean() then drops what made them."""
+def _keep_outputs(model: onnx.ModelProto, wanted: Sequence[TensorSpec]) -> None:
+    """Drop the outputs that are not read (hidden states, encoder states); clean() then drops what made them.
+
+    Raises CheckpointUnsupported for one that is missing, or has not as many numbers as config.json has labels.
+    """
     kept = {value.name: value for value in model.graph.output}
-    if missing := [name for name in wanted if name not in kept]:
+    if missing := [spec.name for spec in wanted if spec.name not in kept]:
         raise CheckpointUnsupported(
             f"The exported graph has no output {', '.join(missing)}; it has {', '.join(kept)}.", "Pass another --task."
         )
-    assign(model.graph.output, [kept[name] for name in wanted])
+    for spec in wanted:
+        count = next((dim.dim_value for dim in reversed(kept[spec.name].type.tensor_type.shape.dim)), 0)
+        if count and spec.dims[-1] not in (-1, count):
+            raise CheckpointUnsupported(
+                f"The model gives {count} {spec.name}, and config.json describes {spec.dims[-1]}.",
+                "Correct the fields that describe its head (id2label, summary_proj_to_labels).",
+            )
+    assign(model.graph.output, [kept[spec.name] for spec in wanted])
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:

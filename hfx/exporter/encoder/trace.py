@@ -40,6 +40,7 @@ OPTIMUM_TASKS = {
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
 }
+MAKES_TYPES = {"BigBirdForQuestionAnswering"}  # of its own where it is given none, other ones than zeros
 # Class of a module -> its children whose output (True) or input is seen from the tokens beside it.
 SEEN_BESIDE: Mapping[str, Mapping[str, bool]] = {
     "ConvBertSelfAttention": {"conv_out_layer": True, "key_conv_attn_layer": False},
@@ -48,19 +49,20 @@ SEEN_BESIDE: Mapping[str, Mapping[str, bool]] = {
 }
 
 
-def token_inputs(model: Any) -> tuple[str, ...]:
-    """Which of token ids, attention mask and token types the forward of `model` reads.
+def token_inputs(model: Any, types: bool) -> tuple[str, ...]:
+    """Which of token ids, attention mask and token types the forward of `model` reads; its tokenizer gives `types`.
 
-    Token types are read where there is more than one: RoBERTa's forward takes them too, and has one. XLM looks them up
-    among its words. What else a forward takes (positions, boxes, languages) is left to its default.
+    Token types are read where there is more than one: RoBERTa's forward takes them too, and has one. XLM looks those
+    that it is given up among its words. What else a forward takes (positions, boxes, languages) is left to its default.
     """
     taken = inspect.signature(model.forward).parameters
-    has_types = (getattr(model.config, "type_vocab_size", None) or 0) > 1
+    kinds = getattr(model.config, "type_vocab_size", None)
+    has_types = types if kinds is None or type(model).__name__ in MAKES_TYPES else kinds > 1
     read = {INPUT_IDS: True, ATTENTION_MASK: True, TOKEN_TYPE_IDS: has_types}
     return tuple(name for name, is_read in read.items() if is_read and name in taken)
 
 
-def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int) -> onnx.ModelProto:
+def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int, types: bool = True) -> onnx.ModelProto:
     """The graph of `model` (in evaluation mode, attention "eager") from its token inputs to `outputs`.
 
     Inputs and outputs have transformers' names (`logits`, `start_logits`, `last_hidden_state`). Raises what the model
@@ -71,7 +73,7 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int) -> onnx.Mo
     from hfx.exporter.encoder.disentangled import as_operators
     from hfx.exporter.graph.operators import define
 
-    inputs = token_inputs(model)
+    inputs = token_inputs(model, types)
     wrapped = _positional(model, inputs, tuple(outputs))
     first, second = (example(model, inputs, *size) for size in (TRACED, OTHER))
     with torch.no_grad(), as_operators(model), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
@@ -309,7 +311,7 @@ def _write_out_masks(model: PreTrainedModel, stack: contextlib.ExitStack) -> Non
         kinds = {"full_attention": seen, "sliding_attention": seen & near}
         return arguments, named | {ATTENTION_MASK: {name: (~kind).float() * hidden for name, kind in kinds.items()}}
 
-    stack.callback(model.register_forward_pre_hook(prepare, with_kwargs=True).remove)
+    stack.callback(model.base_model.register_forward_pre_hook(prepare, with_kwargs=True).remove)
 
 
 def _zero_padding(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:

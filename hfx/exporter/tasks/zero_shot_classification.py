@@ -21,7 +21,7 @@ def entailment_index(config: Config) -> int:
     Without label names (id2label), transformers makes a label2id of its own.
     """
     labels = labels_of(config)
-    numbers = config.get("id2label") and config.get("label2id") or {label: at for at, label in enumerate(labels)}
+    numbers = (config.get("id2label") and config.get("label2id")) or {label: at for at, label in enumerate(labels)}
     index = next((number for label, number in numbers.items() if label.lower().startswith("entail")), None)
     if index is None or not 0 <= index < len(labels):
         raise CheckpointUnsupported(

@@ -59,7 +59,7 @@ PAIRS = [
     (model_type, task) if task is TASKS[place % len(TASKS)] else full(model_type, task)
     for place, model_type in enumerate(sorted(ENCODERS))
     for task in TASKS
-] + [(model_type, Task.FEATURE_EXTRACTION) for model_type in sorted(DECODERS)]
+] + [(model_type, task) for model_type in sorted(DECODERS) for task in (Task.FEATURE_EXTRACTION, TASKS[0])]
 
 
 @pytest.mark.parametrize(("model_type", "task"), PAIRS)
@@ -194,6 +194,38 @@ def test_a_tokenizer_without_token_types_leaves_them_to_the_model() -> None:
     expected = in_torch(model, row, list(feed))[names.LOGITS]
     np.testing.assert_allclose(found[0], expected, atol=TOLERANCE, rtol=1e-5)
     assert np.abs(in_torch(model, row, [*feed, names.TOKEN_TYPE_IDS])[names.LOGITS] - expected).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "types"),
+    [
+        ("big_bird", Task.QUESTION_ANSWERING, False),  # then it makes its own, of the question and the context
+        ("flaubert", Task.TOKEN_CLASSIFICATION, True),
+        ("xlm", Task.TEXT_CLASSIFICATION, True),  # it has none, and looks them up among its words
+        ("xlm", Task.TEXT_CLASSIFICATION, False),
+    ],
+)
+def test_token_types_are_those_that_the_tokenizer_gives(model_type: str, task: Task, types: bool) -> None:
+    decided = find_task(task)
+    model = tiny_encoders.build(model_type, decided.auto_class)
+    graph = build_graph(model, decided, 1, None, types=types)
+    inputs = [value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE]
+    assert (names.TOKEN_TYPE_IDS in inputs) == types
+    (row,) = ragged(model, (19,))
+    feed = {name: row[name].astype(np.int32) for name in inputs}
+    shape = np.array([[19] if decided.item_rank == 1 else [1, 19]], np.int32)
+    found = onnx_toys.session(graph)(**feed, **{names.ITEM_SHAPE: shape})
+    expected = in_torch(model, row, inputs)
+    for spec, got in zip(graph.graph.output, found, strict=True):
+        one = got[0] if decided.item_rank == 1 else got[0, 0]
+        np.testing.assert_allclose(one, expected[spec.name], atol=TOLERANCE, rtol=1e-5)
+
+
+def test_a_head_of_other_numbers_than_labels_is_refused() -> None:
+    task = find_task(Task.TEXT_CLASSIFICATION)
+    model = tiny_encoders.build("flaubert", task.auto_class, summary_proj_to_labels=False)
+    with pytest.raises(CheckpointUnsupported, match="gives 32 logits, and config"):
+        build_graph(model, task, 1, None)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])
