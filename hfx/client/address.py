@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hfx.errors import UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 SCHEMES = {"grpc": ("grpc", False), "grpcs": ("grpc", True), "http": ("http", False), "https": ("http", True)}
 USUAL_PORTS = {"http": 80, "https": 443, "grpcs": 443}
@@ -34,6 +38,22 @@ class Tls:
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
                 raise UsageError(f"The TLS file {name}={path} does not exist.", "Give the path of a PEM file.")
+
+    def context(self) -> ssl.SSLContext:
+        """The files as Python's ssl module loads them. Raises UsageError for a file that it can't read as PEM."""
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+            if self.certificate is not None:
+                context.load_cert_chain(str(self.certificate), str(self.key), password=lambda: "")
+        except OSError as error:  # also ssl.SSLError
+            given = ", ".join(f"{name}={path}" for name, path in vars(self).items() if path is not None)
+            raise UsageError(
+                f"The TLS files {given} can't be used: {error}.",
+                "Give PEM files that you may read: certificates, and a key without a password.",
+            ) from error
+        return context
 
 
 @dataclass(frozen=True)

@@ -240,6 +240,7 @@ def open_channel(library: Any, address: Address, tls: Tls | None = None) -> Any:
     if not address.secure:
         return library.insecure_channel(address.target, options=options)
     tls = tls or Tls()
+    tls.context()  # gRPC itself reports a bad file only as a failed handshake
     credentials = grpc.ssl_channel_credentials(_content(tls.ca), _content(tls.key), _content(tls.certificate))
     return library.secure_channel(address.target, credentials, options=options)
 

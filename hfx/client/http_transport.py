@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import threading
 import time
 import weakref
@@ -284,15 +283,8 @@ def _options(address: Address, headers: Headers, tls: Tls | None) -> dict[str, A
         "limits": LIMITS,
         # A proxy of the environment can't reach this machine's own ports.
         "trust_env": not address.is_loopback,
-        "verify": _context(tls or Tls()) if address.secure else True,
+        "verify": (tls or Tls()).context() if address.secure else True,
     }
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
-    if tls.certificate is not None:
-        context.load_cert_chain(str(tls.certificate), str(tls.key))
-    return context
 
 
 def _path(model: str, verb: str = "") -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfx import names
 from hfx.answering import Piece as Piece
+from hfx.client.errors import MALFORMED
 from hfx.errors import RequestCancelled, ServerError, UsageError
 from hfx.python_backends.generation.pieces import Token as Token
 
@@ -167,7 +168,7 @@ def decode_entities(outputs: Tensors) -> Entities:
             Entity(str(row["entity"]), float(row["score"]), int(row["start"]), int(row["end"]), str(row["word"]))
             for row in rows
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except MALFORMED as error:
         raise ServerError(f"The model's entities can't be read: {error!r}.") from error
     return Entities(entities, _truncated_tokens(outputs))
 
@@ -176,7 +177,7 @@ def decode_fills(outputs: Tensors) -> Fills:
     """From `fills` BYTES [1, 1], in JSON a list for each mask of {score, token, token_str, sequence}."""
     try:
         masks = tuple(tuple(map(_fill, rows)) for rows in json.loads(_text(outputs, names.FILLS)))
-    except (ValueError, TypeError, KeyError) as error:
+    except MALFORMED as error:
         raise ServerError(f"The model's fills can't be read: {error!r}.") from error
     return Fills(masks, _truncated_tokens(outputs))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hfx.client.errors import MALFORMED
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata, TensorMetadata, Values, check_text
 
@@ -96,7 +97,7 @@ def decode_infer(body: bytes, headers: Mapping[str, str], field: str = "outputs"
     tensors = {}
     with _parsing():
         position = end = int(headers.get(HEADER_LENGTH, len(body)))
-        for output in _json(body[:end])[field]:
+        for output in json.loads(body[:end])[field]:
             name, datatype, shape = output["name"], output["datatype"], output["shape"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is None:
@@ -123,7 +124,7 @@ def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Arra
     if not line.startswith(EVENT):
         return None
     with _parsing():
-        fields = _json(line.removeprefix(EVENT))
+        fields = json.loads(line.removeprefix(EVENT))
         if "error" in fields:
             return str(fields["error"])
         return {tensor.name: _from_event(tensor, fields[tensor.name]) for tensor in outputs if tensor.name in fields}
@@ -132,28 +133,28 @@ def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Arra
 def decode_metadata(name: str, body: bytes) -> ModelMetadata:
     """The inputs and outputs of a model."""
     with _parsing():
-        description = _json(body)
+        description = json.loads(body)
         return ModelMetadata(name, _metadata_of(description["inputs"]), _metadata_of(description["outputs"]))
 
 
 def decode_parameter(body: bytes, name: str) -> str:
     """A parameter of a model's configuration; empty if it has none of this `name`."""
     with _parsing():
-        return str(_json(body).get("parameters", {}).get(name, {}).get("string_value", ""))
+        return str(json.loads(body).get("parameters", {}).get(name, {}).get("string_value", ""))
 
 
 def decode_statistics(body: bytes) -> list[str]:
     """The names of the ready models, which the statistics list; the index of the repository may be closed."""
     with _parsing():
-        return [str(model["name"]) for model in _json(body)["model_stats"]]
+        return [str(model["name"]) for model in json.loads(body)["model_stats"]]
 
 
 def error_text(body: bytes) -> str:
     """What the server says of a failure: the `error` of Triton or of another API, or how the body begins."""
     try:
-        error = _json(body.removeprefix(EVENT.encode()))["error"]
+        error = json.loads(body.removeprefix(EVENT.encode()))["error"]
         return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
+    except MALFORMED:
         return f"an answer that is not Triton's: {body[:100].decode('utf-8', 'replace')!r}"
 
 
@@ -180,14 +181,6 @@ def _objects(items: list[bytes]) -> Array:
     return strings
 
 
-def _json(text: str | bytes) -> Any:
-    """The JSON value of `text`; raises ValueError for what is none, or nested without end."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 def _from_event(tensor: TensorMetadata, value: Any) -> Array:
     items = value if isinstance(value, list) else [value]
     return from_list(tensor.name, tensor.datatype, (1, len(items)), items)
@@ -210,7 +203,7 @@ def _metadata_of(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorMetadata, 
 def _parsing() -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise ServerError(
             f"The server's answer can't be read ({error!r}).", "Is the address that of a Triton server's HTTP port?"
         ) from error

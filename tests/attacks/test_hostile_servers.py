@@ -114,6 +114,7 @@ BODIES = {
     "deep": b"[" * 100_000,
     "no UTF-8": b'{"inputs": "\xff"}',
     "words for numbers": b'{"inputs": [{"name": "a", "datatype": "INT32", "shape": ["x"]}], "outputs": []}',
+    "an infinite shape": b'{"inputs": [{"name": "a", "datatype": "INT32", "shape": [Infinity]}], "outputs": []}',
 }
 
 

@@ -124,6 +124,10 @@ def test_tls_needs_its_files_and_an_encrypted_address(tmp_path: Path) -> None:
         Tls(certificate=__file__)
     with pytest.raises(UsageError, match="not encrypted"):
         Client("127.0.0.1:1", tls=Tls(ca=__file__))
+    for url in ("grpcs://127.0.0.1:1", "https://127.0.0.1:1"):
+        for files in (Tls(ca=__file__), Tls(certificate=__file__, key=__file__)):
+            with pytest.raises(UsageError, match="can't be used"):
+                Client(url, tls=files)
 
 
 class Failing:

@@ -129,7 +129,12 @@ def test_entities_come_from_their_json() -> None:
     assert result.truncated_tokens == 7
 
 
-@pytest.mark.parametrize("text", ["", "{}{}", "3", '[{"entity": "PER"}]', "[3]", "null"])
+INFINITE = '[{"entity": "PER", "score": 1, "start": 0, "end": Infinity, "word": "a"}]'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}{}", "3", '[{"entity": "PER"}]', "[3]", "null", INFINITE, "[" * 100_000], ids=range(8)
+)
 def test_entities_that_can_not_be_read_are_an_error_of_the_server(text: str) -> None:
     with pytest.raises(ServerError):
         decode_entities({"entities": strings(text)})
@@ -211,7 +216,12 @@ def test_an_answer_that_the_model_does_not_give_is_refused_with_those_it_gives()
         check_outputs(TYPED, ("label", "text_output"))
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"3", b"<html>", b'{"outputs": [{}]}', b'{"outputs": 3}'])
+NESTED = b'{"outputs": [{"name": "a", "datatype": "INT32", "shape": [1], "data": %b1%b}]}' % (b"[" * 900, b"]" * 900)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"3", b"<html>", b'{"outputs": [{}]}', b'{"outputs": 3}', NESTED], ids=range(8)
+)
 def test_a_body_that_is_no_answer_is_an_error_of_the_server(body: bytes) -> None:
     with pytest.raises(ServerError, match="can't be read"):
         decode_infer(body, {})
