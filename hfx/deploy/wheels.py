@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,6 +35,11 @@ CUDA_13_TAG = "25.08"  # onnxruntime-gpu's wheels are for CUDA 13, which images 
 PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
 FETCH_SECONDS = 1800.0
 RECORD = "RECORD"
+# What zipfile raises for a damaged archive (RuntimeError: encrypted, or compressed in another way), and what is raised
+# here for files that are not as recorded.
+DAMAGE = (
+    zipfile.BadZipFile, zlib.error, RuntimeError, csv.Error, EOFError, StopIteration, ValueError, FileExistsError,
+)  # fmt: skip
 IMPORTABLE = ("purelib", "platlib")  # of NAME.data in a wheel; the rest are scripts and headers
 
 
@@ -142,7 +148,7 @@ def unpack(wheel: Path, folder: Path) -> None:
             for member in archive.infolist():
                 if not member.is_dir() and (target := _target(PurePosixPath(member.filename))):
                     _extract(archive, member, folder / target, digests.get(member.filename))
-    except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, FileExistsError) as error:
+    except DAMAGE as error:
         raise FetchFailed(f"The wheel {wheel.name} is damaged: {error}.", "Delete it, and fetch it again.") from error
 
 

@@ -76,7 +76,7 @@ def _refuse(group: type, options: Any, kind: str) -> None:
 def _settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         settings = None
     if not isinstance(settings, dict):
         raise UsageError("--settings is not a JSON object.", """E.g. '{"max_tokens": 60}'.""")

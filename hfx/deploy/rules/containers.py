@@ -60,7 +60,7 @@ def vulnerable_release(files: Files) -> Iterator[Problem]:
 
 SERVICES = "https://docs.docker.com/reference/compose-file/services"
 GRACE_SECONDS = 10  # docker's default
-DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+DURATION = re.compile(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 LOCAL = ("127.", "localhost", "[::1]", "::1")
 
 

@@ -194,7 +194,7 @@ def _pre_stop_seconds(container: Container) -> int:
         return seconds
     command = table(hook, "exec").get("command")
     text = " ".join(map(str, command)) if isinstance(command, list) else ""
-    match = re.search(r"\bsleep (\d+)", text)
+    match = re.search(r"\bsleep ([0-9]{1,9})", text)
     return int(match[1]) if match else 0
 
 

@@ -60,8 +60,8 @@ def _variants(files: Files) -> Iterator[tuple[Document, Table]]:
 def _models(files: Files) -> Iterator[tuple[Document, Table]]:
     """The containers of CreateModel."""
     for document in files.with_key("ModelName"):
-        containers = [document.value.get("PrimaryContainer"), *(document.value.get("Containers") or [])]
-        yield from ((document, container) for container in tables(containers))
+        containers = [*tables([document.value.get("PrimaryContainer")]), *tables(document.value.get("Containers"))]
+        yield from ((document, container) for container in containers)
 
 
 def _tag(container: Table) -> str:

@@ -32,6 +32,7 @@ KSERVE_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 TRITON_IMAGE = re.compile(
     r"(?:^|/)(?:sagemaker-tritonserver|tritonserver|hfx-triton)(?::(?P<tag>\d\d\.\d\d)?\S*)?(?:@\S+)?$"
 )
+NUMBER = re.compile(r"[0-9]{1,9}")
 EXIT_SECONDS = 30  # of tritonserver's --exit-timeout-secs and of hfx serve's --drain, without them
 
 
@@ -92,7 +93,7 @@ class Container:
         """How long requests under way may take at its end: `hfx serve` drains HTTP, then gRPC."""
         option, times = ("--drain", 2) if self.is_hfx else ("--exit-timeout-secs", 1)
         value = self.option(option)
-        return times * (int(value) if value.isdecimal() else EXIT_SECONDS)
+        return times * (int(value) if NUMBER.fullmatch(value) else EXIT_SECONDS)
 
     @property
     def tag(self) -> str:
@@ -102,7 +103,7 @@ class Container:
 
     def option(self, name: str) -> str:
         """The value of an option of its command; empty without it."""
-        for word, following in zip(self.words, [*self.words[1:], ""], strict=True):
+        for word, following in pairwise([*self.words, ""]):
             if word == name:
                 return following
             if word.startswith(f"{name}="):

@@ -69,16 +69,17 @@ def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
     from botocore.exceptions import WaiterError
 
     attempts = max(1, LONGEST_SECONDS // max(poll_seconds, 1))
-    try:
-        sagemaker.get_waiter("endpoint_in_service").wait(
-            EndpointName=name, WaiterConfig={"Delay": poll_seconds, "MaxAttempts": attempts}
-        )
-    except WaiterError as error:
-        reason = error.last_response.get("FailureReason", str(error))
-        raise ServerError(
-            f"The endpoint {name} is not in service: {reason}",
-            f"Its log: CloudWatch, group /aws/sagemaker/Endpoints/{name}.",
-        ) from error
+    with _reasons():
+        try:
+            sagemaker.get_waiter("endpoint_in_service").wait(
+                EndpointName=name, WaiterConfig={"Delay": poll_seconds, "MaxAttempts": attempts}
+            )
+        except WaiterError as error:
+            reason = error.last_response.get("FailureReason", str(error))
+            raise ServerError(
+                f"The endpoint {name} is not in service: {reason}",
+                f"Its log: CloudWatch, group /aws/sagemaker/Endpoints/{name}.",
+            ) from error
 
 
 def delete(folder: Path, report: Report) -> None:

@@ -42,7 +42,7 @@ def wheel(folder: Path, files: dict[str, bytes], record: str | None = None) -> P
     """A wheel of the package `p` with `files`."""
     path = folder / "p-1-py3-none-any.whl"
     lines = [record_line(name, content) for name, content in files.items()] + ["p-1.dist-info/RECORD,,"]
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
         archive.writestr("p-1.dist-info/RECORD", "\n".join(lines) if record is None else record)
@@ -82,7 +82,15 @@ def test_a_file_that_is_not_as_recorded_or_leads_elsewhere_is_refused(
     assert not (tmp_path / "p.py").exists()
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-30], lambda content: b"", lambda content: b"x" * 100])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-30],
+        lambda content: b"",
+        lambda content: b"x" * 100,
+        lambda content: content[:34] + b"\xff" + content[35:],  # the compressed data of p.py, behind its header
+    ],
+)
 def test_what_is_no_wheel_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = wheel(tmp_path, {"p.py": MODULE})
     path.write_bytes(damage(path.read_bytes()))

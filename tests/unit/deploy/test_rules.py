@@ -185,6 +185,31 @@ def test_files_of_another_shape_are_left_alone(value: Any, tmp_path: Path) -> No
     assert lint(put(tmp_path, {"a.yaml": document, "b.json": document, "c.yml": {"services": value}})) == []
 
 
+DIGITS = "9" * 5000  # more than Python makes a number of
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"ModelName": "m", "Containers": 5},
+        {"services": {"a": {"image": "tritonserver:26.07"}}},
+        {"services": {"a": {"image": "tritonserver:26.07", "command": f"tritonserver --exit-timeout-secs={DIGITS}"}}},
+        {"services": {"a": {"image": "tritonserver:26.07", "stop_grace_period": f"{DIGITS}s"}}},
+        {
+            "kind": "Pod",
+            "spec": {
+                "containers": [
+                    {"command": ["tritonserver"], "lifecycle": {"preStop": {"exec": {"command": ["sleep", DIGITS]}}}}
+                ]
+            },
+        },
+    ],
+    ids=range(5),
+)
+def test_a_value_that_no_platform_takes_breaks_no_rule_of_hfx(document: dict[str, Any], tmp_path: Path) -> None:
+    assert not {"HFX901"} & {finding.rule for finding in lint(put(tmp_path, {"a.yaml": document, "b.json": document}))}
+
+
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
     return open_deployment(build(tmp_path / "repository"), ["m"])

@@ -98,6 +98,17 @@ def test_deleting_twice_says_what_was_not_there(aws: Any, folder: Path) -> None:
     assert len(notes) == 4 and all("was not there" in note for note in notes)
 
 
+def test_a_wait_without_credentials_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(ServerError, match="credentials"):
+        wait(folder, poll_seconds=0)
+
+
 def test_awss_refusal_keeps_its_words_and_another_folder_is_refused(aws: Any, folder: Path, tmp_path: Path) -> None:
     text = (folder / "create-model.json").read_text()
     (folder / "create-model.json").write_text(text.replace("s3://bucket", "s3://missing"))
