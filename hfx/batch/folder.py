@@ -1,4 +1,4 @@
-"""The folder of a job: where its files are, how they are written, and the lock of the runners on this machine."""
+"""The folder of a job: the paths of its files, atomic writing, and the lock between runners on this machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from hfx.repository.staging import flush
 
 JOB, PLAN, PARTS, LOG = "job.json", "plan.jsonl", "parts", "log.jsonl"
 LOCK, SUMMARY, CANCEL = "lock", "summary.json", "cancelled"
-TEMPORARY, SPOOLED = ".writing-", "input."  # how names begin of files that are written, and of the standard input
+TEMPORARY, SPOOLED = ".writing-", "input."  # prefixes of files being written, and of the copied standard input
 PART = re.compile(r"([0-9]{6,18})\.[a-z]+")
 WRITER = re.compile(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-([0-9]{{1,9}})-")
 DAY = 86_400.0
-GLANCE_SECONDS = 0.2  # that `is_locked` of another process may hold the lock
-# What flock(2) gives on storage without locks: DBFS and other FUSE, Lustre without `-o flock`, NFS without lockd. NFSv4
+GLANCE_SECONDS = 0.2  # `is_locked` in another process may hold the lock so long
+# Errors of flock(2) on storage without locks: DBFS and other FUSE, Lustre without `-o flock`, NFS without lockd. NFSv4
 # gives EBADF for an exclusive lock of a file that can only be read.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 
@@ -48,15 +48,15 @@ class Folder:
 
     @property
     def summary(self) -> Path:
-        """The summary, which is there when the job is completed."""
+        """The path of the summary, which exists once the job is completed."""
         return self.path / SUMMARY
 
     def part(self, number: int, ending: str) -> Path:
-        """The part of chunk `number`, which is there when its rows are on the disk."""
+        """The path of the part of chunk `number`, which exists once its rows are on the disk."""
         return self.parts / f"{number:06d}{ending}"
 
     def done(self) -> set[int]:
-        """The numbers of the chunks whose parts are there. Raises JobError."""
+        """The numbers of the chunks whose parts exist. Raises JobError."""
         with storage(self.path):
             names = [path.name for path in self.parts.iterdir()] if self.parts.is_dir() else []
         return {int(match[1]) for match in map(PART.fullmatch, names) if match}
@@ -72,24 +72,24 @@ class Folder:
             raise JobCancelled(f"{self.path} was cancelled.", f"`hfx batch resume {self.path}` continues it.")
 
     def cancel(self) -> None:
-        """Let all runners, on any machine, stop; those that are started again, too, until `uncancel`."""
+        """Stop the job's runners on all machines, and those started later, until `uncancel`."""
         write_file(self.path / CANCEL, lambda file: None)
 
     def uncancel(self) -> None:
-        """Let runners work again."""
+        """Allow runners to run again."""
         with storage(self.path):
             (self.path / CANCEL).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what interrupted writers left: of this machine those that have ended, of others what is a day old."""
+        """Delete temporary files of dead processes of this machine, and those of other machines that are a day old."""
         for folder in (self.path, self.parts):
             for leftover in folder.glob(f"{TEMPORARY}*"):
-                with suppress(OSError):  # it takes room, and does no other harm
+                with suppress(OSError):  # a leftover only takes disk space
                     if _is_abandoned(leftover):
                         leftover.unlink(missing_ok=True)
 
     def discard_unplanned(self) -> bool:
-        """Whether the job has not been written down yet: then its files go, and the folder where it is empty."""
+        """Delete the files of a job that has no job.json yet, and its folder if empty. Returns whether it had none."""
         if (self.path / JOB).exists():
             return False
         with suppress(OSError):
@@ -100,13 +100,13 @@ class Folder:
         return True
 
     def log(self, event: dict[str, Any]) -> None:
-        """Append a line with the time, for people; a job does not depend on it."""
+        """Append an event with the time to the log. Jobs do not depend on the log, so errors are ignored."""
         line = json.dumps({"time": round(time.time(), 3), **event}) + "\n"
         with suppress(OSError), open(self.path / LOG, "ab", opener=_open_regular) as file:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What was logged; a line that was cut off by a crash, or can't be read, is left out."""
+        """The events of the log. Lines that a crash cut off, or that can't be read, are left out."""
         with suppress(OSError), open_file(self.path / LOG) as file:
             for line in file:
                 with suppress(ValueError, RecursionError):
@@ -116,9 +116,9 @@ class Folder:
 
     @contextmanager
     def locked(self, shared: bool = False) -> Iterator[bool]:
-        """Hold the lock: alone, or `shared` with the runners of other shards. Yields whether the storage has locks.
+        """Hold the lock, alone or `shared` with runners of other shards. Yields whether the storage has locks.
 
-        Raises JobError where another runner on this machine has it.
+        Raises JobError if another runner on this machine holds it.
         """
         with storage(self.path):
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -137,7 +137,7 @@ class Folder:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a runner on this machine works on the job, as far as the storage has locks. Raises JobError."""
+        """Whether a runner on this machine holds the lock; false on storage without locks. Raises JobError."""
         access = os.O_RDWR if os.access(self.path / LOCK, os.W_OK) else os.O_RDONLY
         try:
             descriptor = os.open(self.path / LOCK, access | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -151,7 +151,7 @@ class Folder:
 
 
 def _is_event(event: Any) -> bool:
-    """Whether a line of the log is one that was written here."""
+    """Whether a line of the log has the form that `log` writes."""
     if not isinstance(event, dict) or type(event.get("event")) is not str or type(event.get("time")) is not float:
         return False
     chunk = (event.get("number"), event.get("rows"), event.get("errors"))
@@ -159,7 +159,7 @@ def _is_event(event: Any) -> bool:
 
 
 def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool | None:
-    """Whether the lock could be taken; None where the storage has no locks."""
+    """Whether the lock was taken within `patience` seconds; None if the storage has no locks."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -177,13 +177,13 @@ def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool | None:
 
 
 def temporary(target: Path) -> Path:
-    """The name under which this process writes `target`; it says which process of which machine that is."""
+    """The temporary path for writing `target`. Its name has the machine and the process id of the writer."""
     return target.with_name(f"{TEMPORARY}{_machine()}-{os.getpid()}-{target.name}")
 
 
 @cache
 def _machine() -> str:
-    """Eight digits for where process ids are unique: a boot and a namespace; random ones where these can't be read."""
+    """Eight hexadecimal digits for this boot and PID namespace, where process ids are unique; else random ones."""
     try:
         boot, space = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/pid").readlink()
     except OSError:
@@ -192,7 +192,10 @@ def _machine() -> str:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether nothing writes a temporary file any more. Ages are by the clock of the storage, not of this machine."""
+    """Whether the writer of a temporary file is dead, or on another machine and silent for a day.
+
+    The day is measured by the storage's clock, which may differ from this machine's.
+    """
     writer = WRITER.match(path.name)
     if writer is None or writer[1] != _machine():
         clock = temporary(path.with_name("clock"))
@@ -205,26 +208,26 @@ def _is_abandoned(path: Path) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # another user's
+        pass  # the process of another user is alive
     return False
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file of a job to read it. Raises OSError for what is none, such as a FIFO, whose writer may never come."""
+    """Open a file of a job for reading. Raises OSError for a FIFO and the like, which could block for ever."""
     return open(path, "rb", opener=_open_regular)
 
 
 def _open_regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # a folder is what `open` itself refuses
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # `open` itself refuses folders
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "Not a regular file", path)
 
 
 class HashedFile(io.BufferedWriter):
-    """A new file, written from its beginning to its end, and the SHA-256 of what was written."""
+    """A new file that is written sequentially; `sha256` is the hash of its content so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "xb"))
@@ -238,9 +241,9 @@ class HashedFile(io.BufferedWriter):
 
 @contextmanager
 def new_file(target: Path) -> Iterator[HashedFile]:
-    """A file that becomes `target` as a whole, or not at all: write, fsync, rename, fsync the folder.
+    """A file that becomes `target` when the block ends, or never: write, fsync, rename, fsync the folder.
 
-    Raises StorageFull, and JobError for other reasons of the file system; `target` is then as it was.
+    Raises StorageFull, and JobError for other errors of the file system; then `target` is unchanged.
     """
     written = temporary(target.with_name(f"{target.name}-{secrets.token_hex(4)}"))
     with storage(target):
@@ -259,7 +262,7 @@ def new_file(target: Path) -> Iterator[HashedFile]:
 
 @contextmanager
 def new_part(target: Path) -> Iterator[HashedFile]:
-    """A part, written as a new file; its SHA-256 is on the disk before it is there."""
+    """Like `new_file`, for a part. Its SHA-256 is written beside it before the part appears."""
     with new_file(target) as file:
         yield file
         write_sum(target, file.sha256.hexdigest())
@@ -271,7 +274,7 @@ def write_sum(part: Path, sha256: str) -> None:
 
 
 def check_sum(part: Path, file: io.BufferedReader) -> None:
-    """Raise ValueError for a part, open as `file`, that is not as it was written. Earlier versions wrote no sums."""
+    """Raise ValueError if a part, open as `file`, differs from its SHA-256. Parts of earlier versions have none."""
     path = _sum_of(part)
     if path.exists():
         with storage(path), open_file(path) as sums:
@@ -286,14 +289,14 @@ def _sum_of(part: Path) -> Path:
 
 
 def write_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """What `write` puts into a file becomes `target`, as `new_file` does it."""
+    """Write `target` atomically, as `new_file` does; `write` gets the open file."""
     with new_file(target) as file:
         write(file)
 
 
 @contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn what a file system can refuse into typed errors."""
+    """Turn an OSError about `path` into StorageFull or JobError."""
     try:
         yield
     except OSError as error:
@@ -303,5 +306,5 @@ def storage(path: Path) -> Iterator[None]:
                 "What was done is kept: free some space, then `hfx batch resume` of the job's folder.",
             ) from error
         raise JobError(
-            f"{path} can't be read or written: {error.strerror}.", "Check the path and its permissions."
+            f"{path} can't be read or written: {error.strerror or error}.", "Check the path and its permissions."
         ) from error

@@ -1,4 +1,4 @@
-"""`python -m hfx.batch.api SETTINGS`: answers the front's requests, and works on the batches, until SIGTERM."""
+"""`python -m hfx.batch.api SETTINGS`: answers requests that the front forwards, and runs the batches, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hfx.batch.api.runner import Runner
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Store
 
-DRAIN_SECONDS = 3  # for requests that are being answered
+DRAIN_SECONDS = 3  # for requests in progress
 
 
 async def main(argument: str) -> None:
-    """Serve and work until a signal comes."""
+    """Serve the API and run the batches until a signal arrives. `argument` is ApiSettings as JSON."""
     settings = ApiSettings.from_json(argument)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     folder = Path(settings.folder)
@@ -39,7 +39,7 @@ async def main(argument: str) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    path = f"/proc/self/fd/{os.open(folder, os.O_PATH)}/{FRONT}"  # the kernel takes 107 bytes of a socket's path
+    path = f"/proc/self/fd/{os.open(folder, os.O_PATH)}/{FRONT}"  # a socket's path has at most 107 bytes
     transport = httpx.AsyncHTTPTransport(uds=path)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
         running = asyncio.create_task(Runner(settings, store, changed, client).run())

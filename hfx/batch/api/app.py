@@ -1,4 +1,4 @@
-"""The ASGI application of /v1/files and /v1/batches, behind the front, which has checked the caller's key."""
+"""The ASGI application for /v1/files and /v1/batches. The front has already checked the caller's API key."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from hfx.front.refusals import Refusal, dumped, json_head
 from hfx.front.response import Send, log_line
 
 BATCH, OUTPUT = "batch", "batch_output"  # purposes
-REQUIRED = ("input_file_id", "endpoint", "completion_window")  # of a new batch
-BODY_BYTES = 1 << 16  # of a request that is no upload
+REQUIRED = ("input_file_id", "endpoint", "completion_window")  # fields of a new batch
+BODY_BYTES = 1 << 16  # largest body, except of uploads
 PIECE_BYTES = 1 << 18
+QUERY_FIELDS = 100
 WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_SECONDS = 30 * 86_400
-PAIRS, KEY_LENGTH, VALUE_LENGTH = 16, 64, 512  # of metadata
-FILES_LIMIT, BATCHES_LIMIT = (10_000, 10_000), (100, 20)  # of a page: the most, and the default
+PAIRS, KEY_LENGTH, VALUE_LENGTH = 16, 64, 512  # limits of metadata
+FILES_LIMIT, BATCHES_LIMIT = (10_000, 10_000), (100, 20)  # records of a page: the most, and the default
 NO_ROOM = 507
 PATH = re.compile(r"/v1/(files|batches)(?:/([A-Za-z0-9_-]+)(?:/(content|cancel))?)?")
 Record = TypeVar("Record", StoredFile, Batch)
@@ -42,7 +43,7 @@ Record = TypeVar("Record", StoredFile, Batch)
 
 @dataclass(frozen=True)
 class Request:
-    """A request of a caller with the label `owner` for the record `id`, which may be empty."""
+    """A request for the file or batch `id` (empty: for the list). `owner` is the label of the caller's API key."""
 
     owner: str
     id: str
@@ -52,7 +53,7 @@ class Request:
 
 
 class Api:
-    """Answers requests from `store`; `changed` is set when the batches have changed."""
+    """The routes. `store` holds files and batches; `changed` wakes the runner when a batch was added or cancelled."""
 
     def __init__(self, settings: ApiSettings, store: Store, changed: asyncio.Event) -> None:
         self._settings, self._store, self._changed = settings, store, changed
@@ -94,8 +95,8 @@ class Api:
             allowed = ", ".join(methods)
             raise Refusal(405, f"This path takes {allowed} only.", [(b"allow", allowed.encode())])
         headers = dict(scope["headers"])
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=100))
-        request = Request(headers.get(LABEL_HEADER, b"").decode(), identity, query, headers, receive)
+        label = headers.get(LABEL_HEADER, b"").decode()
+        request = Request(label, identity, _query(scope["query_string"]), headers, receive)
         return await self._handlers[scope["method"], kind, part](request)
 
     # Files
@@ -123,10 +124,10 @@ class Api:
             stored = StoredFile(identity, request.owner, form.filename, BATCH, size, order)
             self._store.add_file(stored)
         except BaseException:
-            self._store.content(identity).unlink(missing_ok=True)  # its record found no room
+            self._store.content(identity).unlink(missing_ok=True)  # the disk was too full for its record
             self._store.reserve(-size)
             raise
-        return stored.shown()
+        return stored.api_object()
 
     async def _list_files(self, request: Request) -> Any:
         purpose = request.query.get("purpose")
@@ -134,7 +135,7 @@ class Api:
         return _page(request, chosen, FILES_LIMIT, ("purpose",))
 
     async def _get_file(self, request: Request) -> Any:
-        return self._file(request).shown()
+        return self._file(request).api_object()
 
     async def _content(self, request: Request) -> Any:
         return self._store.content(self._file(request).id)
@@ -177,13 +178,13 @@ class Api:
         )
         self._store.add_batch(batch)
         self._changed.set()
-        return batch.shown()
+        return batch.api_object()
 
     async def _list_batches(self, request: Request) -> Any:
         return _page(request, self._store.batches.values(), BATCHES_LIMIT)
 
     async def _get_batch(self, request: Request) -> Any:
-        return self._batch(request).shown()
+        return self._batch(request).api_object()
 
     async def _cancel(self, request: Request) -> Any:
         await read_body(request.receive, {}, BODY_BYTES, lambda size: None)
@@ -193,21 +194,29 @@ class Api:
         if batch.status != CANCELLING:
             batch = self._store.change(batch, CANCELLING)
             self._changed.set()
-        return batch.shown()
+        return batch.api_object()
 
     def _batch(self, request: Request) -> Batch:
         return _own(self._store.batches, request.owner, request.id, "batch", "id")
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error, in OpenAI's form."""
+    """The HTTP status and the JSON body of a refusal, in OpenAI's form."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     shape = {"message": refusal.message, "type": kind, "param": refusal.param or None, "code": refusal.reason or None}
     return refusal.status, {"error": shape}
 
 
+def _query(text: bytes) -> dict[str, str]:
+    """The parameters of a URL. Raises Refusal (400) for too many."""
+    try:
+        return dict(parse_qsl(text.decode("latin-1"), max_num_fields=QUERY_FIELDS))
+    except ValueError:
+        raise Refusal(400, f"The URL has more than {QUERY_FIELDS} parameters.") from None
+
+
 def _own(records: Mapping[str, Record], owner: str, identity: str, kind: str, param: str) -> Record:
-    """The record, if it is of `owner`. Raises Refusal (404): the records of others are not there."""
+    """The record `identity` of `owner`. Raises Refusal (404), also for a record of another owner."""
     record = records.get(identity)
     if record is None or record.owner != owner:
         raise Refusal(404, f"There is no {kind} {identity[:100]!r}.", param=param, reason=f"{kind}_not_found")
@@ -215,7 +224,10 @@ def _own(records: Mapping[str, Record], owner: str, identity: str, kind: str, pa
 
 
 def _page(request: Request, records: Iterable[Record], limits: tuple[int, int], filters: tuple[str, ...] = ()) -> Any:
-    """The page of `records` that the query names by `after`, `limit` and `order`."""
+    """One page of the owner's `records`, by the query's `after`, `limit` and `order`. Raises Refusal (400).
+
+    `limits` are the largest and the default `limit`; `filters` are further parameters that the list takes.
+    """
     most, default = limits
     if unknown := next((name for name in request.query if name not in ("after", "limit", "order", *filters)), None):
         raise Refusal(400, f"{unknown[:100]} is not a parameter of this list.", param=unknown)
@@ -231,7 +243,7 @@ def _page(request: Request, records: Iterable[Record], limits: tuple[int, int], 
         if place is None:
             raise Refusal(400, "after names nothing of this list.", param="after")
         own = own[place + 1 :]
-    data = [record.shown() for record in own[: int(limit)]]
+    data = [record.api_object() for record in own[: int(limit)]]
     ids = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
     return {"object": "list", "data": data, **ids, "has_more": len(own) > len(data)}
 
@@ -243,7 +255,7 @@ def _check_purpose(fields: Mapping[str, str]) -> None:
 
 
 def _seconds(window: str) -> int:
-    """The seconds of a completion_window. Raises Refusal (400)."""
+    """A completion_window such as "24h" in seconds. Raises Refusal (400)."""
     found = WINDOW.fullmatch(window)
     seconds = int(found[1]) * SECONDS[found[2]] if found else 0
     if not 0 < seconds <= MOST_SECONDS:
@@ -253,7 +265,7 @@ def _seconds(window: str) -> int:
 
 
 def _metadata(value: Any) -> dict[str, str] | None:
-    """The metadata of a batch. Raises Refusal (400)."""
+    """The checked metadata of a batch. Raises Refusal (400)."""
     if value is None:
         return None
     is_valid = isinstance(value, dict) and len(value) <= PAIRS
@@ -288,7 +300,7 @@ async def _send(send: Send, status: int, content: Any) -> None:
 
 
 async def _send_file(send: Send, path: Path) -> None:
-    """Send a file piece by piece; it stays readable when it is deleted meanwhile."""
+    """Stream a file. A file that is deleted meanwhile is still sent to its end."""
     with storage(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         headers = [(b"content-type", b"application/octet-stream"), (b"content-length", b"%d" % size)]

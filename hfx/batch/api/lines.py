@@ -1,4 +1,4 @@
-"""The lines of a batch's input file: checked one by one, and cut into chunks whose answers are published together."""
+"""The lines of a batch's input file: checking them, and grouping them into chunks, whose answers become one part."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hfx.front.guard import check_json
 from hfx.front.refusals import Refusal
 from hfx.strict_json import no_constant, without_duplicates
 
-CHUNK = 32  # lines: what a kill costs at most, and what is computed in vain when a batch is cancelled
-MOST_ERRORS = 100  # of a batch that fails
+CHUNK = 32  # lines: at most so many are computed again after a kill
+MOST_ERRORS = 100  # errors that a failed batch lists
 ID_LENGTH = 512  # characters of a custom_id
 MEMBERS = ("custom_id", "method", "url", "body")
-# Whose answers depend on their requests alone; those of Hugging Face and TGI draw texts by a seed of another place.
+# APIs whose answers depend only on the request's body. Hugging Face's and TGI's have no `seed` at its top level.
 DIALECTS = (openai, jina, cohere, vllm, tei)
 ENDPOINTS = [
     pattern(route)
@@ -34,31 +34,31 @@ ENDPOINTS = [
 
 
 class LineError(Exception):
-    """Why a batch fails, as its `errors` say it: `param` is the member of the line that can't be taken."""
+    """An entry of a batch's `errors`: OpenAI's `code`, the message, and the member of the line that is wrong."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
 
-    def shown(self, line: int | None) -> dict[str, Any]:
-        """The member of `errors` for the line of this number (None: the file)."""
+    def api_error(self, line: int | None) -> dict[str, Any]:
+        """The error as JSON. `line` is the number of the line, from 1; None: the error is about the file or batch."""
         return {"code": self.code, "message": self.message, "param": self.param, "line": line}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A request of a batch: `number` is that of its line in the file, from 1."""
+    """A request of a batch. `number` is the line's number in the file, from 1; `body` is the request's body."""
 
     number: int
     custom_id: str
     body: dict[str, Any]
 
     def request_id(self, batch: Batch) -> str:
-        """The id of the request: the same whenever it is sent again."""
+        """The id of the request, the same for every try."""
         return f"batch_req_{batch.id.removeprefix('batch_')}_{self.number}"
 
     def content(self, batch: Batch) -> dict[str, Any]:
-        """What is sent; texts are drawn by a seed of the batch and line where the line has none."""
+        """The body to send. A text generation without a seed gets one, derived from the batch's id and `custom_id`."""
         if not batch.endpoint.endswith("completions") or self.body.get("seed") is not None:
             return self.body
         return {**self.body, "seed": row_seed(0, batch.id, self.custom_id)}
@@ -66,7 +66,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chunk:
-    """So many `requests` of the input file, from the byte `offset` on, which is the begin of the line `first`."""
+    """`requests` consecutive requests of the input file. The first is line `first`, at the byte `offset`."""
 
     number: int
     offset: int
@@ -75,12 +75,12 @@ class Chunk:
 
 
 def is_endpoint(path: str) -> bool:
-    """Whether a batch may be for this path of the front."""
+    """Whether `path` is a route of the front that batches support."""
     return path.isascii() and any(regex.fullmatch(path.encode()) for regex in ENDPOINTS)
 
 
 def parse_line(text: bytes, number: int, endpoint: str) -> Line:
-    """The request in a line. Raises LineError."""
+    """The checked request in line `number` of a batch for `endpoint`. Raises LineError."""
     values = _object(text)
     for name in (name for name in MEMBERS if values.get(name) is None):
         raise LineError("missing_required_parameter", f"The line has no {name}.", name)
@@ -114,11 +114,14 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[Chunk], list[dict[str, Any]]]:
-    """The chunks of the file at `path`, and the `errors` for which its batch fails (none: it goes on)."""
+    """The chunks of the file at `path`, and the batch's `errors`: if there are any, the batch fails.
+
+    Reading stops after MOST_ERRORS errors, at a line that is too large, and at too many lines.
+    """
     chunks: list[Chunk] = []
     errors: list[dict[str, Any]] = []
     ids: set[str] = set()
-    waiting: list[tuple[int, int]] = []  # offset and number of the lines of the next chunk
+    waiting: list[tuple[int, int]] = []  # (offset, number) of each line of the next chunk
     with storage(path), open_file(path) as file:
         for number, offset, text in _texts(file, settings.line):
             try:
@@ -128,14 +131,14 @@ def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[Chunk], 
                 if line.custom_id in ids:
                     raise LineError("duplicate_custom_id", "Another line has this custom_id.", "custom_id")
             except LineError as error:
-                errors.append(error.shown(number))
+                errors.append(error.api_error(number))
                 if len(errors) >= MOST_ERRORS or error.code == "line_too_large":
                     break
                 continue
             ids.add(line.custom_id)
             if len(ids) > settings.lines:
                 message = f"The file has more than {settings.lines} requests. Send them as several batches."
-                errors.append(LineError("too_many_requests", message).shown(None))
+                errors.append(LineError("too_many_requests", message).api_error(None))
                 break
             waiting.append((offset, number))
             if len(waiting) == CHUNK:
@@ -144,12 +147,12 @@ def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[Chunk], 
     if waiting:
         chunks.append(Chunk(len(chunks), *waiting[0], len(waiting)))
     if not errors and not chunks:
-        errors.append(LineError("empty_file", "The file has no requests. Write one into each line.").shown(None))
+        errors.append(LineError("empty_file", "The file has no requests. Write one into each line.").api_error(None))
     return chunks, errors
 
 
 def read_chunk(path: Path, chunk: Chunk, endpoint: str, settings: ApiSettings) -> list[Line]:
-    """The requests of a chunk."""
+    """The requests of a chunk of the file at `path`, which `cut` has checked."""
     lines: list[Line] = []
     with storage(path), open_file(path) as file:
         file.seek(chunk.offset)
@@ -161,7 +164,7 @@ def read_chunk(path: Path, chunk: Chunk, endpoint: str, settings: ApiSettings) -
 
 
 def _texts(file: BinaryIO, most: int, number: int = 1) -> Iterator[tuple[int, int, bytes]]:
-    """The number, offset and text of each line that is not blank; one above `most` bytes is cut, and the last."""
+    """(number, offset, text) of each line that is not blank. A line longer than `most` bytes is cut off and ends it."""
     offset = file.tell()
     while text := file.readline(most + 2):
         if text.strip():
@@ -173,7 +176,7 @@ def _texts(file: BinaryIO, most: int, number: int = 1) -> Iterator[tuple[int, in
 
 
 def with_date(content: Any, created: int) -> Any:
-    """The answer `content`, whose time is the batch's: that of a line would differ after a kill."""
+    """`content` with the batch's creation time, so that a repeated line has the same bytes."""
     with suppress(AttributeError):
         if type(content.get("created")) is int:
             return {**content, "created": created}

@@ -1,4 +1,4 @@
-"""The process of the Batch API: its folder claimed, started, and started again when it dies."""
+"""Starts the process of the Batch API, restarts it when it dies, and locks its folder."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from hfx.batch.api.settings import ApiSettings
 from hfx.batch.folder import storage
 from hfx.errors import JobError, UsageError
 from hfx.extras import install_command
-from hfx.process import ends_with_parent, exit_reason, spawn
+from hfx.process import end, ends_with_parent, exit_reason, spawn
 
 API, FRONT, LOCK = "api.sock", "front.sock", "lock"
 BACKLOG = 128
-QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 5.0  # of processes that die at once
+QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 5.0  # a process that lived shorter delays the next one, up to so long
 STOP_SECONDS = 5.0
 
 
 class BatchProcess:
-    """The process for the folder of `settings`, at the socket `url`; the front listens at `front` for its requests.
+    """The process that serves the folder of `settings`.
 
-    `report` receives a line for each process that had to be replaced. Raises UsageError where a package is missing, and
-    JobError for a folder that can't be used, or that another `hfx serve` uses.
+    `url` is the socket that it listens on. `front` is a listening socket for the front, to which the process sends the
+    lines of batches. `report` receives a line for each process that died. Raises UsageError if python-multipart is
+    missing, and JobError for a folder that can't be used or that another `hfx serve` uses.
     """
 
     def __init__(self, settings: ApiSettings, report: Callable[[str], None]) -> None:
@@ -51,23 +52,22 @@ class BatchProcess:
         self.url = f"unix://{quote(str(folder / API), safe='')}"
 
     def start(self) -> None:
-        """Start the process; it goes on with the batches that are not finished."""
+        """Start the process. It continues unfinished batches."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the process: what it has not done yet is done when it is started again."""
+        """End the process, then release the folder. Unfinished batches continue when the process is started again."""
         self._stopping.set()
         if (running := self._process) is not None:
-            running.terminate()
-            try:
-                running.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                running.kill()
+            end(running, STOP_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
         for listener in (self._listener, self.front):
             listener.close()
+        os.close(self._lock)
 
     def _supervise(self) -> None:
-        """Runs in the thread that starts the processes: the kernel ends each one with it."""
+        """Restart the process until `stop`. The kernel kills it when this thread ends (see ends_with_parent)."""
         quick_deaths = 0
         command = (sys.executable, "-P", "-m", "hfx.batch.api", self._settings.to_json())
         while not self._stopping.is_set():
@@ -86,7 +86,7 @@ class BatchProcess:
 
 
 def _locked(folder: Path) -> int:
-    """The descriptor that holds the folder's lock. Raises JobError."""
+    """A descriptor that holds the folder's lock. Raises JobError if it is taken, or the disk has no locks."""
     with storage(folder / LOCK):
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -101,7 +101,7 @@ def _locked(folder: Path) -> int:
 
 
 def _listening(path: Path) -> socket.socket:
-    """A socket at `path`, whose folder may have a long name: the kernel takes 107 bytes."""
+    """A listening socket at `path`, bound through /proc/self/fd as a socket's path has at most 107 bytes."""
     listener = socket.socket(socket.AF_UNIX)
     parent = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
-"""Works on the batches: their lines are sent to the front chunk by chunk, and their answers published as files.
+"""Runs the batches: sends their lines to the front chunk by chunk, and publishes the answers as files.
 
-Of several batches each has a chunk in turn. An answer that is not a 200 counts when it came twice, the second time to
-the line alone and from a server that says it is healthy: what a kill of Triton or the front breaks is sent again.
+Batches take turns, a chunk each. A line whose answer is not a 200 is sent a second time, alone and after the server has
+reported that it is healthy, and the second answer counts: a line must not fail because Triton or the front was killed.
 """
 
 from __future__ import annotations
@@ -43,40 +43,40 @@ from hfx.front.refusals import dumped
 from hfx.front.response import log_line
 
 OK = 200
-BUSY = (429, 503)  # the server says that it has not worked on the line
-MOST_TRIES = 3  # of a line that ends its server each time
-PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # between two tries: doubled
-SHOWN_SECONDS = 30.0  # after which a batch says why a line waits
+BUSY = (429, 503)  # statuses of a server that has not started work on the line
+MOST_TRIES = 3  # of a line whose server dies each time
+PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # between two tries, doubled each time
+BUSY_SECONDS = 30.0  # a line that waits longer for a busy server is reported in the batch's errors
 MESSAGE_LENGTH = 500
-NOTICE_SECONDS = 1.0  # in which `hfx serve` notices that a process has died: /health says so from then on
-HEALTH_SECONDS = 60.0  # after which a line is sent to a server that is not healthy
+NOTICE_SECONDS = 1.0  # within which `hfx serve` notices a dead process, and /health reports it
+HEALTH_SECONDS = 60.0  # the longest wait for a healthy server; then the line is sent anyway
 ANSWER_BYTES = 64 << 20
-AHEAD = 2  # lines that are in progress, or wait in memory for those before them, for each that may be in progress
+AHEAD = 2  # x `parallel` lines are in progress, or answered and in memory until the lines before them are
 REQUEST_SECONDS = 600.0
-SPACE_SECONDS = 5.0  # between two tries to write what there was no room for
-OUTPUT, ENDING = b"+", ".jsonl"  # how the lines of a part begin that go into the output; others are errors
-ERROR = b"-"
-UNDONE = {
+SPACE_SECONDS = 5.0  # between two tries to write to a full disk
+ENDING = ".jsonl"
+OUTPUT, ERROR = b"+", b"-"  # the first byte of a part's line: the file that the rest of it goes to
+UNANSWERED = {
     EXPIRED: "This line was not answered within the completion window.",
     CANCELLED: "The batch was cancelled before this line was answered.",
 }
 
 
 class Stopped(Exception):
-    """The batch has been cancelled, or its time is over."""
+    """The batch was cancelled, or its completion window is over."""
 
 
 class Runner:
-    """Works on the batches of `store` through `client`, at the front's socket; woken by `changed`."""
+    """Runs the batches of `store`. `client` sends requests to the front's socket; `changed` ends a wait for batches."""
 
     def __init__(self, settings: ApiSettings, store: Store, changed: asyncio.Event, client: httpx.AsyncClient) -> None:
         self._settings, self._store, self._changed, self._client = settings, store, changed, client
-        self._chunks: dict[str, list[Chunk]] = {}  # of the batches that are not finished
-        self._missing: dict[str, list[Chunk]] = {}  # those without a part
+        self._chunks: dict[str, list[Chunk]] = {}  # of each unfinished batch, by its id
+        self._missing: dict[str, list[Chunk]] = {}  # those that have no part yet
         self._free = asyncio.Semaphore(settings.parallel)
 
     async def run(self) -> None:
-        """Work until this is cancelled."""
+        """Run batches until this task is cancelled."""
         while True:
             self._changed.clear()
             batches = [batch for batch in self._store.batches.values() if not batch.is_finished]
@@ -86,7 +86,7 @@ class Runner:
                 await self._changed.wait()
 
     async def _advance(self, identity: str) -> None:
-        """One step of a batch; what the disk refuses is done later, all else that is not expected ends the batch."""
+        """Do one step of a batch. A step that the disk refuses is tried again later; other errors end the batch."""
         try:
             await self._step(self._store.batches[identity])
         except StorageFull as full:
@@ -103,11 +103,11 @@ class Runner:
 
     async def _wait_for_disk(self, identity: str, code: str, message: str) -> None:
         error = LineError(code, f"{message} The batch goes on when it can.")
-        self._store.show(self._store.batches[identity], errors=[error.shown(None)])
+        self._store.change_in_memory(self._store.batches[identity], errors=[error.api_error(None)])
         await asyncio.sleep(SPACE_SECONDS)
 
     async def _fail(self, identity: str, message: str) -> None:
-        errors = [LineError("server_error", message).shown(None)]
+        errors = [LineError("server_error", message).api_error(None)]
         with suppress(HfxError):
             self._store.change(self._store.batches[identity], FAILED, errors=errors)
         await asyncio.sleep(PAUSE_SECONDS)
@@ -129,10 +129,10 @@ class Runner:
             self._store.change(batch, FINALIZING)
 
     async def _plan(self, batch: Batch) -> Batch:
-        """Cut the input into chunks; of a batch that was begun before, count the answers that there are."""
+        """Cut the input into chunks, and count the answers that an earlier process has written."""
         path = self._store.content(batch.input_file_id)
         chunks, errors = await asyncio.to_thread(cut, path, batch.endpoint, self._settings)
-        batch = self._store.batches[batch.id]  # as it is by now
+        batch = self._store.batches[batch.id]  # which may have changed meanwhile
         if errors:
             return self._store.change(batch, FAILED, errors=errors)
         done, completed, failed = await asyncio.to_thread(self._count, batch)
@@ -144,7 +144,7 @@ class Runner:
         )
 
     def _count(self, batch: Batch) -> tuple[set[int], int, int]:
-        """The numbers of the parts, and the answers and errors in them; a damaged one is deleted."""
+        """The numbers of the existing parts, and how many answers and errors they hold. A damaged part is deleted."""
         folder, done = self._store.parts(batch), set()
         completed = failed = 0
         for number in sorted(folder.done()):
@@ -161,7 +161,7 @@ class Runner:
     # Lines
 
     async def _score(self, batch: Batch, chunk: Chunk) -> None:
-        """Answer the lines of a chunk, and write them as a part."""
+        """Get the answers to the lines of a chunk, and write them as a part."""
         path = self._store.content(batch.input_file_id)
         lines = await asyncio.to_thread(read_chunk, path, chunk, batch.endpoint, self._settings)
         size = completed = 0
@@ -181,48 +181,48 @@ class Runner:
         self._missing[batch.id].remove(chunk)
         batch = self._store.batches[batch.id]
         failed = batch.failed + len(lines) - completed
-        self._store.show(batch, completed=batch.completed + completed, failed=failed, errors=())
+        self._store.change_in_memory(batch, completed=batch.completed + completed, failed=failed, errors=())
 
     async def _answers(self, batch: Batch, lines: Sequence[Line]) -> AsyncGenerator[bytes, None]:
-        """The answers of lines, in order; few of them are in memory."""
+        """The output lines for `lines`, in order. At most AHEAD x `parallel` of them are in memory."""
         waiting = iter(lines)
         tasks: deque[asyncio.Task[tuple[int, bytes]]] = deque()
         try:
             for line in lines:
                 ahead = islice(waiting, AHEAD * self._settings.parallel - len(tasks))
-                tasks.extend(asyncio.create_task(self._first(batch, each)) for each in ahead)
+                tasks.extend(asyncio.create_task(self._first_try(batch, later)) for later in ahead)
                 status, answer = await tasks.popleft()
                 if status != OK:
                     if tasks:
                         await asyncio.wait(tasks)
-                    answer = await self._alone(batch, line, status)
+                    answer = await self._retry_alone(batch, line, status)
                 yield answer
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _first(self, batch: Batch, line: Line) -> tuple[int, bytes]:
-        """The status of the first answer to a line, and the line of the output for it."""
+    async def _first_try(self, batch: Batch, line: Line) -> tuple[int, bytes]:
+        """Send a line for the first time: the status of the answer, and the output line for it."""
         async with self._free:
-            status, content = await self._sent(batch, line)
-        return status, _answered(batch, line, status, content)
+            status, content = await self._send(batch, line)
+        return status, _answer_line(batch, line, status, content)
 
-    async def _alone(self, batch: Batch, line: Line, status: int) -> bytes:
-        """The answer of a line whose first one had another `status` than 200."""
+    async def _retry_alone(self, batch: Batch, line: Line, status: int) -> bytes:
+        """Send a line again while no other is in progress, as its first answer had a `status` other than 200."""
         for _ in range(MOST_TRIES):
-            if not 0 < status < 500:  # a process may have died, which is noticed within that time
+            if not 0 < status < 500:  # a process may have died
                 await asyncio.sleep(NOTICE_SECONDS)
             await self._await_health(batch)
-            status, content = await self._sent(batch, line)
+            status, content = await self._send(batch, line)
             if 0 < status < 500:
                 break
-        return _answered(batch, line, status, content)
+        return _answer_line(batch, line, status, content)
 
-    async def _sent(self, batch: Batch, line: Line) -> tuple[int, Any]:
-        """The status and JSON of the answer to a line, sent until the server takes it; 0: it ended meanwhile.
+    async def _send(self, batch: Batch, line: Line) -> tuple[int, Any]:
+        """Send a line until the server accepts it: the status and JSON of its answer; status 0: the connection broke.
 
-        Raises Stopped.
+        Raises Stopped when the batch is cancelled or expires.
         """
         headers = {"content-type": "application/json", "x-request-id": line.request_id(batch)}
         headers[LABEL_HEADER.decode()] = batch.owner
@@ -236,7 +236,7 @@ class Runner:
                         content = await _json(response)
                 if response.status_code not in BUSY:
                     return response.status_code, content
-                if time.monotonic() - began > SHOWN_SECONDS:
+                if time.monotonic() - began > BUSY_SECONDS:
                     self._show_busy(line, batch, response.status_code, content)
             except httpx.ConnectError:
                 pass  # the front is being started again
@@ -246,13 +246,14 @@ class Runner:
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
     def _show_busy(self, line: Line, batch: Batch, status: int, content: Any) -> None:
-        """Have the batch say why a line waits, until its chunk is done."""
+        """Report in the batch's errors, until its chunk is done, that the server is busy."""
         reason = json.dumps(content)[:MESSAGE_LENGTH]
         message = f"The server does not take the line at present, and it is sent again. {status}: {reason}"
-        self._store.show(self._store.batches[batch.id], errors=[LineError("server_busy", message).shown(line.number)])
+        errors = [LineError("server_busy", message).api_error(line.number)]
+        self._store.change_in_memory(self._store.batches[batch.id], errors=errors)
 
     async def _await_health(self, batch: Batch) -> None:
-        """Return when the server says that it is healthy, or has not for long. Raises Stopped."""
+        """Wait until the server reports that it is healthy, for HEALTH_SECONDS at most. Raises Stopped."""
         deadline = time.monotonic() + HEALTH_SECONDS
         while time.monotonic() < deadline:
             if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
@@ -269,7 +270,7 @@ class Runner:
     # Files
 
     async def _publish(self, batch: Batch, status: str) -> None:
-        """Write the files of a batch, which then has the final `status`."""
+        """Write the output and error files of a batch, then its final `status`."""
         size = sum(path.stat().st_size for path in self._store.parts(batch).parts.glob(f"[!.]*{ENDING}"))
         self._store.reserve(size)
         try:
@@ -291,14 +292,17 @@ class Runner:
         self._store.change(self._store.batches[batch.id], status, errors=(), **changes)
 
     def _join(self, batch: Batch, status: str) -> dict[str, Any]:
-        """Copy the parts, in order, into the files of the output and of errors; an empty one is none."""
+        """Join the parts, in order, into the output file and the error file; an empty file is deleted.
+
+        Returns the numbers of answers and errors as changes of the batch.
+        """
         targets = {kind: self._store.content(_file_id(batch, kind)) for kind in ("output", "error")}
         missing = {chunk.number for chunk in self._missing[batch.id]}
         with new_file(targets["output"]) as output, new_file(targets["error"]) as errors:
             counts = {OUTPUT: 0, ERROR: 0}
             for chunk in self._chunks[batch.id]:
                 is_missing = chunk.number in missing
-                lines = self._undone(batch, chunk, status) if is_missing else self._part(batch, chunk.number)
+                lines = self._unanswered(batch, chunk, status) if is_missing else self._part(batch, chunk.number)
                 for line in lines:
                     counts[line[:1]] += 1
                     (output if line.startswith(OUTPUT) else errors).write(line[1:])
@@ -308,27 +312,27 @@ class Runner:
         return {"completed": counts[OUTPUT], "failed": counts[ERROR]}
 
     def _part(self, batch: Batch, number: int) -> list[bytes]:
-        """The lines of a part. Raises ValueError for one that is not as it was written."""
+        """The lines of a part. Raises ValueError for a damaged part."""
         path = self._store.parts(batch).part(number, ENDING)
         with storage(path), open_file(path) as file:
             check_sum(path, file)
             return file.readlines()
 
-    def _undone(self, batch: Batch, chunk: Chunk, status: str) -> list[bytes]:
-        """The lines of a chunk that was not computed, as errors."""
+    def _unanswered(self, batch: Batch, chunk: Chunk, status: str) -> list[bytes]:
+        """The error lines for a chunk that was not computed."""
         path = self._store.content(batch.input_file_id)
-        error = {"code": f"batch_{status}", "message": UNDONE[status]}
+        error = {"code": f"batch_{status}", "message": UNANSWERED[status]}
         lines = read_chunk(path, chunk, batch.endpoint, self._settings)
-        return [_line(ERROR, batch, line, None, error) for line in lines]
+        return [_output_line(ERROR, batch, line, None, error) for line in lines]
 
 
 def _file_id(batch: Batch, kind: str) -> str:
-    """The id of a file of a batch: the same when it is written again."""
+    """The id of the `kind` of file of a batch, the same each time that it is written."""
     return f"file-{hashlib.sha256(f'{batch.id} {kind}'.encode()).hexdigest()[:24]}"
 
 
 async def _json(response: httpx.Response) -> Any:
-    """The content of an answer; None where it is no JSON, or has more than ANSWER_BYTES."""
+    """The JSON of an answer; None if it is not JSON, or larger than ANSWER_BYTES."""
     content = bytearray()
     async for piece in response.aiter_bytes():
         content += piece
@@ -340,20 +344,16 @@ async def _json(response: httpx.Response) -> Any:
         return None
 
 
-def _answered(batch: Batch, line: Line, status: int, content: Any) -> bytes:
-    """The line of an answer, with its mark."""
+def _answer_line(batch: Batch, line: Line, status: int, content: Any) -> bytes:
+    """The output line for an answer, with OUTPUT or ERROR before it."""
     if not status or content is None:
-        message = (
-            "The server has not answered this line, and was asked several times."
-            if not status
-            else "The answer is not JSON."
-        )
-        return _line(ERROR, batch, line, None, {"code": "server_error", "message": message})
+        message = "The server did not answer this line in several tries." if not status else "The answer is not JSON."
+        return _output_line(ERROR, batch, line, None, {"code": "server_error", "message": message})
     body = with_date(content, batch.created_at)
     response = {"status_code": status, "request_id": line.request_id(batch), "body": body}
-    return _line(OUTPUT if status == OK else ERROR, batch, line, response, None)
+    return _output_line(OUTPUT if status == OK else ERROR, batch, line, response, None)
 
 
-def _line(mark: bytes, batch: Batch, line: Line, response: Any, error: Any) -> bytes:
+def _output_line(mark: bytes, batch: Batch, line: Line, response: Any, error: Any) -> bytes:
     values = {"id": line.request_id(batch), "custom_id": line.custom_id, "response": response, "error": error}
     return mark + dumped(values) + b"\n"

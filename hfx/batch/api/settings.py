@@ -1,4 +1,4 @@
-"""What the process of the Batch API is started with. Travels as JSON in its arguments."""
+"""The settings of the process of the Batch API, which are its argument as JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Self
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """`folder` is DIR, `disk` the bytes that it may take; a file has at most `file` bytes and `lines` lines.
+    """Limits in bytes: `disk` of the whole `folder`, `file` of an uploaded file, `line` of one line.
 
-    `line` bounds the bytes of a line, `parallel` the lines that are in progress. `listener` is an inherited descriptor:
-    the socket at which the front sends requests; -1: not started yet.
+    `lines` is the largest number of requests in a file, `parallel` that of lines in progress. `listener` is the
+    inherited descriptor of the socket that the process listens on; -1: not started yet.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""The files and batches of a folder: their records, the forms that OpenAI's API shows, and the disk that they take."""
+"""The files and batches of a folder: their records on the disk and in memory, and the disk space that they use."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hfx.batch.folder import PARTS, TEMPORARY, Folder, storage, write_file
 from hfx.errors import HfxError, StorageFull
 from hfx.front.response import log_line
 
-BLOCK = 4096  # bytes of the disk that a record takes
-MOST_RECORDS = 100_000  # which are in memory, too
+BLOCK = 4096  # bytes of disk space that a record takes
+MOST_RECORDS = 100_000  # all are kept in memory
 RECORD = ".json"
 VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING = "validating", "in_progress", "finalizing", "cancelling"
 COMPLETED, FAILED, EXPIRED, CANCELLED = "completed", "failed", "expired", "cancelled"
 UNFINISHED = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
-DATED = (IN_PROGRESS, FINALIZING, COMPLETED, FAILED, EXPIRED, CANCELLING, CANCELLED)  # statuses that have a time
+DATED = (IN_PROGRESS, FINALIZING, COMPLETED, FAILED, EXPIRED, CANCELLING, CANCELLED)  # with a time in the object
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of the callers with the label `owner`; `order` is when it was made, in nanoseconds."""
+    """An uploaded or written file. `owner` is the label of an API key, `order` the creation time in nanoseconds."""
 
     id: str
     owner: str
@@ -36,15 +36,18 @@ class StoredFile:
     bytes: int
     order: int
 
-    def shown(self) -> dict[str, Any]:
-        """The file object."""
+    def api_object(self) -> dict[str, Any]:
+        """OpenAI's file object."""
         own = {"id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.order // 10**9}
         return own | {"filename": self.filename, "purpose": self.purpose, "status": "processed"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of `owner`: `times` are seconds by status, `errors` why it failed or waits."""
+    """A batch of `owner`. `times`: status -> seconds since 1970; `errors`: why it failed, or waits at present.
+
+    `total`, `completed` and `failed` count requests; `order` is the creation time in nanoseconds.
+    """
 
     id: str
     owner: str
@@ -65,7 +68,7 @@ class Batch:
 
     @property
     def created_at(self) -> int:
-        """When it was created, in seconds since 1970."""
+        """The creation time in seconds since 1970."""
         return self.order // 10**9
 
     @property
@@ -73,8 +76,8 @@ class Batch:
         """Whether its status is final."""
         return self.status not in UNFINISHED
 
-    def shown(self) -> dict[str, Any]:
-        """The batch object."""
+    def api_object(self) -> dict[str, Any]:
+        """OpenAI's batch object."""
         names = ("id", "endpoint", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id")
         counts = {"total": self.total, "completed": self.completed, "failed": self.failed}
         return {
@@ -93,7 +96,10 @@ Record = TypeVar("Record", StoredFile, Batch)
 
 
 class Store:
-    """The records in `folder`, which may take `limit` bytes; made by the one process that works on it."""
+    """The records in `folder`, which may use `limit` bytes of disk. Only one process may open a folder.
+
+    Opening one deletes what a killed process left half written. Methods that write raise StorageFull and JobError.
+    """
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self._limit = folder, limit
@@ -106,7 +112,7 @@ class Store:
         self._used = sum(path.stat().st_size + BLOCK for path in folder.rglob("*") if path.is_file())
 
     def content(self, identity: str) -> Path:
-        """Where the content of a file is."""
+        """The path of a file's content."""
         return self._folder / "files" / identity
 
     def parts(self, batch: Batch) -> Folder:
@@ -114,7 +120,10 @@ class Store:
         return Folder(self._folder / "batches" / batch.id)
 
     def reserve(self, size: int) -> None:
-        """Count `size` bytes that are about to be written; a negative one: they are gone. Raises StorageFull."""
+        """Add `size` bytes that are about to be written to the disk space in use; a negative size frees it.
+
+        Raises StorageFull above the limit.
+        """
         if size > 0 and self._used + size > self._limit:
             raise StorageFull(
                 f"The files of batches take {self._used} of {self._limit} bytes, and {size} more are needed.",
@@ -123,21 +132,20 @@ class Store:
         self._used += size
 
     def add_file(self, file: StoredFile, size: int = 0) -> None:
-        """Write the record of a file whose content is on the disk; `size` of it are not counted yet.
-
-        Raises StorageFull.
-        """
-        if file.id not in self.files:
+        """Write the record of a file whose content is on the disk. `size` bytes of it are not reserved yet."""
+        is_new = file.id not in self.files
+        if is_new:
             self._make_room(size)
         try:
             _write(self.content(f"{file.id}{RECORD}"), file)
         except HfxError:
-            self.reserve(-size - BLOCK)
+            if is_new:
+                self.reserve(-size - BLOCK)
             raise
         self.files[file.id] = file
 
     def delete_file(self, file: StoredFile) -> None:
-        """Delete a file, its record first: a content without one is no file."""
+        """Delete a file, its record first: content without a record is deleted at the next start."""
         with storage(self.content(file.id)):
             self.content(f"{file.id}{RECORD}").unlink(missing_ok=True)
             self.content(file.id).unlink(missing_ok=True)
@@ -145,7 +153,7 @@ class Store:
         self.reserve(-file.bytes - BLOCK)
 
     def add_batch(self, batch: Batch) -> None:
-        """Write the record of a new batch. Raises StorageFull."""
+        """Write the record of a new batch."""
         self._make_room(0)
         try:
             with storage(self.parts(batch).path):
@@ -157,7 +165,10 @@ class Store:
             raise
 
     def change(self, batch: Batch, status: str = "", **changes: Any) -> Batch:
-        """Write the record of `batch` with `changes`; a new `status` has its time. The parts of a finished one go."""
+        """Write the record of `batch` with `changes`, and the time of a new `status`; returns the changed batch.
+
+        The parts of a batch that is finished now are deleted.
+        """
         if status:
             times = {**batch.times, **({status: int(time.time())} if status in DATED else {})}
             changes |= {"status": status, "times": times}
@@ -167,8 +178,8 @@ class Store:
             self._delete_parts(batch)
         return batch
 
-    def show(self, batch: Batch, **changes: Any) -> None:
-        """Show `batch` with `changes` that follow from its parts, and need no record."""
+    def change_in_memory(self, batch: Batch, **changes: Any) -> None:
+        """Change `batch` in memory only: counts, which a restart derives from the parts, and errors that will pass."""
         self.batches[batch.id] = replace(batch, **changes)
 
     def _save(self, batch: Batch) -> None:
@@ -187,7 +198,7 @@ class Store:
         self.reserve(-size)
 
     def _clear(self) -> None:
-        """Remove what a killed process left: this one alone writes here."""
+        """Delete what a killed process left: temporary files, content without a record, parts of finished batches."""
         for path in [*self._folder.rglob(f"{TEMPORARY}*")]:
             path.unlink(missing_ok=True)
         for path in [*(self._folder / "files").iterdir()]:
@@ -199,7 +210,7 @@ class Store:
 
 
 def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
-    """The records that can be read; those that can't are named on stderr and left alone."""
+    """The records in files at `paths`, by id. Files that can't be read are reported on stderr and kept."""
     records = {}
     for path in paths:
         try:
@@ -216,13 +227,13 @@ def _write(path: Path, record: StoredFile | Batch) -> None:
 
 
 def no_room(full: StorageFull) -> tuple[str, str]:
-    """Why there is no room, and what to do, for callers: without paths where the disk itself is full."""
+    """(message, fix) of `full` for callers of the API: without the path in it where the disk itself is full."""
     is_disk = full.__cause__ is not None
     return ("The server's disk is full.", "Try again later.") if is_disk else (full.message, full.fix)
 
 
 def sync(file: Any) -> None:
-    """Write what `file` has to the disk."""
+    """fsync `file`; one that was closed meanwhile is left alone."""
     with suppress(ValueError):
         file.flush()
         os.fsync(file.fileno())

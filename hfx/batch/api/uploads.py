@@ -1,4 +1,4 @@
-"""The form of an upload (multipart/form-data): its fields are kept, its file goes on while it comes."""
+"""Parsing an upload (multipart/form-data) while it arrives: fields are kept in memory, the file is passed on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from python_multipart.multipart import parse_options_header
 from hfx.front.refusals import Refusal
 
 FIELD_BYTES = 1024
-PARTS = 16
-NAME_LENGTH = 255  # of a file
+PARTS = 16  # of a form, at most
+NAME_LENGTH = 255  # characters of a file's name
 BOUNDARY_BYTES = 70  # RFC 2046
 FIX = "Send a form with purpose and file, as OpenAI's clients do."
 
 
 class Form:
-    """Reads a form piece by piece; what its part `file` has goes to `write`. `fields` are the other parts, as text."""
+    """A parser that is fed pieces of the body. `write` gets the content of the part `file`.
+
+    `fields` has the other parts as text, `filename` the name of the file. Raises Refusal (415) for another type.
+    """
 
     def __init__(self, headers: Mapping[bytes, bytes], write: Callable[[bytes], None]) -> None:
         kind, options = parse_options_header(headers.get(b"content-type"))

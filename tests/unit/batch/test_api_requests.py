@@ -245,6 +245,7 @@ def test_bodies_of_other_kinds_and_paths_that_are_not_there_are_refused(served: 
         ("DELETE /v1/files", "", b"", 405),
         ("GET /v1/files/x/cancel", "", b"", 404),
         ("GET /v1/files/../keys", "", b"", 404),
+        ("GET /v1/files?" + "&".join(["a=b"] * 101), "", b"", 400),
         ("GET /v1/files/%2e%2e%2fkeys/content", "", b"", 404),
     ]
     for asked, head, body, status in cases:
@@ -302,6 +303,13 @@ def test_a_folder_has_one_server_and_is_for_its_owner_alone(served: Served) -> N
     assert served.folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(JobError, match="can't be locked"):
         BatchProcess(settings_of(served.folder), print)
+
+
+def test_a_folder_is_free_again_once_its_process_has_stopped(tmp_path: Path) -> None:
+    for _ in range(2):
+        process = BatchProcess(settings_of(tmp_path), print)
+        process.start()
+        process.stop()
 
 
 def test_without_a_folder_the_routes_say_how_to_have_them() -> None:

@@ -17,6 +17,7 @@ import pytest
 from hfx.batch.api import runner
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, Store
+from hfx.errors import JobError
 from tests.rigs.batch_api import EMBEDDINGS, begun, echo, line, results, settings_of, work
 
 LINES = CHUNK + 8
@@ -208,6 +209,17 @@ def store_room(store: Store) -> int:
     return store._limit - store._used - BLOCK
 
 
+def test_a_record_that_can_not_be_written_again_frees_no_room(tmp_path: Path) -> None:
+    begun(tmp_path, content())
+    store = Store(tmp_path, 1 << 30)
+    room, record = store_room(store), store.content("file-input.json")
+    record.unlink()
+    record.mkdir()  # which no file can replace
+    with pytest.raises(JobError):
+        store.add_file(store.files["file-input"], 10)
+    assert store_room(store) == room
+
+
 def test_a_batch_whose_disk_fails_waits_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "SPACE_SECONDS", 0.01)
     batch = begun(tmp_path, content())
@@ -243,7 +255,7 @@ def test_a_batch_whose_input_is_gone_fails_without_the_servers_paths(tmp_path: P
 def test_a_line_that_the_server_does_not_take_is_named_while_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "BUSY_SECONDS", 0.0)
     batch = begun(tmp_path, content())
     store = Store(tmp_path, 1 << 30)
 

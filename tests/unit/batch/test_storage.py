@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hfx.batch.folder import Folder
+from hfx.batch.folder import Folder, storage
+from hfx.errors import JobError
 from hfx.process import ends_with_parent
 from hfx.triton.process import MACHINES
 from tests.rigs.azure_scripts import ENDPOINT, Rig
@@ -163,6 +164,11 @@ def writing(target: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
+
+
+def test_an_error_without_a_number_keeps_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="the file is no Parquet"), storage(tmp_path):
+        raise OSError("the file is no Parquet")  # as pyarrow raises it
 
 
 def test_only_what_is_written_no_more_is_removed(tmp_path: Path) -> None:
