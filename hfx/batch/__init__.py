@@ -1,13 +1,13 @@
-"""Batch scoring: files in, files out, the same bytes after any kill and on any number of machines.
+"""Batch scoring: files in, files out, with the same bytes after any kill and on any number of machines.
 
-A job is a folder whose state is which part files exist. Any process may score a missing part, as an answer depends on
-nothing but its own row: computing a part twice gives the same bytes.
+A job is a folder. Its state is the set of part files that exist, and any process may score a missing part: an answer
+depends only on its own row, so computing a part twice gives the same bytes.
 
     OUT/
-        job.json            what shapes the answers; written once
-        plan.jsonl          a line a chunk: its file, place, rows, hash; written once
-        parts/000000.csv    the answers of a chunk; renamed into place when they are on the disk
-        log.jsonl           chunks done, for people
-        lock                held by the runner of this machine
-        predictions.csv     all parts, in order, and summary.json: when no part is missing
+        job.json            the model, inputs and settings, which decide the answers; written once
+        plan.jsonl          one line per chunk: its file, place, rows and hash; written once
+        parts/000000.csv    the answers of a chunk, renamed into place when complete
+        log.jsonl           events of the runs, for people
+        lock                held by the runner on this machine
+        predictions.csv     all parts in order, written with summary.json once no part is missing
 """

@@ -1,4 +1,4 @@
-"""The core over Arrow batches: their columns pass through unchanged, a task's predictions are appended, typed."""
+"""Scoring Arrow record batches: their columns are kept, and typed columns with the predictions are appended."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 Kind = CellKind | Literal["numbers by label"]
 Cells = tuple[Any, ...]
 
-ROWS = 256  # of a batch that is yielded: its predictions come when the last of its rows is answered
+ROWS = 256  # most rows of a yielded batch, which is yielded when its last row is answered
 PREDICTED_LABEL = "predicted_label"
 PROBABILITIES = "probabilities"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A column that is appended; `cell` makes it of an answer, or of the error in its place."""
+    """An appended column. `cell` returns its value for a row, from the row's answer or error."""
 
     name: str
     kind: Kind
@@ -40,9 +40,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How batches are scored: `inputs` maps input tensors to columns of text, `settings` hold for all rows.
+    """How batches are scored. `inputs`: input tensor -> text column; `settings` are the other tensors of all requests.
 
-    The seed of a row follows from `seed` and its text: rows of a DataFrame have no numbers.
+    A row's seed is derived from `seed` and its texts, as rows of a DataFrame have no numbers.
     """
 
     task: Task
@@ -52,7 +52,7 @@ class Scoring:
     prefix: str = ""
 
     def predictions(self) -> tuple[Prediction, ...]:
-        """The appended columns: a task's predictions, `error` (null where there is none), and facts about the row."""
+        """The appended columns: the task's predictions, `error` (null for an answered row), and `fact_columns`."""
         facts = fact_columns(self.task)
         return (
             *_predictions(self.task, self.settings, self.prefix),
@@ -61,7 +61,7 @@ class Scoring:
         )
 
     def request(self, cells: Cells) -> Request:
-        """The request of one row: the cells of `inputs`. Raises UsageError for a cell that is no text."""
+        """The request for a row; `cells` are in the order of `inputs`. Raises UsageError for one that is no text."""
         texts = {name: [_text(cell, self.inputs[name])] for name, cell in zip(self.inputs, cells, strict=True)}
         seed = {names.SEED: [row_seed(self.seed, *cells)]} if self.task in names.GENERATION_TASKS else {}
         return {**all_labels(self.task), **seed, **self.settings, **texts}
@@ -70,13 +70,13 @@ class Scoring:
 def score_batches(
     model: Model, batches: Iterable[pa.RecordBatch], plan: Scoring
 ) -> Generator[pa.RecordBatch, None, None]:
-    """`batches` in parts of at most ROWS rows, in order, with the predictions appended.
+    """`batches` with the predictions appended, in order, in batches of at most ROWS rows.
 
-    The model's window of rows runs across batches. Raises what is no fact about a row, as `scoring.score` does, and
-    ModelChanged where another model has answered.
+    Rows of several batches are in flight together. Raises errors that are not about one row, as `scoring.score` does,
+    and ModelChanged if another model has answered.
     """
     predictions = plan.predictions()
-    parts: deque[pa.RecordBatch] = deque()  # read, and not yet yielded
+    parts: deque[pa.RecordBatch] = deque()  # read, but not yet yielded
 
     def rows() -> Iterator[Cells]:
         for batch in batches:
@@ -98,12 +98,12 @@ def score_batches(
 
 
 def _predictions(task: Task, settings: Request, prefix: str) -> Iterator[Prediction]:
-    """Classifiers have their probabilities in one map, as labels may be no column names."""
+    """The columns of a task. A classifier's probabilities are one map, as labels need not be valid column names."""
     if not TASKS[task].has_all_labels:
         for column in prediction_columns(task, (), settings, prefix):
             yield _of_answer(column.name, column.kind, column.cell)
         return
-    label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables have a `label`
+    label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables already have a `label`
     yield _of_answer(label, "text", lambda answer: answer[names.LABEL][0])
     yield _of_answer(prefix + names.SCORE, "number", lambda answer: answer[names.SCORE][0])
     yield _of_answer(prefix + PROBABILITIES, "numbers by label", _probabilities)
@@ -122,7 +122,7 @@ def _probabilities(answer: Answer) -> list[tuple[str, float]]:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The values of a column; bytes for a text that is not UTF-8."""
+    """The values of a text column as str, or as bytes where they are not UTF-8."""
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
@@ -165,7 +165,7 @@ def _appended(
 
 
 def arrow_types() -> Mapping[Kind, pa.DataType]:
-    """The type of each kind of column."""
+    """The Arrow type of each kind of column."""
     import pyarrow
 
     number = pyarrow.float32()

@@ -1,4 +1,4 @@
-"""A new job: its inputs found and planned, its columns checked, before anything is computed."""
+"""Creating a job: inputs are found and cut into chunks, columns and settings checked, before any row is scored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfx.rows import Format, Source, columns_of, find_sources
 
 STANDARD_INPUT = "-"
 ENDINGS: dict[Format, str] = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "text": "txt", "parquet": "parquet"}
-# Rows that are published together: what a kill costs at most, and what one file of the parts holds.
+# Rows of a chunk: at most so many are computed again after a kill.
 ROWS_OF_GENERATORS, ROWS_OF_ENCODERS = 64, 4096
 KEEP_ALL, KEEP_NONE = "all", "none"
 OnBadRow = Literal["record", "fail"]
@@ -29,7 +29,7 @@ OnBadRow = Literal["record", "fail"]
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a job is to do. `output.keep` is made of `keep_columns`: "all", "none", or names with commas."""
+    """A job as the user describes it. `keep_columns` ("all", "none" or "A,B") replaces `output.keep`."""
 
     name: str
     inputs: Sequence[str]
@@ -46,9 +46,10 @@ class JobSpec:
 def create(
     folder: Folder, spec: JobSpec, task: Task, options: RunOptions, opened: Callable[[], JobModel], shared: bool = False
 ) -> tuple[Job, list[PlannedChunk]]:
-    """Plan a job and write it down; `opened` waits for the model, which opens meanwhile.
+    """Write plan.jsonl and job.json, and return both. `opened` waits for the model, which a worker opens meanwhile.
 
-    A job that is `shared` with other shards may be there already, if it is the same. Raises JobError and UsageError.
+    With `shared`, another shard may have created the job already: then its files are used if the job is the same.
+    Raises JobError and UsageError.
     """
     check_settings(task, spec.settings)
     columns = inputs_of(task, spec.columns, spec.settings)
@@ -71,7 +72,7 @@ def create(
     layout_of(job)
     if spec.on_bad_row == "fail" and not is_planned:
         check_rows(sources, planned, Requests.of(job))
-    if (folder.path / JOB).exists():  # by now, perhaps
+    if (folder.path / JOB).exists():  # another process may have been faster
         if not shared:
             raise _occupied(folder)
         return _same(folder, job, options), planned
@@ -80,12 +81,12 @@ def create(
 
 
 def default_rows(task: Task) -> int:
-    """The rows of a mini-batch, where nothing else is said."""
+    """The default number of rows of a chunk."""
     return ROWS_OF_GENERATORS if task in GENERATION_TASKS else ROWS_OF_ENCODERS
 
 
 def prepare(folder: Folder, shared: bool = False) -> None:
-    """Make the folder of a job. Raises JobError for one that holds other files, or a job that is not `shared`."""
+    """Create the folder of a job. Raises JobError if it holds other files, or (unless `shared`) a job."""
     with storage(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in folder.path.iterdir())
@@ -93,7 +94,7 @@ def prepare(folder: Folder, shared: bool = False) -> None:
         return
     if JOB in names:
         raise _occupied(folder)
-    own = (PARTS, PLAN, LOCK, LOG)  # of a job whose planning was interrupted
+    own = (PARTS, PLAN, LOCK, LOG)  # left by an interrupted `create`
     foreign = [name for name in names if name not in own and not name.startswith((SPOOLED, TEMPORARY))]
     if foreign:
         raise JobError(f"{folder.path} holds other files, such as {foreign[0]}.", "Give a new folder as --output.")
@@ -107,7 +108,7 @@ def _occupied(folder: Folder) -> JobError:
 
 
 def _spooled(folder: Folder, inputs: Sequence[str], form: Format | None) -> list[str]:
-    """The inputs, with a copy of the standard input in the place of `-`."""
+    """The inputs, where `-` is replaced by a copy of the standard input in the job's folder."""
     if STANDARD_INPUT not in inputs:
         return list(inputs)
     if form is None or inputs.count(STANDARD_INPUT) > 1:
@@ -119,7 +120,7 @@ def _spooled(folder: Folder, inputs: Sequence[str], form: Format | None) -> list
 
 
 def _kept(text: str, sources: Sequence[Source]) -> tuple[str, ...]:
-    """The columns that `--keep-columns` names. Raises UsageError for one that a file has not."""
+    """The columns of --keep-columns. Raises UsageError for "all" if the files have different columns."""
     if text == KEEP_NONE:
         return ()
     headers = [columns_of(source) for source in sources]
@@ -134,7 +135,7 @@ def _kept(text: str, sources: Sequence[Source]) -> tuple[str, ...]:
 
 
 def _same(folder: Folder, job: Job, options: RunOptions) -> Job:
-    """The job that is there already, if it is `job`, on such a machine. Raises JobError."""
+    """The job in the folder. Raises JobError if it differs from `job`, or was planned on another kind of machine."""
     there = read_job(folder)
     check_machine(there, options)
     neutral = replace(job, machine=there.machine, run=there.run, inputs=there.inputs)

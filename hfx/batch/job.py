@@ -1,4 +1,4 @@
-"""job.json: all that shapes the output of a job. It is written once, and what a resumed job must agree with."""
+"""job.json: everything that decides the output of a job. It is written once, and a resumed run must agree with it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FORMAT = 1
 MAX_BYTES = 64 << 20
 ENDINGS = (".csv", ".jsonl", ".parquet")
 Action = Literal["append_row", "summary_only"]
-# Instructions for which libraries choose other kernels, whose sums differ in the last bits.
+# CPU features by which libraries choose their kernels, whose sums differ in the last bits.
 INSTRUCTIONS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve",
     "i8mm",
 )  # fmt: skip
 LIBRARIES = ("onnxruntime", "openvino", "tokenizers", "numpy")
 CPUINFO = Path("/proc/cpuinfo")
-IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that a server's model does not have
+IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that only a model in this process has
 
 
 @dataclass(frozen=True)
 class JobModel:
-    """The model: SHA-256 of its files (empty behind a server that does not say) and of its inputs."""
+    """The model, with SHA-256s of its `files` (empty if its server does not report it) and of its `inputs`."""
 
     name: str
     task: str
@@ -47,7 +47,7 @@ class JobModel:
 
 @dataclass(frozen=True)
 class Output:
-    """What is written: `keep` are the input's columns, which stand before the predictions."""
+    """The output. `keep`: the input columns before the predictions; `prefix` begins the predictions' names."""
 
     action: Action
     file_name: str
@@ -56,7 +56,7 @@ class Output:
 
     @property
     def ending(self) -> str:
-        """The ending of the output, which is its format."""
+        """The ending of the output file, which decides its format."""
         return PurePath(self.file_name).suffix
 
     def __post_init__(self) -> None:
@@ -70,7 +70,10 @@ class Output:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether `name` is that of a file, and not one of the job's own; what is added to it while it is written fits."""
+    """Whether `name` can be the output file: one path component, not a file of the job, and short enough.
+
+    While it is written, the name has a prefix and a suffix (see `temporary`).
+    """
     own = name in RESERVED or name.startswith((TEMPORARY, SPOOLED))
     return PurePath(name).name == name and len(os.fsencode(name)) <= LONGEST_NAME and "\0" not in name and not own
 
@@ -81,7 +84,7 @@ LONGEST_NAME = 200  # bytes
 
 @dataclass(frozen=True)
 class Machine:
-    """On what answers have equal bytes: versions of what computes, and instructions of the processor."""
+    """What the last bits of answers depend on: versions of libraries, and the processor's instruction sets."""
 
     versions: Mapping[str, str]
     instructions: tuple[str, ...]
@@ -89,9 +92,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Job:
-    """A job. `columns` maps input tensors to columns of the rows, `settings` holds the other tensors of all requests.
+    """A job. `columns`: input tensor -> column; `settings` are the other tensors of all requests.
 
-    `run` are the options of the first run that a later one may change, as the command line has them.
+    `run` has the RunOptions of the first run (see RunOptions.as_json), which a later run may change.
     """
 
     model: JobModel
@@ -114,7 +117,7 @@ def model_record(model: Model, labels: tuple[str, ...]) -> JobModel:
 
 
 def this_machine(in_process: bool) -> Machine:
-    """The machine that computes; of a server only the client's version is known."""
+    """This machine; for a model behind a server, only the version of hfx is recorded."""
     own = {"hfx": hfx.__version__}
     if not in_process:
         return Machine(own, ())
@@ -128,7 +131,7 @@ def _instructions() -> tuple[str, ...]:
 
 
 def differences(planned: Machine, here: Machine) -> str:
-    """How this machine differs from the one that a job was planned on; empty where it does not."""
+    """How the machine `here` differs from the `planned` one, as text; empty if it does not."""
     versions = [
         f"{name} {here.versions.get(name, 'is missing')} here, {version} there"
         for name, version in planned.versions.items()
@@ -146,7 +149,7 @@ def write_job(folder: Folder, job: Job) -> None:
 
 
 def read_job(folder: Folder) -> Job:
-    """Read job.json. Raises JobError where there is none, or where it is damaged or of another version."""
+    """Read job.json. Raises JobError if it is missing, damaged or of another version."""
     path = folder.path / JOB
     if not path.is_file():
         raise JobError(f"{folder.path} is not the folder of a batch job.", "Give the --output of a `hfx batch run`.")
@@ -166,13 +169,13 @@ def read_job(folder: Folder) -> Job:
     return job
 
 
-# What was read from a file: each value is checked against the type of its field
+# Values from a file, checked against the types of a dataclass's fields
 
 Record = TypeVar("Record")
 
 
 def record_of(kind: type[Record], values: Any) -> Record:
-    """The dataclass `kind` of an object with exactly its fields. Raises ValueError."""
+    """The dataclass `kind` from a JSON object with exactly its fields. Raises ValueError."""
     hints = get_type_hints(kind)
     if not isinstance(values, dict) or values.keys() != hints.keys():
         raise ValueError(f"{kind.__name__} needs the members {', '.join(hints)}")
@@ -180,7 +183,7 @@ def record_of(kind: type[Record], values: Any) -> Record:
 
 
 def _value(hint: Any, value: Any, name: str) -> Any:
-    """`value` as the type `hint` has it. Raises ValueError for one of another type."""
+    """`value`, converted to the type `hint`. Raises ValueError for a value of another type."""
     if hint is float and type(value) is int:
         return float(value)
     if isinstance(hint, type) and is_dataclass(hint):
@@ -195,7 +198,7 @@ def _value(hint: Any, value: Any, name: str) -> Any:
 
 
 def _members(hint: Any, value: Any, name: str) -> Any:
-    """A tuple, list or mapping whose members have the types of `hint`."""
+    """A tuple, list or mapping `value`, its members converted to the types in `hint`."""
     origin, inner = get_origin(hint), get_args(hint)
     if type(value) is not (list if origin in (tuple, list) else dict):
         raise ValueError(f"{name!r} can't be {value!r:.40}")

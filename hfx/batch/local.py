@@ -1,7 +1,7 @@
-"""The processes of one machine: a pool of them, and those that score the missing chunks with a model.
+"""Worker processes on this machine: a generic pool, and the runner that scores missing chunks with it.
 
-A worker that dies takes no row with it: its chunks are given to the next. Where a chunk was under way at three deaths,
-its rows go one by one, and a row that ends the process twice by itself becomes an error row.
+No row is lost when a worker dies: another worker gets its chunks. The rows of a chunk that was in progress at three
+deaths are scored one by one, and a row during which the process died twice becomes an error row.
 """
 
 from __future__ import annotations
@@ -29,59 +29,62 @@ from hfx.errors import ModelChanged, ServerError
 from hfx.process import JsonChild, Messages, exit_reason
 
 POLL_SECONDS = 0.2
-LAST_WORDS_SECONDS = 1.0  # for what a process wrote before it ended, where another one keeps its pipe open
-Piece = TypeVar("Piece")  # of work: a dataclass, sent as it is
-DEATHS_TOGETHER, DEATHS_ALONE = 3, 2
-DEATHS_IDLE = 3  # of workers that had begun no chunk, since the last chunk that was done
-DEATHS_IN_A_ROW = 20  # without an answer: then it is the machine, and no row
+OUTPUT_SECONDS = 1.0  # to read the last output of a dead process whose pipe another process keeps open
+Item = TypeVar("Item")  # a piece of work: a dataclass, which is sent as JSON
+DEATHS_TOGETHER, DEATHS_ALONE = 3, 2  # deaths during a chunk, or during a row that is scored alone
+DEATHS_IDLE = 3  # deaths of workers that had begun no chunk, since the last finished chunk
+DEATHS_IN_A_ROW = 20  # deaths without an answer between them: the machine is to blame, not a row
 VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(eq=False)
-class Worker(Generic[Piece]):
-    """A process. It does `work` by the `deadline`; of that it has `begun` these chunks, and the `row` of one alone."""
+class Worker(Generic[Item]):
+    """A worker process and the `work` that it has until `deadline` (time.monotonic).
+
+    `begun` are the chunks of that work in progress, `row` is the row that it scores alone.
+    """
 
     number: int
     child: JsonChild
     is_open: bool = False
-    work: Piece | None = None
+    work: Item | None = None
     deadline: float = math.inf
     begun: set[int] = field(default_factory=set)
     row: int | None = None
 
-    def give(self, work: Piece, seconds: float) -> None:
-        """Let it do `work`."""
+    def give(self, work: Item, seconds: float) -> None:
+        """Send `work`, which may take so many `seconds`."""
         self.work, self.begun, self.row = work, set(), None
         self.deadline = time.monotonic() + seconds
         self.child.send(asdict(work))  # type: ignore[call-overload]
 
     def is_late(self) -> bool:
-        """Whether it should have finished by now."""
+        """Whether the deadline has passed, or the process ended a while ago."""
         if self.child.process.poll() is not None:
-            self.deadline = min(self.deadline, time.monotonic() + LAST_WORDS_SECONDS)
+            self.deadline = min(self.deadline, time.monotonic() + OUTPUT_SECONDS)
         return time.monotonic() > self.deadline
 
 
 @dataclass
-class Pool(Generic[Piece]):
-    """Up to `size` processes for what is `pending`, each piece of which may take some `seconds`.
+class Pool(Generic[Item]):
+    """Up to `size` processes that do the `pending` work, each item within `seconds`. A context manager that kills them.
 
-    `start` starts a process by its number. It reports `opened` when it takes work, and `finished` after each piece.
-    `take` gets all that it reports. `ended` gets a worker that has ended, whose work it may put back, and the exit
-    code; None of one that was late. Both raise what ends the run. A context manager that kills all.
+    `start` starts the process of a number, which reports `opened` when it is ready, and `finished` after each item.
+    `take` gets every report of a worker. `ended` gets each dead worker, whose work it may put back into `pending`, and
+    its exit code (None: it was late, and was killed). Both may raise an error that ends the run.
     """
 
     start: Callable[[int, Messages], JsonChild]
-    take: Callable[[Worker[Piece], dict[str, Any]], None]
-    ended: Callable[[Worker[Piece], int | None], None]
+    take: Callable[[Worker[Item], dict[str, Any]], None]
+    ended: Callable[[Worker[Item], int | None], None]
     seconds: float = math.inf
     size: int = 1
-    pending: deque[Piece] = field(default_factory=deque)
-    workers: dict[int, Worker[Piece]] = field(default_factory=dict)
+    pending: deque[Item] = field(default_factory=deque)
+    workers: dict[int, Worker[Item]] = field(default_factory=dict)
     messages: Messages = field(default_factory=queue.SimpleQueue)
 
     def run(self, check: Callable[[], None]) -> None:
-        """Return when nothing is pending or under way; `check` is called on the way."""
+        """Do all pending work. `check` is called in every round, and may raise."""
         while working := sum(worker.work is not None for worker in self.workers.values()) + len(self.pending):
             check()
             self.grow(min(self.size, working))
@@ -91,13 +94,13 @@ class Pool(Generic[Piece]):
             self.step()
 
     def grow(self, size: int) -> None:
-        """Start the processes that there are less than `size`."""
+        """Start processes until there are `size`."""
         free = (number for number in range(self.size) if number not in self.workers)
         for number in [number for number, _ in zip(free, range(size - len(self.workers)), strict=False)]:
             self.workers[number] = Worker(number, self.start(number, self.messages))
 
     def step(self) -> None:
-        """Take what is reported, or wait for it a moment; then end the workers that are late."""
+        """Handle reports, waiting up to POLL_SECONDS for the first; then kill the workers that are late."""
         with suppress(queue.Empty):
             report = self.messages.get(timeout=POLL_SECONDS)
             while True:
@@ -109,7 +112,7 @@ class Pool(Generic[Piece]):
     def _take(self, child: JsonChild, message: dict[str, Any] | None) -> None:
         worker = next((worker for worker in self.workers.values() if worker.child is child), None)
         if worker is None:
-            return  # it was late
+            return  # a report of a worker that was killed
         if message is None:
             self._end(worker)
             return
@@ -118,14 +121,14 @@ class Pool(Generic[Piece]):
         if "finished" in message:
             worker.work, worker.deadline = None, math.inf
 
-    def _end(self, worker: Worker[Piece]) -> None:
+    def _end(self, worker: Worker[Item]) -> None:
         code = worker.child.process.poll()
         worker.child.kill()
         del self.workers[worker.number]
         self.ended(worker, code)
 
     def close(self, seconds: float) -> None:
-        """Let the processes that are open end by themselves."""
+        """Close the input of all processes, and wait up to `seconds` until those that had opened end."""
         deadline = time.monotonic() + seconds
         for worker in self.workers.values():
             worker.child.close()
@@ -142,7 +145,7 @@ class Pool(Generic[Piece]):
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel of this machine has killed for want of memory; 0 where it does not say."""
+    """How many processes the OOM killer of this machine has killed since boot; 0 if unknown."""
     with suppress(OSError, ValueError):
         counts = dict(line.split(maxsplit=1) for line in VMSTAT.read_text(encoding="utf-8").splitlines())
         return int(counts.get("oom_kill", 0))
@@ -150,30 +153,30 @@ def count_oom_kills() -> int:
 
 
 class Runner:
-    """The workers of a run, their deaths, and the model that they have opened."""
+    """Runs chunks in worker processes, replaces dead workers, and finds the rows that kill them."""
 
     def __init__(self, start: Start, options: RunOptions) -> None:
         self.options = options
         self.pool: Pool[Work] = Pool(self._child, self._take, self._ended)
         self._start = start
         self._model: JobModel | None = None
-        self._folder: Folder | None = None  # of the job that is scored
+        self._folder: Folder | None = None  # of the job being scored
         self._on_event: Progress = lambda event: None
-        self._deaths: Counter[int] = Counter()  # of chunks
-        self._alone_deaths: Counter[int] = Counter()  # of rows
-        self._idle_deaths = 0  # since the last chunk that was done
-        self._futile_deaths = 0  # since the last row that was answered alone, or the last chunk that was done
+        self._deaths: Counter[int] = Counter()  # by chunk
+        self._alone_deaths: Counter[int] = Counter()  # by row
+        self._idle_deaths = 0  # since the last finished chunk
+        self._futile_deaths = 0  # since the last finished chunk, or row that was scored alone
         self._oom_kills = count_oom_kills()
 
     def open(self) -> JobModel:
-        """The model of the first worker, once it is open. Raises HfxError."""
+        """Wait until a worker has opened the model, and return its record. Raises HfxError."""
         while self._model is None:
             self.pool.grow(1)
             self.pool.step()
         return self._model
 
     def score(self, folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
-        """Score `chunks`; returns when all of their parts are on the disk. Raises HfxError."""
+        """Score `chunks`, and return when their parts are on the disk. Raises HfxError."""
         self._folder, self._on_event = folder, on_event
         self.pool.size = max(1, min(self.options.workers, len(chunks)))
         for index in range(self.pool.size):
@@ -205,9 +208,9 @@ class Runner:
             raise reported(content["error"])
 
     def _ended(self, worker: Worker[Work], code: int | None) -> None:
-        """Count a death: of a row that was alone, of chunks that had begun, or of neither."""
+        """Count the death of a worker: for the row scored alone, for the chunks in progress, or as idle."""
         if worker.is_open and worker.work is None:
-            return  # it had nothing to do
+            return  # no work is lost
         how = exit_reason(code or 0)
         if worker.row is not None:
             self._alone_deaths[worker.row] += 1
@@ -222,7 +225,7 @@ class Runner:
             self._put_back(worker, how, self._folder)
 
     def _put_back(self, worker: Worker[Work], how: str, folder: Folder) -> None:
-        """Put the rest of a dead worker's chunks back; those of too many deaths go row by row."""
+        """Put the unfinished chunks of a dead worker back; those of too many deaths are scored row by row."""
         self._futile_deaths += 1
         if self._futile_deaths >= DEATHS_IN_A_ROW:
             raise ServerError(
@@ -240,15 +243,15 @@ class Runner:
             self.pool.pending.appendleft(Work(work.folder, together, alone, killers))
 
     def _cause(self) -> str:
-        """What is known of why processes have ended."""
+        """A hint at why processes died, for the `fix` of an error."""
         if killed := count_oom_kills() - self._oom_kills:
-            return f"The kernel has killed {killed} processes for want of memory meanwhile: use fewer --workers."
-        return "What it printed is above."
+            return f"The kernel has killed {killed} processes meanwhile, as memory ran out: use fewer --workers."
+        return "The output of the process is above."
 
 
 @contextmanager
 def runner(name: str, options: RunOptions, settings: Request, probe: bool = False) -> Iterator[Runner]:
-    """A Runner of the model `name`; with `probe`, a worker first answers a short text with `settings`."""
+    """A Runner for the model `name`. With `probe`, a worker first answers a short text, to check `settings`."""
     threads = None
     if options.in_process and options.workers > 1:
         threads = max(1, (os.cpu_count() or 1) // options.workers)

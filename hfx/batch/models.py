@@ -1,4 +1,4 @@
-"""The model of a job: of a repository, in this process, or behind servers."""
+"""Opening the model of a job: from a repository in this process, or behind one or more servers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hfx.errors import ModelChanged, UsageError
 from hfx.metadata import ModelMetadata
 from hfx.tasks import TASKS
 
-BATCHES = (1, 2, 8, 16)  # rows of one text that must be answered alike, to the bit
-WIDTHS = (4, 40)  # words of such a text
+# Answers to one text in batches of BATCHES rows must be equal to the bit, for texts of WIDTHS words.
+BATCHES = (1, 2, 8, 16)
+WIDTHS = (4, 40)
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A model repository, whose models run in this process on `device`; on `threads`, or as many as configured."""
+    """A model repository. Its models run in this process, with `threads` threads (None: as configured)."""
 
     path: Path
     device: Literal["cpu", "gpu"] = "cpu"
@@ -30,10 +31,10 @@ class Repository:
 
 @dataclass(frozen=True)
 class Servers:
-    """Addresses of servers of one and the same model, each of which gets up to `at_once` requests at a time.
+    """Servers of the same model. Each gets up to `at_once` requests at a time.
 
-    `options` are keyword arguments of hfx.client.Client, such as `headers`, and `tls_ca`, a file. `sha256` is that of
-    the files that the model must have; empty for any.
+    `options` are keyword arguments of hfx.client.Client, with a file `tls_ca` for its `tls`. `sha256` is the hash that
+    the model's files must have; empty: any.
     """
 
     urls: tuple[str, ...]
@@ -47,10 +48,10 @@ Place = Repository | Servers
 
 @contextmanager
 def open_model(name: str, place: Place, persistence: Persistence | None = None) -> Iterator[Model]:
-    """The model `name`, opened; its answers raise RequestRefused for a fact about the request only.
+    """The opened model `name`. Its answers raise RequestRefused only for errors of the request itself.
 
-    Raises RepositoryError or ServerError where there is no such model, and UsageError for one whose answers depend on
-    the rows beside them on this processor.
+    Raises RepositoryError or ServerError if there is no such model, and UsageError if its answers depend, on this
+    processor, on the other rows of their batch.
     """
     persistence = persistence or Persistence()
     with ExitStack() as stack:
@@ -69,7 +70,7 @@ def open_model(name: str, place: Place, persistence: Persistence | None = None) 
 
 
 def describe(name: str, place: Place) -> tuple[names.Task, ModelMetadata, Place]:
-    """The task and the inputs of a model, without opening it, and the place of just this model.
+    """The task and metadata of a model, without opening it, and `place` with the hash of a served model's files.
 
     Raises RepositoryError or ServerError.
     """
@@ -96,7 +97,7 @@ def _served(name: str, url: str, place: Servers, persistence: Persistence) -> It
 
 
 def _check_independence(model: Model) -> None:
-    """Raise UsageError for an encoder whose answer to a text depends on how many are answered with it."""
+    """Raise UsageError for an encoder whose answer to a text depends on the size of its batch."""
     if model.answer_many is None or model.task is names.Task.QUESTION_ANSWERING:
         return
     task = TASKS[model.task]
@@ -112,7 +113,7 @@ def _check_independence(model: Model) -> None:
 
 
 def _check_equal(models: Sequence[Model], sha256: str) -> None:
-    """Raise UsageError if servers have different models under one name, ModelChanged if not that of `sha256`."""
+    """Raise UsageError if the servers' models differ, and ModelChanged if they are not the model of `sha256`."""
     first = models[0]
     for model in models[1:]:
         if (model.task, model.metadata, model.sha256) != (first.task, first.metadata, first.sha256):

@@ -1,4 +1,4 @@
-"""The options of a run, which may differ between the runs of one job; answers do not depend on them."""
+"""The options of a run. They may differ between runs of one job, as answers do not depend on them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hfx.batch.models import Place, Repository, Servers
 from hfx.batch.servers import Persistence
 from hfx.errors import UsageError
 
-CONCURRENCY = 64  # requests under way at each server
-ANY = -1
+CONCURRENCY = 64  # requests in flight at each server
+ANY = -1  # no limit
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """At most `limit` error rows (ANY: as many as there are), or as many per cent of all rows."""
+    """The largest number of error rows, or with `percent` their largest percentage of all rows; ANY: no limit."""
 
     limit: float
     percent: bool = False
@@ -36,7 +36,7 @@ class Threshold:
         return cls(int(match[1])) if match[1] else cls(float(match[2]), percent=True)
 
     def is_exceeded(self, errors: int, rows: int) -> bool:
-        """Whether so many errors among all the rows of the job are too many."""
+        """Whether `errors` error rows are too many for a job of `rows` rows."""
         if self.limit == ANY:
             return False
         return errors > (rows * self.limit / 100 if self.percent else self.limit)
@@ -47,9 +47,9 @@ class Threshold:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where the model is, and how its work is done. The fields are plain values: job.json and workers get them.
+    """Where the model is, and how a run works. Fields are plain values, as they are written to job.json.
 
-    `client` are options of the connection that are secrets, or files that hold them: they are not written down.
+    `client` are options of the connection, which may be secrets and are therefore not written to job.json.
     """
 
     repository: str = ""
@@ -66,7 +66,7 @@ class RunOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunOptions:
-        """The options that `as_json` gave. Raises UsageError for others."""
+        """The options from the object that `as_json` returned. Raises UsageError for a damaged one."""
         try:
             return record_of(cls, {"client": {}, **values})
         except ValueError as error:
@@ -76,7 +76,7 @@ class RunOptions:
 
     @property
     def in_process(self) -> bool:
-        """Whether the model runs in the workers."""
+        """Whether the model runs in the workers, not behind servers."""
         return not self.urls
 
     @property
@@ -86,15 +86,15 @@ class RunOptions:
 
     @property
     def persistence(self) -> Persistence:
-        """How long a request is sent again."""
+        """How long failed requests are retried."""
         return Persistence(self.patience, self.retries, self.row_timeout)
 
     def place(self, threads: int | None = None) -> Place:
-        """Where the model is."""
+        """Where the model is; in process, it uses `threads` threads."""
         if self.urls:
             return Servers(self.urls, self.max_concurrency or CONCURRENCY, dict(self.client))
         return Repository(Path(self.repository), self.device, threads)
 
     def as_json(self) -> dict[str, Any]:
-        """The options that job.json keeps."""
+        """The options as job.json has them."""
         return {name: value for name, value in asdict(self).items() if name != "client"}

@@ -1,7 +1,7 @@
-"""Rows of the output as CSV, JSON lines or Parquet: written as parts, read back and joined.
+"""The output's formats (CSV, JSON lines, Parquet): parts are written, read back for a check, and joined.
 
-Equal rows have equal bytes, wherever they were written: "\\n" ends a line, a float is the shortest decimal text of its
-float32, and nothing of a run (time, host, path) stands in a part.
+Equal rows have equal bytes on every machine: lines end in "\\n", a float is the shortest decimal text of its float32,
+and a part contains nothing about the run (time, host, path).
 """
 
 from __future__ import annotations
@@ -23,38 +23,41 @@ from hfx.extras import install_command
 from hfx.tasks.task import CellKind
 
 Columns = Mapping[str, CellKind]
-Block = Sequence[Sequence[Any]]  # the cells of some rows, column by column
-Checks = Iterator[list[tuple[int, str | None]]]  # the number and the error of each of some rows
-ROWS = 1024  # that are read back at a time
-GROUP = 1 << 16  # rows of a row group of a joined Parquet file
+Block = Sequence[Sequence[Any]]  # the cells of consecutive rows, column by column
+Checks = Iterator[list[tuple[int, str | None]]]  # blocks of (row number, error)
+ROWS = 1024  # rows that are read back at a time
+GROUP = 1 << 16  # rows per row group of a joined Parquet file
 
 
 class PartFormat(Protocol):
-    """How rows become bytes."""
+    """A format of parts and output."""
 
     def write(self, file: BinaryIO, blocks: Iterable[Block]) -> None:
         """Write a part."""
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the rows of `parts` to `target`, and yield what is checked. Raises ValueError for a bad part."""
+        """Copy the rows of `parts` to `target`; yields number and error of each row for the caller to check.
+
+        Raises ValueError for a damaged part.
+        """
 
 
 def format_of(ending: str, columns: Columns, kept: Mapping[str, Any]) -> PartFormat:
-    """The format of an ending; `kept` are the Arrow types of columns of Parquet inputs that are kept, where known."""
+    """The format for a file's ending. `kept` has the Arrow types of kept columns of Parquet inputs, where known."""
     if ending == ".parquet":
         return Parquet(columns, kept)
     return Csv(columns) if ending == ".csv" else JsonLines(columns)
 
 
 class Csv:
-    """Comma-separated values with a header, quoted where needed."""
+    """Comma-separated values with a header; cells are quoted where needed."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._header = _csv([list(columns)])
 
     def write(self, file: BinaryIO, blocks: Iterable[Block]) -> None:
-        """Write a part, which has the header, too."""
+        """Write a part, with the header."""
         file.write(self._header)
         kinds = list(self._columns.values())
         for columns in blocks:
@@ -62,7 +65,7 @@ class Csv:
             file.write(_csv(zip(*cells, strict=True)))
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the rows behind the parts' headers."""
+        """Copy the rows after the parts' headers."""
         csv.field_size_limit(sys.maxsize)
         target.write(self._header)
         names = list(self._columns)
@@ -83,7 +86,7 @@ class Csv:
 
 
 class JsonLines:
-    """An object a line."""
+    """One JSON object per line."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -108,7 +111,7 @@ class JsonLines:
 
 
 class Parquet:
-    """Parquet, in row groups of GROUP rows when joined, so that its bytes don't depend on the parts."""
+    """Parquet. The joined file has row groups of GROUP rows, so its bytes do not depend on the parts."""
 
     def __init__(self, columns: Columns, kept: Mapping[str, Any]) -> None:
         pyarrow = _pyarrow()
@@ -132,7 +135,7 @@ class Parquet:
                 writer.write_batch(self._batch(columns))
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the rows in groups of one size."""
+        """Copy the rows in row groups of GROUP rows."""
         table = self._schema.empty_table()
         with self._writer(target) as writer:
             for part in parts:
@@ -170,14 +173,14 @@ def _pyarrow() -> Any:
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
-    """Lines of CSV. A cell with a carriage return is quoted only where that may end a line, too (CPython 3.11)."""
+    """CSV lines that end in "\\n". Written with "\\r\\n" first: CPython 3.11 quotes a cell with "\\r" only then."""
     lines: list[str] = []
     csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
     return _utf8("".join([f"{line[:-2]}\n" for line in lines]))
 
 
 def _utf8(text: str) -> bytes:
-    """`text` in UTF-8, with U+FFFD for bytes of the input that were none."""
+    """`text` in UTF-8. Input bytes that were not UTF-8 (surrogates) become U+FFFD."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -185,7 +188,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _copy(part: BinaryIO, target: BinaryIO) -> None:
-    """Copy the lines of a part. Raises ValueError for one that is cut off."""
+    """Copy the lines of a part. Raises ValueError if the last line is cut off."""
     shutil.copyfileobj(part, target)
     if part.tell():
         part.seek(-1, os.SEEK_END)
@@ -194,7 +197,7 @@ def _copy(part: BinaryIO, target: BinaryIO) -> None:
 
 
 def _texts(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
-    """The cells of a column as CSV has them."""
+    """The cells of a column as csv.writer takes them."""
     if kind == "number":
         return _numbers(values)
     if kind == "numbers":
@@ -203,12 +206,12 @@ def _texts(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _text(value: Any) -> Any:
-    """A kept value as text: what is no text, as JSON."""
+    """A kept value as text: JSON, unless it is text already."""
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _numbers(values: Sequence[float | None]) -> list[float | None]:
-    """float32 values with their shortest decimal texts; None stays."""
+    """float32 values as floats with the shortest decimal texts; None stays None."""
     known = iter(as_float32s([value for value in values if value is not None]))
     return [None if value is None else next(known) for value in values]
 
@@ -224,9 +227,9 @@ def _json_values(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _nothing(constant: str) -> None:
-    """What JSON lines have for NaN and infinities."""
+    """Replace NaN and infinities, which JSON lacks, by null."""
 
 
 def _is_other(value: Any) -> bool:
-    """Whether JSON may lack `value`, such as a date of a Parquet file."""
+    """Whether JSON may have no form for `value`, such as a date from a Parquet file."""
     return value is not None and not isinstance(value, str | int | bool)

@@ -1,7 +1,7 @@
-"""plan.jsonl: the chunks of a job's inputs, found in one pass over them before anything is computed; and shards.
+"""plan.jsonl, the chunks of a job's inputs, which one pass finds before any row is scored; and shards.
 
-A shard is a range of consecutive chunks and nothing else: what one of several processes scores. Shards share no state,
-and a chunk that two processes score has the same bytes from both.
+A shard is a range of consecutive chunks for one of several processes. Shards share no state: two processes that score
+the same chunk write the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from hfx.rows import Chunk, ChunkReader, Source, cut, source_of, verify
 
 @dataclass(frozen=True)
 class PlannedChunk:
-    """Chunk `number` of a job: the rows `extent` of input `source`, numbered from `first_row` over the whole job."""
+    """Chunk `number` of a job: the part `extent` of the file `source` (an index into the job's inputs).
+
+    `first_row` is the number of its first row over the whole job, from 1.
+    """
 
     number: int
     source: int
@@ -36,12 +39,12 @@ class PlannedChunk:
 
 
 def count_rows(chunks: Iterable[PlannedChunk]) -> int:
-    """The rows of chunks."""
+    """The number of rows in chunks."""
     return sum(chunk.extent.rows for chunk in chunks)
 
 
 def write_plan(folder: Folder, sources: Sequence[Source], columns: Sequence[str], rows: int) -> list[PlannedChunk]:
-    """Cut `sources`, whose files must have `columns`, into chunks of `rows` rows; raises RowError for a bad file."""
+    """Cut `sources` into chunks of `rows` rows and write the plan. Raises RowError for a file without `columns`."""
     planned = list(_planned(sources, columns, rows))
     digest = hashlib.sha256()
     with new_file(folder.path / PLAN) as file:
@@ -66,7 +69,7 @@ def _planned(sources: Sequence[Source], columns: Sequence[str], rows: int) -> It
 
 
 def read_plan(folder: Folder) -> list[PlannedChunk]:
-    """The chunks of a plan. Raises JobError for one that is damaged: its last line is the hash of those before."""
+    """The chunks of a plan. Raises JobError if it is damaged: its last line is the hash of the lines before."""
     path = folder.path / PLAN
     planned: list[PlannedChunk] = []
     digest, line = hashlib.sha256(), b""
@@ -90,7 +93,7 @@ def _chunk(number: int, values: dict[str, Any]) -> PlannedChunk:
 def check_rows(
     sources: Sequence[Source], planned: Iterable[PlannedChunk], check: Callable[[NumberedRow], object]
 ) -> None:
-    """Read all rows, and raise the UsageError of the first that `check` does not take."""
+    """Read all rows. Raises UsageError with the number of the first row that `check` refuses."""
     for item in rows_of(sources, planned):
         try:
             check(item)
@@ -101,9 +104,9 @@ def check_rows(
 def rows_of(
     sources: Sequence[Source], planned: Iterable[PlannedChunk], kept: Sequence[str] | None = None
 ) -> Iterator[NumberedRow]:
-    """The rows of chunks in their order; the last row of a chunk comes when the chunk is known to be as planned.
+    """The rows of chunks, in order. The last row of a chunk is yielded only after the chunk's hash was checked.
 
-    Of Parquet, only the columns `kept` are read (None: all). Raises InputChanged.
+    From Parquet, only the columns `kept` are read (None: all). Raises InputChanged.
     """
     with ChunkReader(kept) as reader:
         for chunk in planned:
@@ -117,7 +120,7 @@ def rows_of(
 
 
 def check_inputs(sources: Sequence[Source], planned: Sequence[PlannedChunk]) -> None:
-    """Raise InputChanged for an input that is not as planned; one with another time of change is read again."""
+    """Raise InputChanged for a file that has changed since the plan. If only its time differs, it is hashed."""
     for index, source in enumerate(sources):
         now = source_of(source.name, source.format)
         if now.size != source.size:
@@ -131,8 +134,8 @@ def check_inputs(sources: Sequence[Source], planned: Sequence[PlannedChunk]) -> 
 
 # Shards
 
-# The variables of a process's rank and of the number of processes: torchrun and Azure ML, Open MPI, Slurm, MPICH and
-# Intel MPI, Kubernetes. An indexed job of Kubernetes has no variable for its completions: the manifest sets it.
+# Environment variables of a process's rank and the number of processes: torchrun and Azure ML, Open MPI, Slurm, MPICH
+# and Intel MPI, Kubernetes. Kubernetes sets no variable for the completions of an indexed job; a manifest has to.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -146,13 +149,13 @@ MAX_SHARDS = 1_000_000
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` shards; `index` is from 0 to `count` - 1. As text: "0/3" to "2/3"."""
+    """Shard `index` (from 0) of `count`. As text: "0/3" to "2/3"."""
 
     index: int
     count: int
 
     def chunks(self, total: int) -> range:
-        """The places of this shard's chunks among `total`; shards differ by at most one chunk, and may be empty."""
+        """The indices of this shard's chunks, of `total`. Shards differ by at most one chunk, and may be empty."""
         return range(self.index * total // self.count, (self.index + 1) * total // self.count)
 
     def __str__(self) -> str:
@@ -160,7 +163,10 @@ class Shard:
 
 
 def parse_shard(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
-    """The shard of "I/N" with I from 0 or 1 to N, or of "env": a launcher's variables. Raises UsageError."""
+    """The shard "I/N", I from 1 to N (0/N is N/N), or for "env" the one that a launcher's variables name.
+
+    Raises UsageError.
+    """
     if text == "env":
         return _launched(environment)
     if not (match := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)):

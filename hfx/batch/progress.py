@@ -1,6 +1,6 @@
-"""The course of a job: what is missing of it, scored until its output is there, and how far it is.
+"""Running a job from its missing chunks to its output, and its status.
 
-How far it is is read from its folder: from another terminal, or from another machine.
+The status is read from the job's folder, so that another terminal or machine can show it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from hfx.batch.publish import count, publish, too_many
 from hfx.errors import JobError, ModelChanged
 
 Progress = Callable[[Mapping[str, Any]], None]
-RECENT = 300.0  # seconds by which the rate is measured
+RECENT = 300.0  # seconds over which the rate is measured
 
 
 class ChunkRunner(Protocol):
-    """What scores the chunks of a job: processes of this machine (Runner), or tasks of Spark."""
+    """A runner scores chunks: in processes of this machine (local.Runner) or as Spark tasks (SparkRunner)."""
 
     @property
     def options(self) -> RunOptions:
         """The options of the run."""
 
     def open(self) -> JobModel:
-        """The model, once it is open. Raises HfxError."""
+        """Wait until the model is open, and return its record. Raises HfxError."""
 
     def score(self, folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
-        """Score `chunks`; returns when all of their parts are on the disk. Raises HfxError."""
+        """Score `chunks`, and return when their parts are on the disk. Raises HfxError."""
 
 
 def missing_chunks(folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None = None) -> list[int]:
-    """The numbers of the chunks (of a shard) whose parts are not there."""
+    """The numbers of the chunks, of `shard` or of the job, whose parts do not exist."""
     done = folder.done()
     mine = shard.chunks(len(planned)) if shard else range(len(planned))
     return [number for number in mine if number not in done]
 
 
 def logged(folder: Folder, shard: Shard | None, on_event: Progress) -> Progress:
-    """`on_event`, and the event in the job's log."""
+    """A function that writes an event to the job's log, and passes it to `on_event`."""
     of_shard = {"shard": str(shard)} if shard else {}
 
     def take(event: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ def score_missing(
     running: ChunkRunner,
     on_event: Progress,
 ) -> None:
-    """Score the missing `chunks` of a job. Raises TooManyErrors as soon as the threshold is exceeded, and HfxError."""
+    """Score the missing `chunks` of a job. Raises TooManyErrors as soon as the threshold is exceeded, or HfxError."""
     threshold = running.options.threshold
     total = count_rows(planned)
     done = folder.done() if threshold.limit >= 0 else ()
@@ -84,7 +84,7 @@ def score_missing(
 def finish(
     folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, on_event: Progress
 ) -> dict[str, Any] | None:
-    """Publish a job of which no part is missing; None where other shards have to end before."""
+    """Publish the output and return its summary; None while other shards still have missing parts."""
     if missing_chunks(folder, planned):
         return None
     summary = publish(folder, job, planned, threshold)
@@ -93,7 +93,7 @@ def finish(
 
 
 def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, options: RunOptions) -> None:
-    """Raise JobError where the model, the inputs or the machine are not those that the job was planned with."""
+    """Raise JobError (or a kind of it) if the model, the inputs or the machine differ from those of the plan."""
     check_inputs(job.inputs, planned)
     if model.task != job.model.task or model.inputs != job.model.inputs or model.labels != job.model.labels:
         raise JobError(f"{model.name} is another model than when the job was planned.", "Start a new job.")
@@ -102,13 +102,13 @@ def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, option
 
 
 def check_files(sha256: str, job: Job) -> None:
-    """Raise ModelChanged where the model's files are not those that the job was planned with, as far as both say."""
+    """Raise ModelChanged if the model's files have another hash than at the plan, where both are known."""
     if sha256 and job.model.files and sha256 != job.model.files:
         raise ModelChanged(f"{job.model.name} was exported again since the job was planned.", "Start a new job.")
 
 
 def check_machine(job: Job, options: RunOptions) -> None:
-    """Raise JobError where answers that are computed here may differ from those of the machine of the plan."""
+    """Raise JobError if this machine may compute other last digits than the machine of the plan."""
     if not options.mixed_processors and (difference := differences(job.machine, this_machine(options.in_process))):
         raise JobError(
             f"Answers may differ in their last digits from those that are there: {difference}.",
@@ -116,15 +116,15 @@ def check_machine(job: Job, options: RunOptions) -> None:
         )
 
 
-# How far a job is
+# Status
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a job and its counts; `rows_per_second` and `eta` (seconds) only while it runs and is known.
+    """The state of a job. `rows_per_second` and `eta` (seconds) are None unless it runs and has finished a chunk.
 
-    States are those of Azure ML: Running, Completed, Failed, Cancelled, Paused (chunks are missing and nothing runs).
-    `errors` are those of the log, by kind.
+    States have Azure ML's names: Running, Completed, Failed, Cancelled, Paused (chunks are missing and nothing runs).
+    `errors` counts the log's error rows by kind.
     """
 
     folder: str
@@ -138,7 +138,7 @@ class Status:
 
 
 def status_of(folder: Folder) -> Status:
-    """The status of a job. Raises JobError where there is none."""
+    """The status of the job in `folder`. Raises JobError if there is none."""
     job, planned = read_job(folder), read_plan(folder)
     done = folder.done()
     rows = count_rows(planned)
@@ -151,7 +151,7 @@ def status_of(folder: Folder) -> Status:
 
 
 def unreadable(folder: Folder) -> Status:
-    """The status of a job whose files are damaged."""
+    """The status that stands for a job whose files are damaged."""
     return Status(str(folder.path), "", "Unreadable", 0, 0, {})
 
 
@@ -166,7 +166,7 @@ def _state(folder: Folder, events: list[dict[str, Any]]) -> str:
 
 
 def errors_of(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Error rows by kind, of the last time that each chunk was done."""
+    """Error rows by kind; for a chunk that was scored repeatedly, those of the last time."""
     chunks = {event["number"]: event["errors"] for event in events if event["event"] == "chunk"}
     kinds: Counter[str] = Counter()
     for errors in chunks.values():
@@ -175,7 +175,7 @@ def errors_of(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _rate(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """Rows a second, over RECENT seconds at most: since the last start, of several shards since their first event."""
+    """Rows per second over the last RECENT seconds, but not before the last start of an unsharded run."""
     now = time.time()
     recent: list[Mapping[str, Any]] = []
     for event in events:
@@ -188,7 +188,7 @@ def _rate(events: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def jobs_in(folder: Path) -> list[Folder]:
-    """The jobs below a folder, or of the folder itself. Raises JobError for no folder."""
+    """The jobs in subfolders of `folder`, and `folder` itself if it is one. Raises JobError if it is no folder."""
     if not folder.is_dir():
         raise JobError(f"{folder} is not a folder.", "Give a folder of jobs.")
     candidates = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]

@@ -1,4 +1,4 @@
-"""From parts to the output: all rows, in order, counted, or a refusal that says what is missing."""
+"""Joining the parts into the output: every row in order, counted and checked."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ DAMAGE = (ValueError, LookupError, TypeError, RecursionError)
 
 @dataclass(frozen=True)
 class Counts:
-    """The rows of an output, those that are errors, and these by kind."""
+    """The number of rows and of error rows, and the error rows by kind."""
 
     rows: int
     errors: int
     kinds: dict[str, int]
 
 
-MEMBERS = {"rows": "rows", "errors": "errors", "kinds": "errors_by_kind"}  # of summary.json
+MEMBERS = {"rows": "rows", "errors": "errors", "kinds": "errors_by_kind"}  # field -> member of summary.json
 
 
 def publish(
     folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, partial: bool = False
 ) -> dict[str, Any]:
-    """Join the parts into the output and write summary.json, which is returned.
+    """Join the parts into the output, write summary.json, and return the summary.
 
-    Raises JobError for missing parts, unless the output is to be `partial`, and for a damaged one; TooManyErrors for
-    more error rows than the threshold allows. Nothing is published then.
+    With `partial`, missing parts are skipped and the files are marked so. Raises JobError for missing or damaged parts,
+    and TooManyErrors above the threshold; then nothing is published.
     """
     done = folder.done()
     missing = [chunk for chunk in planned if chunk.number not in done]
@@ -65,9 +65,9 @@ def publish(
 
 
 def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold) -> dict[str, Any] | None:
-    """The summary of a job whose output is there as it was published; None for another. Nothing is written.
+    """The summary, if the job is completed and its output unchanged; else None. Nothing is written.
 
-    Raises JobError for a damaged part of summary_only, and TooManyErrors.
+    Raises TooManyErrors, and JobError for a damaged part of a job without an output file (summary_only).
     """
     output = job.output.file_name if job.output.action == "append_row" else None
     try:
@@ -89,7 +89,7 @@ def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], thresho
 
 
 def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError:
-    """What is missing, and of which shards, where the job was run in shards."""
+    """The error that names the missing parts, and the shards that they belong to according to the log."""
     counts = {int(shard.partition("/")[2]) for event in folder.events() if (shard := event.get("shard"))}
     shards = [Shard(index, count) for count in counts for index in range(count)]
     lacking = [str(shard) for shard in shards if not set(missing).isdisjoint(shard.chunks(chunks))]
@@ -102,7 +102,7 @@ def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError
 
 
 def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: Threshold, mark: str) -> dict[str, Any]:
-    """Write the output, or for summary_only count what would be in it."""
+    """Write the output file (summary_only: only count), and return its members of the summary."""
     total = count_rows(there)
     if job.output.action == "summary_only":
         return _figures(folder, count(folder, job, there), threshold, total)
@@ -120,7 +120,7 @@ def _figures(folder: Folder, counts: Counts, threshold: Threshold, total: int) -
 
 
 def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> TooManyErrors:
-    """The error of a job above its threshold."""
+    """The error for a job above its error threshold."""
     return TooManyErrors(
         f"{errors} of {total} rows are errors, and --error-threshold allows {threshold}.",
         f"What was done is kept: `hfx batch resume {folder.path} --error-threshold N` continues with a higher one.",
@@ -128,13 +128,13 @@ def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> T
 
 
 def count(folder: Folder, job: Job, there: Sequence[PlannedChunk]) -> Counts:
-    """The rows and errors of parts that are there. Raises JobError for a damaged one."""
+    """Count the rows and errors of the existing parts `there`. Raises JobError for a damaged part."""
     with Path(os.devnull).open("wb") as nowhere:
         return _joined(folder, job, there, nowhere)
 
 
 def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: BinaryIO) -> Counts:
-    """Copy the parts and check that each has exactly the rows of its chunk."""
+    """Join the parts into `target`, and check that each has exactly the rows of its chunk. Raises JobError."""
     kinds: Counter[str] = Counter()
     rows = 0
     parts = _Parts(folder, job.output.ending, there)
@@ -145,7 +145,7 @@ def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: Bin
             kinds.update(kind_of(error) for _, error in found if error is not None)
     except (*DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the file system, and not of pyarrow
+            raise  # an error of the file system, not of pyarrow
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise JobError(
             f"{parts.current} is damaged: {reason}.", f"Delete it, then `hfx batch resume {folder.path}`."
@@ -154,7 +154,7 @@ def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: Bin
 
 
 class _Parts:
-    """The files of parts, opened one after the other; `current` is the last, whose rows are checked."""
+    """Opens parts one after the other; `current` is the open one, whose row numbers are checked."""
 
     def __init__(self, folder: Folder, ending: str, there: Iterable[PlannedChunk]) -> None:
         self._parts = [(folder.part(chunk.number, ending), chunk.rows) for chunk in there]
@@ -162,7 +162,7 @@ class _Parts:
         self.current = folder.parts
 
     def files(self) -> Iterator[BinaryIO]:
-        """Each part, closed when the next is opened. Raises ValueError for one that is not as it was written."""
+        """Each part as an open file, closed before the next one. Raises ValueError for a damaged part."""
         for path, rows in self._parts:
             self.current, self._expected = path, iter(rows)
             with storage(path):
@@ -174,13 +174,13 @@ class _Parts:
                 raise ValueError(f"the row {lacking} is missing")
 
     def check(self, rows: Sequence[int]) -> None:
-        """Raise ValueError for rows that are not the next ones."""
+        """Raise ValueError unless `rows` are the next row numbers of the chunk."""
         if [*islice(self._expected, len(rows))] != rows:
             raise ValueError(f"other rows belong in the place of {rows[0]} to {rows[-1]}")
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order as ranges: "0-3, 7"."""
+    """Ascending numbers as ranges: "0-3, 7"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

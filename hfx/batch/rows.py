@@ -1,4 +1,4 @@
-"""From a row of the input to a request, and with its answer to a row of the output."""
+"""Making a request from an input row, and an output row from its answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TOKEN = ("id", "text", "logprob", "special")
 
 
 def prediction_columns(task: Task, labels: Sequence[str], settings: Request, prefix: str = "") -> tuple[Column, ...]:
-    """The columns of a task's predictions, `prefix` before their names; `labels` are those of a classifier.
+    """The columns of a task's predictions, with `prefix` before their names. `labels` are a classifier's.
 
-    `settings` are the tensors that all requests have: they decide whether there are log-probabilities and tokens.
+    `settings` are the tensors that all requests have; they can ask for log-probabilities and tokens.
     """
     columns = TASKS[task].columns(labels)
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
@@ -38,16 +38,16 @@ def prediction_columns(task: Task, labels: Sequence[str], settings: Request, pre
 
 
 def fact_columns(task: Task) -> tuple[Column, ...]:
-    """What the output says of each row besides its prediction and its error."""
+    """The columns after `error`: the number of truncated tokens, and a generator's finish reason."""
     truncated = output(names.TRUNCATED_TOKENS, "integer")
     return (truncated, output(names.FINISH_REASON, "text")) if task in GENERATION_TASKS else (truncated,)
 
 
 def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
-    """The labels of a classifier, sorted, as its answer to a short text has them; empty for other tasks.
+    """The labels of a classifier, sorted, from its answer to a short text; empty for other tasks.
 
-    Raises UsageError for two of one name, and for a cross-encoder of several and an embedder of tokens: the output has
-    one score or vector a row.
+    Raises UsageError for equal labels, and for a model with several scores or vectors per row, for which the output has
+    no columns: a cross-encoder with several labels, an embedder of tokens.
     """
     short: Request = {names.TEXT_INPUT: [TASKS[model.task].probe]}
     if model.task is Task.FEATURE_EXTRACTION and names.INPUT_TOKENS in model.answer(short):
@@ -70,15 +70,15 @@ def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
 
 
 def all_labels(task: Task) -> Request:
-    """The setting by which a classifier answers with all of its labels."""
+    """The setting that makes a classifier return all of its labels; empty for other tasks."""
     return {names.TOP_K: [INT32_MAX]} if TASKS[task].has_all_labels else {}
 
 
 def as_float32s(values: Sequence[float]) -> list[float]:
-    """`as_float32` of each value, by arrays: numpy takes four times as long to write a float32 as Python for a float.
+    """`as_float32` of each value, vectorized: numpy's own text of a float32 takes four times as long.
 
-    A short decimal is a whole number divided by a power of ten. Both are exact up to 1e22: the quotient is the double
-    with that text.
+    A decimal of up to nine digits is an integer divided by a power of ten. Both are exact doubles (up to 1e22), so the
+    quotient is the double with that text.
     """
     import numpy as np
 
@@ -87,7 +87,7 @@ def as_float32s(values: Sequence[float]) -> list[float]:
     fits = (size >= 1e-13) & (size < 1e5)
     exponents = np.floor(np.log10(np.where(fits, size, 1), dtype=np.float64)).astype(np.int64)
     powers = np.array([float(f"1e{exponent}") for exponent in range(23)])
-    for digits in (9, 8, 7, 6):  # nine are always enough, and six hold all that were written with fewer
+    for digits in (9, 8, 7, 6):  # nine always suffice; six cover all shorter texts
         scale = powers[digits - 1 - exponents]
         rounded = np.rint(floats * scale) / scale
         shortest = np.where(fits & (rounded.astype(np.float32) == floats), rounded, shortest)
@@ -98,7 +98,7 @@ def as_float32s(values: Sequence[float]) -> list[float]:
 
 
 def _tokens(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tokens of a text, each with its alternatives."""
+    """The tokens of a generated text, each with its alternatives as `top`."""
     tables = [answer[name] for name in (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)]
     rows = [
         [dict(zip(TOKEN, each, strict=True)) for each in zip(*row, strict=True)] for row in zip(*tables, strict=True)
@@ -110,7 +110,7 @@ SEEDS = 2**63
 
 
 class NumberedRow(NamedTuple):
-    """A row, its number over the whole job from 1, and the number of its chunk."""
+    """An input row, its number over the whole job (from 1), and the number of its chunk."""
 
     chunk: int
     number: int
@@ -119,7 +119,7 @@ class NumberedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of the output: `kept` of the input, then the predictions, the error, and the facts."""
+    """The columns of the output: the row number, `kept` input columns, predictions, the error, and `facts`."""
 
     kept: tuple[str, ...]
     predictions: tuple[Column, ...]
@@ -127,13 +127,13 @@ class Layout:
 
     @property
     def columns(self) -> dict[str, CellKind]:
-        """The name and kind of each column."""
+        """Name -> kind of each column."""
         kept: dict[str, CellKind] = dict.fromkeys(self.kept, "any")
         predictions, facts = ({each.name: each.kind for each in own} for own in (self.predictions, self.facts))
         return {ROW: "integer", **kept, **predictions, ERROR: "text", **facts}
 
     def cells(self, scored: Sequence[tuple[NumberedRow, Answer | HfxError]]) -> list[list[Any]]:
-        """The cells of rows of the output, column by column."""
+        """The output cells of scored rows, column by column."""
         errors = [reason(outcome) if isinstance(outcome, HfxError) else None for _, outcome in scored]
         answers = [None if isinstance(outcome, HfxError) else outcome for _, outcome in scored]
 
@@ -146,7 +146,7 @@ class Layout:
 
 
 def layout_of(job: Job) -> Layout:
-    """The columns of a job's output. Raises UsageError where two of them have one name."""
+    """The columns of a job's output. Raises UsageError if a kept column has the name of another one."""
     task = Task(job.model.task)
     layout = Layout(
         job.output.keep, prediction_columns(task, job.model.labels, job.settings, job.output.prefix), fact_columns(task)
@@ -162,7 +162,7 @@ def layout_of(job: Job) -> Layout:
 
 
 class Requests:
-    """Makes the request of each row of a job."""
+    """Makes the request for each row; `columns`: input tensor -> column."""
 
     def __init__(self, columns: Mapping[str, str], settings: Request, task: Task, seed: int) -> None:
         self._columns = columns
@@ -171,11 +171,11 @@ class Requests:
 
     @classmethod
     def of(cls, job: Job) -> Requests:
-        """The requests of a job."""
+        """The requests for the rows of `job`."""
         return cls(job.columns, job.settings, Task(job.model.task), job.seed)
 
     def __call__(self, item: NumberedRow) -> Request:
-        """The tensors of a row. Raises the RowError of a row that could not be read, and UsageError for no text."""
+        """The tensors for a row. Raises the RowError of an unreadable row, UsageError for a cell that is no text."""
         if item.row.error is not None:
             raise item.row.error
         texts = {name: [self._text(item.row, column)] for name, column in self._columns.items()}
@@ -192,15 +192,15 @@ class Requests:
 
 
 def row_seed(seed: int, *row: int | str) -> int:
-    """The seed of a row: the first 63 bits of the SHA-256 of "SEED:ROW", of its number or its texts."""
+    """The seed of a row: the SHA-256 of "SEED:ROW", its first 8 bytes modulo 2^63. `row` is its number or its texts."""
     digest = hashlib.sha256(":".join(map(str, (seed, *row))).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % SEEDS
 
 
 def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str, str]:
-    """`--column [INPUT=]COLUMN` as input tensor -> column; inputs among the `settings` are the same for all rows.
+    """Input tensor -> column, from values of --column ([INPUT=]COLUMN). Inputs in `settings` need no column.
 
-    Raises UsageError for an input that the task has not, and for one that has no column.
+    Raises UsageError for two columns of one input, and for an input without a column.
     """
     needed = [name for name in TASKS[task].row.texts if name not in settings]
     chosen: dict[str, str] = {}
@@ -217,7 +217,7 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
 
 
 def check_settings(task: Task, settings: Request) -> None:
-    """Raise UsageError for a setting that the columns of the output leave no room for, and for one that is missing."""
+    """Raise UsageError for --top-k, which contradicts one column per label, and for missing zero-shot labels."""
     if names.TOP_K in settings and TASKS[task].has_all_labels:
         raise UsageError("The output has a column for each label.", "Leave --top-k out.")
     if task is Task.ZERO_SHOT_CLASSIFICATION and names.CANDIDATE_LABELS not in settings:
@@ -225,7 +225,7 @@ def check_settings(task: Task, settings: Request) -> None:
 
 
 def probe(model: Model, settings: Request) -> None:
-    """Answer a short text, so that a setting that can't be taken is refused before the work. Raises HfxError."""
+    """Answer a short text, so that wrong settings are refused before any row is scored. Raises HfxError."""
     request: Request = {name: [TASKS[model.task].probe] for name in TASKS[model.task].row.texts}
     least = {}
     if model.task in GENERATION_TASKS:

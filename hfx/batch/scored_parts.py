@@ -1,4 +1,4 @@
-"""From chunks of the input to parts of the output: what every worker does, of whatever runner."""
+"""Scoring chunks of the input into parts of the output, in the workers of every runner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfx.batch.scoring import reason, score
 from hfx.errors import HfxError, RequestRefused
 from hfx.rows import Source
 
-KINDS_SHOWN = 20
+KINDS_SHOWN = 20  # kinds of errors that a summary lists
 OTHERS = "Other errors."
 BLOCK = 1024  # rows that are formatted together
 KILLER = "The process that computes it ends every time."
@@ -29,7 +29,7 @@ KILLER = "The process that computes it ends every time."
 
 @dataclass(frozen=True)
 class ChunkDone:
-    """A chunk whose part is on the disk: its rows, its errors by kind, and the seconds since the one before."""
+    """A chunk whose part is on the disk: its rows, its errors by kind, and the seconds since the previous chunk."""
 
     number: int
     rows: int
@@ -39,14 +39,14 @@ class ChunkDone:
 
 @dataclass(frozen=True)
 class Watch:
-    """What is called on the way, from any thread: with the number of a chunk that begins, and of each row."""
+    """Callbacks, from any thread: `chunk` with the number of each chunk that begins, `row` with that of each row."""
 
     chunk: Callable[[int], object] = lambda number: None
     row: Callable[[int], object] = lambda number: None
 
 
 class _Unsure(Exception):
-    """A server went away before it could say that the rows of a chunk were answered by the job's model."""
+    """A server was lost before it confirmed that it still has the job's model, so a chunk must be scored again."""
 
 
 def part_format(job: Job, layout: Layout) -> PartFormat:
@@ -56,7 +56,7 @@ def part_format(job: Job, layout: Layout) -> PartFormat:
 
 
 def kept_types(sources: Sequence[Source], kept: Sequence[str]) -> dict[str, Any]:
-    """The Arrow types of the kept columns on which all inputs, which are Parquet files, agree."""
+    """The Arrow types of kept columns, where all inputs agree; empty unless all inputs are Parquet files."""
     if not all(source.format == "parquet" for source in sources):
         return {}
     import pyarrow.parquet
@@ -81,20 +81,21 @@ def score_chunks(
     killers: Iterable[int] = (),
     alone: bool = False,
 ) -> Generator[ChunkDone, None, None]:
-    """Score chunks, write their parts, and yield each when it is on the disk.
+    """Score the `planned` chunks, write their parts, and yield each chunk when its part is on the disk.
 
-    Rows whose numbers are `killers` become error rows without being computed. With `alone`, one row is under way at a
-    time. Where it can't be told which model has answered a chunk, its rows are asked again. Raises InputChanged,
-    ModelChanged, StorageFull, and what `score` raises; parts that are there stay. Close the generator to
-    cancel what is under way.
+    At most `at_once` rows are in flight, with `alone` one. Rows whose numbers are in `killers` become error rows, and
+    are not scored. If a server is lost before it is known which model answered a chunk, the chunk is scored again.
+
+    Raises InputChanged, ModelChanged, StorageFull, and what `score` raises; finished parts are kept. Closing the
+    generator cancels the requests in flight.
     """
     watch = watch or Watch()
     layout, request_of = layout_of(job), Requests.of(job)
     written = part_format(job, layout)
-    deadly, began = frozenset(killers), time.monotonic()
+    killer_rows, began = frozenset(killers), time.monotonic()
 
     def checked_request(item: NumberedRow) -> Request:
-        if item.number in deadly:
+        if item.number in killer_rows:
             raise RequestRefused(KILLER)
         return request_of(item)
 
@@ -135,12 +136,12 @@ def _blocks(
 
 
 def commonest(errors: Counter[str]) -> dict[str, int]:
-    """The commonest kinds of errors, and under one name how many the others are."""
+    """The KINDS_SHOWN most frequent kinds of errors; the others are counted together."""
     shown = dict(errors.most_common(KINDS_SHOWN))
     others = errors.total() - sum(shown.values())
     return {**shown, OTHERS: others} if others else shown
 
 
 def kind_of(text: str) -> str:
-    """The kind of an error: its text without its numbers."""
+    """The kind of an error: its text with N for every number."""
     return re.sub(r"\d+", "N", text)[:200]

@@ -1,4 +1,7 @@
-"""Rows in, answers out, in order, with a bounded number of rows between the two. Knows no files and no processes."""
+"""Scoring items with a model: answers in the items' order, with a bounded number of rows in flight.
+
+Independent of files and processes.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from hfx.rows import RowError
 Item = TypeVar("Item")
 Outcome = Answer | HfxError
 
-TOGETHER = 256  # rows of an encoder in this process that are answered together
-MOST_CHARACTERS = 4 << 20  # of the texts of such rows
-FIRST_TOGETHER = 16  # rows of the first group; the next ones double, so that the first answer comes soon
-PIPELINED = 2  # such groups at a time: one is tokenized while the net runs another
+TOGETHER = 256  # rows per call of an encoder in this process
+MOST_CHARACTERS = 4 << 20  # characters of the texts of such a group
+FIRST_TOGETHER = 16  # rows of the first group; groups double from there, so that the first answers come soon
+PIPELINED = 2  # groups at a time: one is tokenized while the net runs the other
 
 
 def score(
     model: Model, items: Iterable[Item], request_of: Callable[[Item], Request], at_once: int | None = None
 ) -> Generator[tuple[Item, Outcome], None, None]:
-    """Each item with the answer to the request that `request_of` makes of it, or the error of its row.
+    """Yield each item with its outcome: the answer to its request (`request_of`), or the error of its row.
 
-    At most `at_once` rows (None: as many as keep the model busy) are read and not yet yielded. Raises what is no fact
-    about a row: a server that stays away, a bug. Close the generator to cancel what is under way.
+    At most `at_once` items are read ahead (None: enough to keep the model busy). Raises errors that are not about one
+    row (see is_of_row), such as an unreachable server. Closing the generator cancels the requests in flight.
     """
     if model.answer_many is not None:
         outcomes = _together(model, items, request_of, at_once or PIPELINED * TOGETHER)
@@ -40,14 +43,14 @@ def score(
 
 
 def is_of_row(error: HfxError) -> bool:
-    """Whether an error says something about a row, and not about a server or this process."""
+    """Whether an error is about one row, not about a server or this process."""
     return isinstance(error, UsageError | RequestRefused)
 
 
 def reason(error: HfxError) -> str:
-    """The text of an error cell: one line, the same whether the model is in this process or behind a server.
+    """The text of an error cell: one line, equal for a model in this process and one behind a server.
 
-    A server's message has the advice in it, which an error of this process has in `fix`.
+    A server's message includes the advice that an error of this process has in `fix`.
     """
     text = error.message
     if isinstance(error, RowError):
@@ -61,7 +64,7 @@ def reason(error: HfxError) -> str:
 def _together(
     model: Model, items: Iterable[Item], request_of: Callable[[Item], Request], at_once: int
 ) -> Generator[tuple[Item, Outcome], None, None]:
-    """Groups of rows, each answered by one call of `answer_many`."""
+    """Score groups of rows, each by one call of `answer_many`."""
     answer_many = model.answer_many
     assert answer_many is not None
 
@@ -82,7 +85,7 @@ def _together(
 def _groups(
     items: Iterable[Item], request_of: Callable[[Item], Request], rows: int
 ) -> Iterator[list[tuple[Item, Request | HfxError]]]:
-    """Up to `rows` consecutive items each, fewer at first and where their texts are long."""
+    """Group consecutive items, up to `rows` per group; the first groups, and those of long texts, are smaller."""
     group: list[tuple[Item, Request | HfxError]] = []
     characters, size = 0, min(rows, FIRST_TOGETHER)
     for item in items:

@@ -1,7 +1,7 @@
-"""One model behind one or several servers: each request goes to the least loaded, and again to another if one fails.
+"""One model behind several servers: a request goes to the least loaded server, and is retried on another if it fails.
 
-What a server refuses is a fact about the request. That it is unreachable, busy, or fails says nothing about the
-request, which is sent again until no server has answered anything for the time that is allowed.
+A refusal (RequestRefused) is about the request and becomes its error row. Other failures are about the server: the
+request is retried until no server has answered anything for `Persistence.patience` seconds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hfx.errors import (
     ServerUnreachable,
 )
 
-SHORTEST, LONGEST = 0.1, 5.0  # seconds until a server that failed gets another request
-# Statuses by which a server refuses one request; other refusals (a wrong token, say) hold for all of them.
+SHORTEST, LONGEST = 0.1, 5.0  # seconds before a server that failed gets another request
+# Statuses of refusals of one request. Other refusals, such as of a wrong token, hold for all requests.
 REFUSALS = frozenset(
     {"", "INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "400", "413"}
 )
@@ -31,11 +31,11 @@ REFUSALS = frozenset(
 
 @dataclass(frozen=True)
 class Persistence:
-    """How long a request is sent again.
+    """How long failed requests are retried.
 
-    It ends after `patience` seconds in which no server answers anything. After the first failure and `retries` further
-    ones, each of a server that had answered another request since the one before, the request itself is taken to be the
-    reason; at the last one it is the only request that is sent. Taking longer than `row_timeout` seconds is a failure.
+    The run ends after `patience` seconds in which no server has answered anything. A request is itself blamed after its
+    first failure and `retries` further ones, each on a server that had answered another request in between; during the
+    last try it is the only request in flight. An answer that takes longer than `row_timeout` seconds is a failure.
     """
 
     patience: float = 300.0
@@ -44,34 +44,34 @@ class Persistence:
 
 
 class Server:
-    """A model behind one address; how many requests it gets at a time follows from what it takes."""
+    """The model at one address. `limit`, the requests in flight, adapts to what the server accepts."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.in_flight = 0
         self.limit = float(model.at_once)
         self.pause = 0.0
-        self.next = 0.0  # when it may get a request again
-        self.may_differ = False  # it was away: perhaps it has another model now
-        self.unchecked = False  # it has answered since its model was last compared
+        self.next = 0.0  # time.monotonic() from which it may get requests again
+        self.may_differ = False  # it was unreachable, and may have another model now
+        self.unchecked = False  # it has answered since its model was last checked
 
     def succeeded(self) -> None:
-        """Allow a little more: one request more for each round of as many."""
+        """Raise the limit by one request per `limit` successes."""
         self.pause = 0.0
         self.limit = min(self.model.at_once, self.limit + 1 / self.limit)
 
     def failed(self, now: float, busy: bool) -> None:
-        """Wait longer each time; a busy server gets half as many requests at a time."""
+        """Pause the server, longer each time; halve the limit of a busy server."""
         self.may_differ = self.may_differ or not busy
         if now < self.next:
-            return  # another request has failed at the same time
+            return  # another request failed at the same time
         self.pause = SHORTEST if busy else min(LONGEST, max(SHORTEST, 2 * self.pause))
         self.next = now + self.pause
         if busy:
             self.limit = max(1.0, self.limit / 2)
 
     def is_unchanged(self) -> bool:
-        """Whether it has the model that it had at first; false where it doesn't say. Raises ModelChanged."""
+        """Whether it still has its first model; false if it does not report that. Raises ModelChanged."""
         is_same = self.model.is_unchanged()
         self.may_differ = self.may_differ and not is_same
         return is_same
@@ -80,8 +80,8 @@ class Server:
 class Servers:
     """Answers requests from many threads.
 
-    `answer` raises RequestRefused for a fact about the request, and another ServerError where the run has to end: at
-    once for a model that is gone and does not come back (`returns` is false: one of this process).
+    `answer` raises RequestRefused if the request itself is to blame, and another ServerError when the run must end. An
+    unreachable model ends it at once unless it `returns`; a model in this process does not.
     """
 
     def __init__(self, models: Sequence[Model], persistence: Persistence, returns: bool) -> None:
@@ -89,13 +89,13 @@ class Servers:
         self._persistence = persistence
         self._returns = returns
         self._changed = threading.Condition()
-        self._alone: object | None = None  # the request that must be the only one
-        self._last_answer = self._last_sound = time.monotonic()  # to a row of the job; to any request
-        self._answered: Request | None = None  # the last one that was
-        self._unsure = 0  # times in a row that it could not be told which model had answered
+        self._alone: object | None = None  # the request that must be the only one in flight
+        self._last_answer = self._last_sound = time.monotonic()  # times of the last answer to a row; to any request
+        self._answered: Request | None = None  # the last request that was answered
+        self._unsure = 0  # consecutive checks in which a server did not report its model
 
     def answer(self, request: Request) -> Answer:
-        """The answer of one of the servers."""
+        """The answer to `request` from one of the servers."""
         began, failures, failed = time.monotonic(), 0, 0.0
         decisive = max(1, self._persistence.retries)
         while True:
@@ -115,7 +115,7 @@ class Servers:
                 failed = time.monotonic()
                 failures += is_sound and self._counts(error)
                 if failures >= decisive:
-                    raise RequestRefused(self._fact(error)) from error
+                    raise RequestRefused(self._request_fault(error)) from error
             except BaseException:
                 self._release(server, request, None)
                 raise
@@ -126,15 +126,15 @@ class Servers:
                 return answer
 
     def is_unchanged(self) -> bool:
-        """Whether all that was answered since the last call is the first model's.
+        """Whether all answers since the last call are of the first model.
 
-        False where that can't be told, because a server is away: ask again what it may have answered. Raises
-        ModelChanged, and ServerError when this has happened too often.
+        False if a server can't confirm that, because it is unreachable: then send those requests again. Raises
+        ModelChanged, and ServerError if that happens too often in a row.
         """
-        asked = [server for server in self._servers if server.unchecked]
-        for server in asked:
-            server.unchecked = False  # before it is looked: what is answered meanwhile counts for the next call
-        away = [server for server in asked if not server.is_unchanged()]
+        unchecked = [server for server in self._servers if server.unchecked]
+        for server in unchecked:
+            server.unchecked = False  # before the check: answers during it belong to the next call
+        away = [server for server in unchecked if not server.is_unchanged()]
         for server in away:
             server.failed(time.monotonic(), busy=False)
         self._unsure = self._unsure + 1 if away else 0
@@ -146,7 +146,7 @@ class Servers:
         return not away
 
     def _probe(self, server: Server) -> bool:
-        """Whether `server` answers again what was answered before; False where nothing was. Raises ServerError."""
+        """Whether `server` answers an already answered request again; false if there is none. Raises ServerError."""
         if self._answered is None:
             return False
         try:
@@ -157,13 +157,13 @@ class Servers:
         return True
 
     def _counts(self, error: ServerError) -> bool:
-        """Whether a failure of a server that was sound before may be the request's own fault."""
+        """Whether the request may be to blame for this failure of a server that had just answered another one."""
         if isinstance(error, RequestTimeout):
             return self._persistence.row_timeout is not None
         return not isinstance(error, ServerBusy | ModelUnknown | RequestCancelled)
 
-    def _fact(self, error: ServerError) -> str:
-        """What is wrong with a request at which sound servers fail; without an address, which varies between runs."""
+    def _request_fault(self, error: ServerError) -> str:
+        """The text of the error row of a request that is to blame; without an address, which differs between runs."""
         if isinstance(error, RequestTimeout):
             return f"It takes longer than {self._persistence.row_timeout:g} s."
         if isinstance(error, ServerUnreachable):
@@ -171,7 +171,7 @@ class Servers:
         return f"The server fails at it: {error.message}"
 
     def _check(self, error: ServerError, began: float) -> None:
-        """Raise what ends the tries."""
+        """Raise the error that ends the retries, if it is time."""
         if isinstance(error, RequestRefused) and not isinstance(error, ModelUnknown):
             raise error if error.status in REFUSALS else of_server(error)
         if isinstance(error, ServerUnreachable) and not self._returns:
@@ -181,7 +181,7 @@ class Servers:
             raise gave_up(error, waited) from error
 
     def _acquire(self, request: Request, alone: bool) -> Server:
-        """The least loaded server that may get a request now; waits for one."""
+        """Wait for a server that may get `request`, the least loaded one, and count the request as in flight."""
         while True:
             with self._changed:
                 now = time.monotonic()
@@ -192,13 +192,13 @@ class Servers:
                     return server
                 soonest = min((server.next for server in self._servers), default=now)
                 self._changed.wait(min(max(soonest - now, 0.01), 0.5))
-            pause(0.0)  # raises where the run is over
+            pause(0.0)  # raises if the run has been cancelled
 
     def _free(self, request: Request, alone: bool, now: float) -> Server | None:
         if self._alone is not None and self._alone is not request:
             return None
         if alone and any(server.in_flight for server in self._servers):
-            self._alone = request  # no others begin meanwhile
+            self._alone = request  # so that no other request begins
             return None
         free = [s for s in self._servers if s.next <= now and s.in_flight < max(1, int(s.limit))]
         return min(free, key=lambda server: server.in_flight / server.limit, default=None)
@@ -217,19 +217,19 @@ class Servers:
 
 
 def gave_up(error: ServerError, waited: float) -> ServerError:
-    """`error` as the end of a run."""
+    """`error` as the error that ends a run after `waited` seconds."""
     fix = "Nothing is lost: when it serves again, `hfx batch resume` of the job's folder; --patience waits longer."
     return of_server(error.with_message(f"No server has answered for {waited:.0f} s. {error.message}"), fix)
 
 
 def of_server(error: ServerError, fix: str = "") -> ServerError:
-    """`error` as a fact about the server, and about no request."""
+    """`error` as an error of the server: never RequestRefused, which would become an error row."""
     kind = ServerError if isinstance(error, RequestRefused) else type(error)
     return kind(error.message, fix or error.fix, status=error.status, model=error.model)
 
 
 def persistent(models: Sequence[Model], persistence: Persistence, returns: bool = True) -> Model:
-    """One Model of several of the same name, with the answers of `Servers`."""
+    """The equal `models` as one Model, which answers by `Servers`."""
     first = models[0]
     at_once = sum(model.at_once for model in models)
     servers = Servers(models, persistence, returns)

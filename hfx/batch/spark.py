@@ -1,8 +1,8 @@
-"""Predictions as columns of Spark DataFrames: in each Python worker a model, which stays open between tasks.
+"""Predictions as columns of Spark DataFrames. Each Python worker keeps the model open between tasks.
 
-`score` is the way for tables; `udf` and `make_predict_fn` are for code that works with columns and UDFs. Only
-DataFrames are used, so that all of it runs under Spark Connect, too. A row that can't be answered has the reason in
-`error`; a server that stays away fails the task, which Spark runs again.
+Use `score` for tables; `udf` and `make_predict_fn` are for code that works with columns and UDFs. Only the DataFrame
+API is used, so all of it runs under Spark Connect too. The column `error` has the reason why a row has no prediction;
+an unreachable server fails the task, which Spark repeats.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Array = Any  # numpy.ndarray, of one column
 
-KEPT = 2  # models that a Python worker keeps open: it gets tasks of several plans in turn
+KEPT = 2  # models that a Python worker keeps open, as it may get tasks of several queries in turn
 AWAY, PAUSE_SECONDS = (ServerUnreachable, ServerBusy, RequestTimeout), 1.0
 GPU, VISIBLE_GPUS = "gpu", "CUDA_VISIBLE_DEVICES"
 
@@ -44,8 +44,8 @@ class Options(TypedDict, total=False):
     """Where a model is, and the options of its requests.
 
     `repository` is a folder that every machine of the cluster can read; its models run on `device` in the Python
-    workers. `url` is an address of a server, or several, which get `headers`; a task fails when none has answered for
-    `patience` seconds. `settings` are inputs that all rows have, such as `max_tokens`.
+    workers. `url` is the address of a server, or a list of them; requests carry `headers`, and a task fails when no
+    server has answered for `patience` seconds. `settings` are inputs that are equal for all rows, such as `max_tokens`.
     """
 
     repository: str | Path
@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Scorer:
-    """What a task needs to score its rows; it travels to the Python workers."""
+    """A model and how rows are scored. It is pickled and sent to the Python workers."""
 
     model: str
     place: Place
@@ -66,12 +66,12 @@ class Scorer:
     scoring: Scoring
 
     def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of `mapInArrow`."""
+        """The function for `mapInArrow`."""
         with closing(score_batches(self.opened(), batches, self.scoring)) as scored:
             yield from scored
 
     def structs(self, arrays: Iterator[Any]) -> Iterator[pa.Array]:
-        """The function of `arrow_udf`: the predictions of a row as one struct."""
+        """The function for `arrow_udf`: a row's predictions are one struct."""
         import pyarrow
 
         inputs = list(self.scoring.inputs.values())
@@ -83,24 +83,24 @@ class Scorer:
             yield batch.select(batch.schema.names[len(inputs) :]).to_struct_array()
 
     def opened(self) -> Model:
-        """The model, as this worker has it open."""
+        """The model, opened in this worker."""
         return open_in_worker(self.model, self.place, self.persistence)
 
 
 @dataclass(frozen=True)
 class PredictFunction:
-    """What `predict_batch_udf` takes: called in a worker, it opens the model and returns the function of a batch."""
+    """The argument of `predict_batch_udf`: Spark calls it in a worker, and gets the function for a batch."""
 
     scorer: Scorer
 
     @property
     def return_type(self) -> StructType:
-        """The fields of a prediction."""
+        """The `return_type` for `predict_batch_udf`: the fields of a prediction."""
         return _spark_schema(self.scorer.scoring, MAPLESS)
 
     def __call__(self) -> Callable[..., dict[str, Array]]:
-        """The function of one batch: an array of text for each input of the model."""
-        if len(self.scorer.scoring.inputs) > 1:  # Spark counts the parameters
+        """The function for one batch, which takes an array of texts for each input of the model."""
+        if len(self.scorer.scoring.inputs) > 1:  # Spark counts the function's parameters
             return lambda first, second: self._predict(first, second)
         return lambda texts: self._predict(texts)
 
@@ -115,10 +115,10 @@ class PredictFunction:
 def score(
     df: DataFrame, *, model: str, column: str | Mapping[str, str] = "text", prefix: str = "", **options: Unpack[Options]
 ) -> DataFrame:
-    """`df` with the predictions of `model` for `column` (or a column for each input of the model) appended.
+    """`df` with the predictions of `model` for its text `column` appended.
 
-    `prefix` stands before the names of the new columns. Raises UsageError for columns that are not there, hold no text,
-    or would be there twice; RepositoryError and ServerError.
+    A model with several inputs takes a mapping, input -> column. `prefix` precedes the names of the new columns. Raises
+    UsageError for columns that are missing, hold no text, or exist already; RepositoryError and ServerError.
     """
     scorer = _scorer(model, column, prefix, options)
     _check_columns(df, scorer.scoring)
@@ -129,7 +129,7 @@ def score(
 
 
 def udf(*, model: str, **options: Unpack[Options]) -> Any:
-    """A UDF that takes a column of text (for question answering: question and context) and gives a struct.
+    """A UDF from a text column (question answering: question and context) to a struct of predictions.
 
     Needs Spark 4.1. Raises UsageError, RepositoryError and ServerError.
     """
@@ -140,14 +140,14 @@ def udf(*, model: str, **options: Unpack[Options]) -> Any:
     scorer = _scorer(model, None, "", options)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # about type hints, which need pyarrow here
         made = arrow_udf(scorer.structs, _spark_schema(scorer.scoring), ArrowUDFType.SCALAR_ITER)
-    # Otherwise each field that is selected of the struct can be a run of the model of its own.
+    # Else Spark may run the model once for each field that a query selects from the struct.
     return made.asNondeterministic()
 
 
 def make_predict_fn(*, model: str, **options: Unpack[Options]) -> PredictFunction:
-    """What `pyspark.ml.functions.predict_batch_udf` takes as `make_predict_fn`; its `return_type` is that of the UDF.
+    """The argument `make_predict_fn` of `pyspark.ml.functions.predict_batch_udf`; it has the UDF's `return_type` too.
 
-    A classifier's probabilities are left out, as such a UDF has no maps. Raises UsageError, RepositoryError and
+    A classifier's probabilities are left out, as such a UDF can't return maps. Raises UsageError, RepositoryError and
     ServerError.
     """
     return PredictFunction(_scorer(model, None, "", options))
@@ -170,14 +170,14 @@ def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, opt
 
 
 def _inputs(task: Task, column: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Input tensor -> column; of a UDF (None), which knows no columns, as error cells name them."""
+    """Input tensor -> column. For a UDF (None), which has no column names, the names that error cells use."""
     if column is None:
         return {name: name.removesuffix("_input") for name in TASKS[task].row.texts}
     return inputs_of(task, [column] if isinstance(column, str) else [f"{name}={of}" for name, of in column.items()], {})
 
 
 def _place(options: Options) -> Place:
-    """Raises UsageError unless there is one place."""
+    """The repository or the servers of `options`. Raises UsageError unless exactly one of them is given."""
     repository, url = options.get("repository"), options.get("url")
     if (repository is None) == (url is None):
         raise UsageError("A model is in a repository or behind servers.", "Give repository=FOLDER or url=ADDRESS.")
@@ -192,10 +192,10 @@ def _place(options: Options) -> Place:
 
 
 def _placed(place: Place) -> Place:
-    """`place` with the cores of this task, on its GPU.
+    """`place` with the number of cores of this Spark task, on its GPU.
 
-    CUDA reads the variable once. A worker therefore stays on the GPU of its first task: the workers of an executor, as
-    many as it runs tasks at a time, began on different ones.
+    CUDA reads its environment variable once, so a worker stays on the GPU of its first task. An executor has as many
+    workers as it runs tasks at a time, and their first tasks had different GPUs.
     """
     from pyspark import TaskContext
 
@@ -212,10 +212,10 @@ _models: dict[tuple[str, Place, Persistence], tuple[ExitStack, Model]] = {}
 
 
 def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
-    """The model of this Python worker, opened unless it still is; of KEPT, the one not used for longest is closed.
+    """The model in this Python worker. It is opened unless it is open; the least recently used of KEPT is closed.
 
-    A server that is away is waited for: a task that fails at once would fail as often as Spark allows before the server
-    is back.
+    Waits up to `persistence.patience` for a server that is unreachable: failing at once would use up the attempts that
+    Spark grants a task.
     """
     place = _placed(place)
     key = name, place, persistence
@@ -226,12 +226,12 @@ def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
             _models.pop(next(iter(_models)))[0].close()
         stack = ExitStack()
         _models[key] = stack, _patiently(lambda: stack.enter_context(open_model(*key)), persistence.patience)
-    _models[key] = _models.pop(key)  # the last one is the one used last
+    _models[key] = _models.pop(key)  # the most recently used model is last
     return _models[key][1]
 
 
 def _is_still(model: Model) -> bool:
-    """Whether a model that is open is still served, so that another one begins a job of its own."""
+    """Whether the server still has the model that was opened."""
     try:
         return model.is_unchanged()
     except ModelChanged:
@@ -252,7 +252,7 @@ def _patiently(open_it: Callable[[], Model], patience: float) -> Model:
 def _check_columns(df: DataFrame, scoring: Scoring) -> None:
     from pyspark.sql.types import StringType
 
-    present = {name.casefold() for name in df.columns}  # Spark tells no columns apart by case
+    present = {name.casefold() for name in df.columns}  # Spark ignores the case of column names
     for column in scoring.inputs.values():
         if df.columns.count(column) != 1:
             problem = "several columns" if column in df.columns else "no column"
@@ -270,7 +270,7 @@ MAPLESS: frozenset[Kind] = frozenset({"text", "json", "integer", "number", "numb
 
 
 def _spark_schema(scoring: Scoring, kinds: frozenset[Kind] | None = None) -> StructType:
-    """The appended columns as Spark has them, all or those of some `kinds`."""
+    """The Spark types of the appended columns, or only of those of the `kinds`."""
     from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StringType, StructField, StructType
 
     types: Mapping[Kind, DataType] = {
@@ -286,7 +286,7 @@ def _spark_schema(scoring: Scoring, kinds: frozenset[Kind] | None = None) -> Str
 
 
 def _array(cells: Sequence[Any], kind: Kind) -> Array:
-    """One row of numbers for each cell, NaN where there is none; other cells as they are."""
+    """The cells of a column as numpy: "numbers" as float32 [rows, width] with NaN for None, others as objects."""
     import numpy as np
 
     if kind == "numbers":

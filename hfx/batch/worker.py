@@ -1,8 +1,8 @@
-"""A worker process: opens the model, scores the chunks that it is given, and reports on its standard output.
+"""A worker process: opens the model, scores chunks, and reports on its standard output.
 
-Both directions are JSON lines. In: a Start, then Work until the end of the input. Out: `opened`, `chunk` (begun),
-`row` (begun, of work that is done row by row), `done`, `finished`, and `error`, which is the last. What libraries print
-on the standard output goes to the standard error.
+Both directions are JSON lines. In: a Start, then Work until the end of the input. Out: `opened`, `chunk` (begun), `row`
+(begun, when rows are scored one by one), `done` (a chunk), `finished` (a Work), and `error`, after which it ends.
+Libraries that print to the standard output are redirected to the standard error.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hfx.errors import HfxError, ServerError
 from hfx.extras import missing_package
 
 COMMAND = (sys.executable, "-P", "-m", "hfx.batch.worker")
-ENGINE_ENDED = 70  # exit code: the model of this process can't go on
+ENGINE_ENDED = 70  # exit code after an error of the model in this process, for which another worker takes over
 
 
 @dataclass(frozen=True)
 class Start:
-    """The model that a worker opens; with `probe`, it answers a short text with `settings`, which can be refused."""
+    """The model to open, with the RunOptions as JSON. With `probe`, a short text checks the `settings` first."""
 
     name: str
     options: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Work:
-    """Chunks of a job: those in `alone` row by row; rows that are `killers` are errors without being computed."""
+    """Chunks to score; those in `alone` row by row. Rows in `killers` become error rows without being scored."""
 
     folder: str
     chunks: tuple[int, ...]
@@ -84,7 +84,7 @@ def _serve(start: Start, options: RunOptions, reports: TextIO) -> None:
     began = time.monotonic()
     with open_model(start.name, options.place(start.threads), options.persistence) as model:
         seconds = time.monotonic() - began
-        if start.probe or not options.in_process:  # what was answered once tells a sound server from a row's own fault
+        if start.probe or not options.in_process:  # `Servers` sends a request that was answered once to test a server
             probe(model, start.settings)
         record = model_record(model, labels_of(model, start.settings))
         _report(reports, opened={"model": asdict(record), "seconds": seconds})
@@ -114,13 +114,13 @@ def _report(reports: TextIO, **message: Any) -> None:
 
 
 def described(error: HfxError) -> dict[str, str]:
-    """An error as plain values, of which `reported` makes it again."""
+    """An error as plain values, for `reported`."""
     known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return {"type": known.__name__, "message": error.message, "fix": error.fix}
 
 
 def reported(error: Mapping[str, str]) -> HfxError:
-    """The error that was `described`."""
+    """The error from the plain values of `described`."""
     kind: type[HfxError] = getattr(errors, error["type"], HfxError)
     return kind(error["message"], error["fix"])
 

@@ -1,1 +1,1 @@
-"""Azure ML's batch endpoints, deployments and jobs, as files on this machine."""
+"""Azure ML's batch endpoints, deployments and jobs on this machine, stored as files in a workspace folder."""

@@ -1,7 +1,7 @@
-"""A batch deployment: the YAML of `az ml batch-deployment`, in both of its forms, with Azure's defaults.
+"""A batch deployment: reading and writing the YAML of `az ml batch-deployment`, with Azure's defaults.
 
-`type: model` has its settings under `settings`; without `type` they stand at the root. What hfx has no use for
-(`compute`, `environment`) is kept as it is, so that `az ml` takes the files that hfx writes.
+The YAML has two forms: with `type: model`, settings are under `settings`; without `type`, they are at the root. Keys
+that hfx does not use (`compute`, `environment`) are kept unchanged, so that `az ml` accepts the files of hfx.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ SETTINGS = (
 NAMED = ("name", "endpoint_name", "type", "model", "code_configuration", "environment_variables", "resources")
 OWN_VARIABLES = ("AZUREML_MODEL_DIR", "AZUREML_BI_OUTPUT_PATH")
 DEFAULT_MINI_BATCH = 10  # files
-MOST = 2**31 - 1  # of any number
-PLAIN_NAME = re.compile(r"\w[-.\w]{0,99}", re.ASCII)  # what can be the name of a file
+MOST = 2**31 - 1  # the largest value of any setting
+PLAIN_NAME = re.compile(r"\w[-.\w]{0,99}", re.ASCII)  # a name that is safe as a file name
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a deployment's jobs run; the defaults are Azure's.
 
-    `mini_batch_size` files (default 10) go to one call of a script's run(), which may take `timeout` seconds and is
-    tried `max_retries` times more; of a published model it counts rows, and has the default of `hfx batch run`.
-    More than `error_threshold` failed files (rows) end the job; -1 allows all.
+    A scoring script: each call of run() gets `mini_batch_size` files (default 10), may take `timeout` seconds, and is
+    retried `max_retries` times. A published model: `mini_batch_size` counts rows, with the default of `hfx batch run`.
+    A job ends after more than `error_threshold` failed files (rows); -1: never.
     """
 
     instance_count: int = 1
@@ -58,16 +58,16 @@ class Settings:
 
     @property
     def processes(self) -> int:
-        """How many processes run a scoring script."""
+        """The number of processes for a scoring script."""
         return self.instance_count * self.max_concurrency_per_instance
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A deployment; `model` is a file or folder, `code` the folder of the scoring script.
+    """A deployment. `model` is a file or folder, `code` the folder of the scoring script.
 
-    `kept` are the keys that only Azure reads. `has_type` is the form of its YAML, which stays: each form has its own
-    loader in azure-ai-ml, which does not take the other one.
+    `kept` are the keys that only Azure reads. `has_type` is the form of the YAML, which is preserved: azure-ai-ml has a
+    separate loader for each form.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Deployment:
     has_type: bool = True
 
     def document(self) -> dict[str, Json]:
-        """The document that `parse_deployment` reads."""
+        """The YAML document, as `parse_deployment` reads it."""
         settings: dict[str, Json] = {key: value for key, value in asdict(self.settings).items() if value is not None}
         resources: Json = {"instance_count": settings.pop("instance_count")}
         settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
@@ -92,13 +92,13 @@ class Deployment:
             document["code_configuration"] = {"code": str(self.code), "scoring_script": self.scoring_script}
         if not self.has_type:
             return document | settings
-        return {"compute": "local"} | document | {"type": "model", "settings": settings}  # Azure demands a compute
+        return {"compute": "local"} | document | {"type": "model", "settings": settings}  # Azure requires a compute
 
 
 def parse_deployment(document: Node, folder: Path, repository: Path) -> Deployment:
-    """The deployment of a document, whose paths are relative to `folder`. Raises UsageError.
+    """The deployment in a document, whose paths are relative to `folder`. Raises UsageError.
 
-    A registered model `azureml:NAME@latest` is the published model NAME of `repository`.
+    A registered model `azureml:NAME@latest` stands for the published model NAME of `repository`.
     """
     has_type = "type" in document.value
     root = _root(document, has_type)
@@ -130,9 +130,9 @@ def _root(document: Node, has_type: bool) -> dict[str, Node]:
 
 
 def published_spec(deployment: Deployment, inputs: tuple[str, ...] = ()) -> tuple[JobSpec, Task, RunOptions]:
-    """What a deployment without a script does with `inputs`: its jobs are those of `hfx batch run`.
+    """The job of `hfx batch run` that a deployment without a script stands for, its task and its options.
 
-    Raises UsageError, and ModelMissing for no published model.
+    Raises UsageError, and ModelMissing if the model is not published.
     """
     assert deployment.model is not None
     name, settings = deployment.model.name, deployment.settings
@@ -150,14 +150,14 @@ def published_spec(deployment: Deployment, inputs: tuple[str, ...] = ()) -> tupl
 
 
 def required(document: Node, members: dict[str, Node], key: str) -> Node:
-    """The member `key`. Raises UsageError where it is missing."""
+    """The member `key` of a document. Raises UsageError if it is missing."""
     if key not in members:
         document.refuse(f"has no {key}", f"Add `{key}:`.")
     return members[key]
 
 
 def checked_name(value: Node, pattern: str = r"[a-zA-Z][-_a-zA-Z0-9]*[a-zA-Z0-9]") -> str:
-    """A name of 3 to 32 characters. Raises UsageError for what is none."""
+    """A name of 3 to 32 characters that matches `pattern`. Raises UsageError."""
     name = value.string()
     if not (3 <= len(name) <= 32 and re.fullmatch(pattern, name)):
         value.refuse(f"is {name!r}, which is not a name", f"A name has 3 to 32 characters of the form {pattern}.")
@@ -240,7 +240,7 @@ def _variables(value: Node) -> dict[str, str]:
 
 
 def _resolved(key: str, value: Json, folder: Path) -> Json:
-    """The environment with absolute paths: the stored file lies elsewhere than the one that was read."""
+    """`value`; of `environment`, its paths are made absolute, as the file is stored in another folder."""
     if key != "environment" or not isinstance(value, dict):
         return value
     value = dict(value)

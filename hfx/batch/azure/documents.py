@@ -1,6 +1,6 @@
-"""YAML files of unknown origin, read strictly: each value knows its file and line, so that a refusal can name them.
+"""Strict reading of YAML files of unknown origin. Every value has its file and line, which errors name.
 
-Anchors are refused (a few bytes of them stand for gigabytes), keys that stand twice too; size and depth are limited.
+Aliases are refused, as a few bytes of them can expand to gigabytes; so are duplicate keys. Size and depth are limited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 def read_document(path: Path) -> Node:
-    """The mapping that a YAML file holds. Raises UsageError."""
+    """The mapping in a YAML file. Raises UsageError."""
     try:
         return parse_document(read_text(path.resolve(), MAX_BYTES), str(path))
     except UsageError:
@@ -32,10 +32,10 @@ def read_document(path: Path) -> Node:
 
 
 def parse_document(text: str, origin: str) -> Node:
-    """The mapping of a YAML text; `origin` is its name in messages. Raises UsageError."""
+    """The mapping in a YAML text. `origin` names the text in messages. Raises UsageError."""
     try:
         depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):  # lazily: a deep one would take minutes as a whole
+        for event in yaml.parse(text, yaml.SafeLoader):  # lazily: composing a deep text takes minutes
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 _refuse(origin, event, f"is nested deeper than {MAX_DEPTH}")
@@ -53,7 +53,7 @@ def parse_document(text: str, origin: str) -> Node:
 
 
 def _value(origin: str, path: str, node: yaml.Node, places: dict[str, str]) -> Json:
-    """The value of a node; `places` gets the line of each path in it."""
+    """The value of `node`. `places` gets the file and line of each path in it."""
     places.setdefault(path, f"{origin}, line {node.start_mark.line + 1}")
     if not isinstance(node, yaml.ScalarNode) and node.tag not in PLAIN_TAGS:
         _refuse(origin, node, f"the tag {node.tag} is refused", "Leave it out.")
@@ -83,7 +83,7 @@ def _scalar(origin: str, node: yaml.Node) -> Json:
         value = yaml.SafeLoader("").construct_object(node)
     except (yaml.YAMLError, ValueError, KeyError) as error:
         _refuse(origin, node, " ".join(str(error).split()))
-    return value if isinstance(value, bool | int | float | str | None) else str(node.value)  # a date is text
+    return value if isinstance(value, bool | int | float | str | None) else str(node.value)  # dates stay text
 
 
 def _refuse(origin: str, node: Any, reason: str, fix: str = "") -> NoReturn:
@@ -91,7 +91,7 @@ def _refuse(origin: str, node: Any, reason: str, fix: str = "") -> NoReturn:
 
 
 def with_settings(document: Node, settings: Sequence[str]) -> Node:
-    """The document with each `key.key=value` of `settings` (az's --set) put in. Raises UsageError."""
+    """The document changed by `settings`, each KEY.KEY=VALUE as for az's --set. Raises UsageError."""
     for setting in settings:
         path, equals, text = setting.partition("=")
         keys = path.split(".")
@@ -104,7 +104,7 @@ def with_settings(document: Node, settings: Sequence[str]) -> Node:
 
 
 def _with(node: Node, keys: Sequence[str], value: Json) -> Json:
-    """The value of `node` with `value` below `keys`."""
+    """The value of `node`, with `value` at the path `keys`."""
     if not keys:
         return value
     members = {} if node.value is None else {name: member.value for name, member in node.items()}
@@ -112,12 +112,12 @@ def _with(node: Node, keys: Sequence[str], value: Json) -> Json:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """The document as YAML text, in the order of its keys."""
+    """`document` as YAML text, with its keys in order."""
     return str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120))
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document in one step. Raises StorageFull and JobError."""
+    """Write a document atomically. Raises StorageFull and JobError."""
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda file: file.write(dump(document).encode("utf-8", "surrogateescape")))

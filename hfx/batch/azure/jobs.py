@@ -1,14 +1,14 @@
-"""A job of an endpoint: its folder, its state, and the process that runs it.
+"""A job of an endpoint: its folder, its state, and starting the process that runs it.
 
-    invocation.json       endpoint, files, output: by rename with the folder, never changed
-    deployment.yml        the deployment with the settings of the invocation
+    invocation.json       endpoint, input files, output folder; never changed
+    deployment.yml        the deployment, with the settings of the invocation
     code/ model/          what the script sees
-    parts/                a part a mini-batch; the ending of its name is the number of failed files
+    parts/                one part per mini-batch; the ending of its name is the number of failed files
     logs/                 driver.txt of the job, processNNN.txt of each process of the script
     named-outputs/score/  the output, unless the invocation names another folder
-    log.jsonl             when it was started, and last how it ended
+    log.jsonl             starts, and finally how the job ended
 
-hfx.batch.folder has the lock, the mark of a cancellation, the log, and of a published model's job the rest.
+The lock, the mark of a cancellation, the log, and the files of a published model's job are those of hfx.batch.folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Status = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]
 
 
 class InputFile(NamedTuple):
-    """A file of the input, as it was when the job was made."""
+    """An input file: its path, size, and modification time when the job was created."""
 
     path: str
     size: int
@@ -61,7 +61,7 @@ class InputFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a job was made for; `output` is the folder of the results."""
+    """The input files of a job, and the `output` folder for its results."""
 
     endpoint: str
     created: str
@@ -82,7 +82,7 @@ class AzureJob:
 
     @cached_property
     def invocation(self) -> Invocation:
-        """What it was made for. Raises JobError."""
+        """The input files and the output folder. Raises JobError if the file is damaged."""
         try:
             values = json.loads((self.folder.path / INVOCATION).read_bytes())
             files = tuple(InputFile(*entry) for entry in values.pop("files"))
@@ -97,7 +97,7 @@ class AzureJob:
 
     @property
     def status(self) -> Status:
-        """Its state. A job without a process that has not ended is Paused: the machine or the process was stopped."""
+        """The state. Paused: the job has not ended, but its process was stopped, perhaps with the machine."""
         return "Running" if self.folder.is_locked else self._stopped(self.ended)
 
     @property
@@ -110,7 +110,7 @@ class AzureJob:
         self.folder.log({"event": "ended", "status": status, **(described(error) if error else {})})
 
     def check_completed(self) -> None:
-        """Raise why the job is not Completed."""
+        """Raise the reason if the job is not Completed."""
         status = self.status
         if status in ("Paused", "Cancelled"):
             kind = JobCancelled if status == "Cancelled" else JobError
@@ -119,11 +119,11 @@ class AzureJob:
             raise reported(self.ended)
 
     def script_parts(self) -> dict[int, int]:
-        """The mini-batches of a script that are done, and how many files of each failed."""
+        """A script's finished mini-batches: number -> failed files."""
         return {int(path.stem): int(path.suffix[1:]) for path in self.folder.parts.glob("[0-9]*.[0-9]*")}
 
     def script_part(self, batch: int, failed: int) -> Path:
-        """The part of a mini-batch of a script, of whose files some failed."""
+        """The path of the part of a script's mini-batch with so many `failed` files."""
         return self.folder.part(batch, f".{failed}")
 
     def mini_batches(self) -> list[tuple[str, ...]]:
@@ -133,12 +133,12 @@ class AzureJob:
         return [files[first : first + size] for first in range(0, len(files), size)]
 
     def progress(self) -> dict[str, Any]:
-        """How far it is, as programs read it; mini-batches of a published model are known when it is planned.
+        """The state and the counts for --json. `failed` counts a script's files, or a published model's rows.
 
-        `failed` counts files of a script, or rows of a published model.
+        The number of mini-batches of a published model is 0 until the job is planned.
         """
         invocation, deployment = self.invocation, self.deployment
-        is_running = self.folder.is_locked  # before the log is read, which then says how the job has ended
+        is_running = self.folder.is_locked  # read before the log: a job that ends meanwhile has written its end
         events = [*self.folder.events()]
         if deployment.code is not None:
             parts = self.script_parts()
@@ -167,20 +167,20 @@ class AzureJob:
         return status or ("Cancelled" if self.folder.is_cancelled else "Paused")
 
     def start(self, error_threshold: int | None = None) -> None:
-        """Run the job, or what is missing of it, in a process of its own; what failed in a Failed job is tried again.
+        """Start a process that runs the missing mini-batches, and those with failed files if the job is Failed.
 
-        Returns when it has the lock. Raises JobError and InputChanged.
+        Returns when the process holds the lock. Raises JobError and InputChanged.
         """
         deployment, status = self.deployment, self.status
         if status in ("Running", "Completed"):
             raise JobError(f"The job {self.name} is {status}.", "Only a job that has stopped can be resumed.")
         with self.folder.locked() as has_locks:
-            if not has_locks:  # which say whether a job runs; two runners of one script could mix different results
+            if not has_locks:  # without them, two runners of one script could mix different results
                 raise JobError(
                     f"The storage of {self.folder.path} has no file locks, which jobs of endpoints need.",
                     "Give a --workspace on a local disk; `hfx batch run` works without locks.",
                 )
-        for file in self.invocation.files if deployment.code else ():  # hfx.batch checks those of models
+        for file in self.invocation.files if deployment.code else ():  # for a model, hfx.batch checks them
             if not Path(file.path).is_file() or InputFile.of(Path(file.path)) != file:
                 raise InputChanged(f"{file.path} is not what it was.", "Invoke the endpoint again.")
         if error_threshold is not None:
@@ -194,13 +194,13 @@ class AzureJob:
         self.folder.uncancel()
         with storage(self.folder.path):
             command = (sys.executable, "-P", "-m", RUNNER, str(self.folder.path))
-            process = spawn(command, self.folder.path / DRIVER_LOG)  # which outlives this one
+            process = spawn(command, self.folder.path / DRIVER_LOG)  # outlives this process
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and not self.folder.is_locked and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 10)
 
     def cancel(self) -> None:
-        """End the job; what was done stays. Raises JobError for one that has ended."""
+        """Cancel the job, and wait for its process to end. Finished parts are kept. Raises JobError if it has ended."""
         if self.ended:
             raise JobError(f"The job {self.name} is {self.status}.", "Only a job that has not ended can be cancelled.")
         self.folder.cancel()
@@ -208,7 +208,10 @@ class AzureJob:
             time.sleep(POLL_SECONDS)
 
     def download(self, folder: Path, output: str, logs: bool) -> Path:
-        """Copy the output, and the `logs`, below `folder`; the output's new place. Raises UsageError."""
+        """Copy the output, and with `logs` the logs, into `folder`. Returns the copied output's path.
+
+        Raises UsageError for another output than "score" and a target that exists, JobError for a running job.
+        """
         if output != "score":
             raise UsageError(f"The job has no output {output!r}.", "Its output is `score`.")
         if self.status == "Running":
@@ -223,8 +226,9 @@ class AzureJob:
         return folder / OUTPUT
 
     def log_lines(self) -> Iterator[str]:
-        """The lines of its log as they come, until it has stopped."""
-        with (self.folder.path / DRIVER_LOG).open(encoding="utf-8", errors="replace") as log:
+        """The lines of the job's log as they appear, until the job has stopped. Raises JobError."""
+        path = self.folder.path / DRIVER_LOG
+        with storage(path), path.open(encoding="utf-8", errors="replace") as log:
             running = True
             while running:
                 running = self.folder.is_locked
@@ -239,14 +243,14 @@ def _ended(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
-    """All jobs, or those of one endpoint, the oldest first."""
+    """All jobs, or those of one endpoint, oldest first."""
     found = [AzureJob(Folder(path.parent)) for path in workspace.jobs.glob(f"[!.]*/{INVOCATION}")]
     dated = sorted((job.invocation.created, job.name, job) for job in found)
     return [job for _, _, job in dated if endpoint is None or job.invocation.endpoint == endpoint]
 
 
 def job(workspace: Workspace, name: str) -> AzureJob:
-    """One job. Raises UsageError."""
+    """The job `name`. Raises UsageError."""
     folder = workspace.jobs.absolute() / name
     if not PLAIN_NAME.fullmatch(name) or not (folder / INVOCATION).is_file():
         raise UsageError(f"There is no job {name!r} in {workspace.folder}.", "`hfx batch azure list-jobs` shows all.")
@@ -256,9 +260,9 @@ def job(workspace: Workspace, name: str) -> AzureJob:
 def create_job(
     workspace: Workspace, deployment: Deployment, inputs: Sequence[str], output: Path | None, name: str | None
 ) -> AzureJob:
-    """Make a job; its folder, with all that it needs, is there by one rename.
+    """Create a job. Its complete folder appears by one rename.
 
-    Raises UsageError for inputs and an output that can't be taken.
+    Raises UsageError for inputs or an output that can't be used, StorageFull and JobError.
     """
     if not inputs:
         raise UsageError("The job has no input.", "Give --input FILE_OR_FOLDER.")
@@ -300,13 +304,13 @@ def _fill(folder: Path, deployment: Deployment, invocation: Invocation) -> None:
 
 
 def _write_deployment(folder: Path, deployment: Deployment) -> None:
-    """Write the deployment of the job in `folder`, with the job's own copy of the code."""
+    """Write the deployment into the job's `folder`, with the job's copy of the code."""
     code = None if deployment.code is None else Path("code")
     write_document(folder / DEPLOYMENT, replace(deployment, code=code).document())
 
 
 def _model_paths(model: Path | None) -> list[Path]:
-    """What the script finds in AZUREML_MODEL_DIR: the model under its name, a published one with its members."""
+    """The entries of AZUREML_MODEL_DIR: the model's file or folder; a published model with its members."""
     if model is None:
         return []
     if (manifest := model / MANIFEST_FILE).is_file():
@@ -315,7 +319,7 @@ def _model_paths(model: Path | None) -> list[Path]:
 
 
 def _files(given: str) -> list[Path]:
-    """The files of a path, sorted; hidden ones are left out."""
+    """The files of a path, sorted, without hidden ones. Raises UsageError if there are none."""
     path = Path(given.removeprefix("file://")).absolute()
     if "://" in given.removeprefix("file://") or given.startswith("azureml:"):
         raise UsageError(f"The input {given} is not on this machine.", "Give a file or a folder.")

@@ -1,11 +1,10 @@
-"""The rows of files through a published model, as JSON lines: what the scoring script of `hfx deploy azureml` does.
+"""Scoring the rows of files with a published model, as JSON lines, for the scoring script of `hfx deploy azureml`.
 
-A line has the file's name and the columns that `hfx batch run` writes. Azure's files have no room for what hfx needs to
-know of the rows, other than environment variables: HFX_COLUMN is what `--column` is (several are separated by commas),
-HFX_SETTINGS a JSON object of generation settings.
+A line has the file's name and the columns that `hfx batch run` writes. A deployment's YAML can only set environment
+variables: HFX_COLUMN has the values of --column, separated by commas, and HFX_SETTINGS a JSON object of settings.
 
-Azure ML runs this with the part of hfx that lies beside the script (hfx/deploy/azureml.py): without a command line,
-client or exporter.
+On Azure ML only the part of hfx that is copied beside the script exists (hfx/deploy/azureml.py), without the command
+line, client and exporter.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from hfx.rows.chunks import open_rows
 
 COLUMN, SETTINGS = "HFX_COLUMN", "HFX_SETTINGS"
 FILE = "file"
-BLOCK = 1024  # rows that are formatted together
+BLOCK = 1024  # rows that are formatted at a time
 
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What environment variables say: the columns as typed, those of each input tensor, the settings and the seed."""
+    """Values of environment variables: `columns` as for --column, `inputs` (tensor -> column), settings and seed."""
 
     columns: tuple[str, ...]
     inputs: Mapping[str, str]
@@ -46,7 +45,7 @@ class RowSettings:
 
 
 def row_settings(task: Task, metadata: ModelMetadata, variables: Mapping[str, str]) -> RowSettings:
-    """The settings of `variables` for a model. Raises UsageError for what the model does not take."""
+    """The settings in the environment `variables` for a model. Raises UsageError."""
     text = variables.get(COLUMN, "text")
     columns = tuple(text.split(",")) if "=" in text else (text,)
     chosen = _listed(variables.get(SETTINGS, "{}"))
@@ -68,7 +67,7 @@ def _listed(text: str) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True)
 class RowScorer:
-    """An opened model, how a row becomes a request, and what is written of the answer; `stack` closes it."""
+    """An opened model with its settings. `stack` closes the model."""
 
     model: Model
     requests: Requests
@@ -79,7 +78,7 @@ class RowScorer:
     def lines(self, files: Iterable[str]) -> list[str]:
         """The JSON lines of all rows of `files`, in order. Raises HfxError for a file that can't be read.
 
-        A file without rows has one line whose `row` is null: to Azure a file without a line is one that failed.
+        A file without rows gets one line whose `row` is null, as Azure counts a file without a line as failed.
         """
         return [line for path in files for line in self._lines(Path(path))]
 
@@ -100,9 +99,9 @@ class RowScorer:
 
 
 def open_scorer(folder: Path, name: str, variables: Mapping[str, str]) -> RowScorer:
-    """The model `name` below `folder` (AZUREML_MODEL_DIR), opened with the settings of `variables`.
+    """Open the model `name` below `folder` (AZUREML_MODEL_DIR) with the settings in `variables`.
 
-    Raises ModelMissing and other RepositoryErrors, and UsageError for settings that the model does not take.
+    Raises RepositoryError (ModelMissing), and UsageError for settings that the model does not take.
     """
     stack = ExitStack()
     with stack:
@@ -116,7 +115,7 @@ def open_scorer(folder: Path, name: str, variables: Mapping[str, str]) -> RowSco
 
 
 def _repository(folder: Path, name: str) -> Path:
-    """The repository with `name`: Azure puts the uploaded folder under its own name, hfx its content."""
+    """The repository with the model: Azure mounts the uploaded folder itself, hfx the content of that folder."""
     places = sorted((*folder.glob(f"{name}/{MANIFEST_FILE}"), *folder.glob(f"*/{name}/{MANIFEST_FILE}")))
     if not places:
         raise ModelMissing(f"There is no model {name!r} below {folder}.", "Deploy the folder as it was written.")

@@ -1,8 +1,8 @@
 """The process that runs a job: `python -m hfx.batch.azure.runner FOLDER`. Its output is the job's log.
 
-A job without a script is one of `hfx batch run`, with a published model. A script's mini-batches go through processes
-of it: tried again, killed when late. The results of one are a part, written by the process and renamed here, so that a
-killed job goes on with the parts that are missing.
+A job without a script runs as `hfx batch run`, with a published model. A script's mini-batches are distributed to
+processes that run it; they are retried, and late processes are killed. A process writes the results of a mini-batch to
+a temporary file, which is renamed here, so that a killed job continues with the missing parts.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_
 from hfx.errors import HfxError, JobCancelled, JobError, StorageFull, TooManyErrors, UsageError
 from hfx.process import JsonChild, Messages, exit_reason
 
-GRACE_SECONDS = 10.0  # for what a script does when its process ends
+GRACE_SECONDS = 10.0  # that a script gets to clean up at the end
 
 log = logging.getLogger("hfx.batch.azure")
 
 
 def main(folder: Path) -> int:
-    """Run what is missing of the job, and write how it ended; the exit code. A SIGTERM leaves the job Paused."""
+    """Run the missing mini-batches of the job, and log how it ended; the exit code. SIGTERM leaves the job Paused."""
     job = AzureJob(Folder(folder))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with job.folder.locked():
@@ -86,7 +86,7 @@ def _run(job: AzureJob) -> None:
 
 
 def run_published(job: AzureJob, deployment: Deployment) -> None:
-    """Score the rows that are missing, then copy the output. Raises what ends the job early."""
+    """Score the missing rows, then copy the output. Raises the HfxError that ends the job early."""
     spec, task, options = published_spec(deployment, tuple(file.path for file in job.invocation.files))
     folder = job.folder
     os.environ.update(deployment.settings.environment_variables)  # the workers get them
@@ -122,7 +122,7 @@ def _log(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """What a process of the script is sent: the results for `files` go to `path`; where there are no `rows`, none."""
+    """A request to a process of the script: `files` for run(), and the `path` for its results if `rows` are wanted."""
 
     number: int
     files: tuple[str, ...]
@@ -131,7 +131,7 @@ class MiniBatch:
 
 
 class ScriptRunner:
-    """The mini-batches of a job that are left to do, and the processes of its script."""
+    """Runs the missing mini-batches of a job in a pool of processes of its script."""
 
     def __init__(self, job: AzureJob, deployment: Deployment) -> None:
         self._job, self._deployment, self._settings = job, deployment, deployment.settings
@@ -147,7 +147,7 @@ class ScriptRunner:
         self.pool = Pool(self._child, self._take, self._ended, settings.timeout, settings.processes, pending)
 
     def run(self) -> None:
-        """Score all that is pending. Raises what ends the job early."""
+        """Run all pending mini-batches. Raises the HfxError that ends the job early."""
         self._check_threshold()
         self.pool.run(self._job.folder.check_cancelled)
         self.pool.close(GRACE_SECONDS)
@@ -216,7 +216,7 @@ def _init_failed(reason: str) -> UsageError:
 
 
 def publish(job: AzureJob, target: Path) -> None:
-    """Join the parts, in the order of the mini-batches. Raises JobError for one that is damaged."""
+    """Join the parts into `target`, in the order of the mini-batches. Raises JobError for a damaged part."""
 
     def join(file: BinaryIO) -> None:
         for batch, failed in sorted(job.script_parts().items()):

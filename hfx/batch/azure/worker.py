@@ -1,8 +1,7 @@
-"""The process that runs a scoring script: `init()` once, then `run(files)` for each line of requests.
+"""The process that runs a scoring script: init() once, then run(files) for each request.
 
-It imports nothing of hfx: what the script imports is the script's choice. Requests and replies are lines of JSON on
-copies of the standard input and output; what the script prints goes to the standard error. The results go into files,
-never through a pipe.
+It imports nothing of hfx, so that the script gets only what it imports itself. Requests and replies are JSON lines on
+copies of the standard input and output; the script's own output goes to the standard error. Results go into files.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ MAX_TRACEBACK = 20_000  # characters in a reply
 
 
 class WrongResult(Exception):
-    """run() returned what is neither a list nor a table."""
+    """run() returned neither a list, an array nor a DataFrame."""
 
 
 def main() -> None:
-    """Serve the script argv[1]; the rest of argv are the script's."""
+    """Run the script argv[1], which gets the rest of argv."""
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path.cwd())  # the code's folder
     requests, replies = os.dup(0), os.dup(1)
@@ -66,7 +65,7 @@ def _load(script: str) -> Any:
 
 
 def _lines(result: Any) -> tuple[int, str]:
-    """The number of elements and their lines, as Azure writes them: a table's cells are separated by spaces."""
+    """The number of elements and their lines in Azure's format: the cells of a DataFrame are separated by spaces."""
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas and isinstance(result, pandas.DataFrame):
         return len(result), result.to_csv(sep=" ", header=False, index=False, lineterminator="\n")

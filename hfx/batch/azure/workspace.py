@@ -1,11 +1,11 @@
-"""The workspace: endpoints, deployments and jobs as files, all written by rename.
+"""The workspace: endpoints, deployments and jobs as files, all written atomically.
 
     endpoints/E/endpoint.yml
     endpoints/E/deployments/D.yml
-    endpoints/E/deployments/D.TOKEN/  its code as it was when the deployment was created
-    jobs/J/                           hfx/batch/azure/jobs.py
+    endpoints/E/deployments/D.TOKEN/  a copy of the code, from when the deployment was created
+    jobs/J/                           see hfx/batch/azure/jobs.py
 
-A name that begins with a point is of what a crash has left.
+Names that begin with a dot are leftovers of a crash.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ NOT_CODE = ("__pycache__", ".git", ".ipynb_checkpoints")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A batch endpoint; `default` is the deployment of an invocation that names none. `kept`: what only Azure reads."""
+    """A batch endpoint. `default` is its default deployment; `kept` are the keys that only Azure reads."""
 
     name: str
     default: str | None
     kept: dict[str, Json]
 
     def document(self) -> dict[str, Json]:
-        """The document that `parse_endpoint` reads."""
+        """The YAML document, as `parse_endpoint` reads it."""
         defaults: dict[str, Json] = {"defaults": {"deployment_name": self.default}} if self.default else {}
         return {"$schema": SCHEMA, "name": self.name, **self.kept, **defaults}
 
 
 def parse_endpoint(document: Node) -> Endpoint:
-    """The endpoint of a document. Raises UsageError."""
+    """The endpoint in a document. Raises UsageError."""
     members = document.known("$schema", "name", "description", "tags", "properties", "auth_mode", "defaults")
     defaults = members["defaults"].known("deployment_name") if "defaults" in members else {}
     if "auth_mode" in members:
@@ -63,7 +63,7 @@ def parse_endpoint(document: Node) -> Endpoint:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder of all endpoints, deployments and jobs. All methods raise UsageError."""
+    """The folder of all endpoints, deployments and jobs. Methods raise UsageError."""
 
     folder: Path
     repository: Path = Path("model_repository")
@@ -89,13 +89,13 @@ class Workspace:
         return read_document(path)
 
     def write_endpoint(self, endpoint: Endpoint) -> None:
-        """Create an endpoint, or write it anew; its deployments and jobs stay."""
+        """Create or replace an endpoint; its deployments and jobs are kept."""
         if endpoint.default is not None:
             self.deployment(endpoint.name, endpoint.default)
         write_document(self._endpoints / endpoint.name / "endpoint.yml", endpoint.document())
 
     def delete_endpoint(self, name: str) -> None:
-        """Delete an endpoint with its deployments; its jobs stay."""
+        """Delete an endpoint and its deployments; its jobs are kept."""
         self.endpoint_file(name)
         removed = self._endpoints / f".{name}.{os.getpid()}"
         (self._endpoints / name).rename(removed)
@@ -108,9 +108,9 @@ class Workspace:
         return [parse_deployment(read_document(path), path.parent, self.repository) for path in paths]
 
     def deployment(self, endpoint: str, name: str, settings: Sequence[str] = ()) -> Deployment:
-        """One deployment of an endpoint, with `settings` of the form KEY=VALUE put in.
+        """A deployment of an endpoint, changed by `settings` of the form KEY=VALUE.
 
-        `settings.KEY` is KEY where the file is of the form that has no `settings`.
+        For a file without `type`, whose settings are at the root, `settings.KEY` means KEY.
         """
         document = self._deployment_file(endpoint, name)
         root = "" if "type" in document.value else "settings."
@@ -129,10 +129,10 @@ class Workspace:
         return read_document(path)
 
     def write_deployment(self, deployment: Deployment, set_default: bool = False) -> Deployment:
-        """Create a deployment with a copy of its code, or write it anew; jobs that run keep what they have."""
+        """Create or replace a deployment, with a copy of its code. Running jobs have their own copies."""
         endpoint = self.endpoint(deployment.endpoint_name)
         size = DEFAULT_MINI_BATCH if deployment.code else published_spec(deployment)[0].mini_batch_size
-        if deployment.settings.mini_batch_size is None:  # Azure's parser demands one
+        if deployment.settings.mini_batch_size is None:  # Azure's parser requires one
             deployment = replace(deployment, settings=replace(deployment.settings, mini_batch_size=size))
         path = self._deployment_path(endpoint.name, deployment.name)
         if deployment.code is not None:
@@ -146,7 +146,7 @@ class Workspace:
         return self.deployment(endpoint.name, deployment.name)
 
     def delete_deployment(self, endpoint: str, name: str) -> None:
-        """Delete a deployment; an endpoint whose default it was has none afterwards."""
+        """Delete a deployment. If it was the endpoint's default, the endpoint has none afterwards."""
         self._deployment_file(endpoint, name)
         parent = self.endpoint(endpoint)
         if parent.default == name:
@@ -164,7 +164,7 @@ class Workspace:
 
 
 def copy_code(code: Path, target: Path) -> None:
-    """Copy the folder `code`. Raises UsageError."""
+    """Copy the folder `code` to `target`. Raises UsageError."""
     try:
         if sum(path.lstat().st_size for path in code.rglob("*")) > MAX_CODE_BYTES:
             raise UsageError(
@@ -177,7 +177,7 @@ def copy_code(code: Path, target: Path) -> None:
 
 
 def _remove_code(path: Path, keep: Path | None) -> None:
-    """Remove the copies of code of the deployment file `path`; jobs have their own."""
+    """Delete the code copies of the deployment in the file `path`, except `keep`."""
     for copy in path.parent.glob(f"{path.stem}.*"):
         if copy.is_dir() and (keep is None or copy.name != keep.name):
             shutil.rmtree(copy, ignore_errors=True)

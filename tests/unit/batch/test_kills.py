@@ -172,7 +172,7 @@ def test_memory_is_blamed_only_for_what_the_kernel_has_killed_for_it(
     with group_of_memory(30 << 20) as processes:
         monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-c", GREEDY, str(processes)))
         code, text = batch(*words)
-    assert code == 5 and "The kernel has killed 3 processes for want of memory" in text
+    assert code == 5 and "The kernel has killed 3 processes meanwhile, as memory ran out" in text
 
 
 @contextmanager
