@@ -103,7 +103,7 @@ class Case:
         chance, drawn = random.Random(SEED), parse_lengths(self.texts.lengths)
         texts = [text_of(drawn.draw(chance), count, chance) for _ in range(amount)]
         items = [Request({TEXT_INPUT: (text,), **inputs}) for text in texts]
-        words = f"synthetic texts of {drawn.words} tokens{settings_text(inputs)}"
+        words = f"synthetic texts of {drawn.description} tokens{settings_text(inputs)}"
         if not self.texts.answers:
             return RequestSet(tuple(items), words)
         chance, drawn = random.Random(SEED), parse_lengths(self.texts.answers)

@@ -1,6 +1,7 @@
-"""Measuring served models: load, comparison, tuning, reports. Every number that hfx prints of a model comes from here.
+"""Measuring served models: load generation, comparison, tuning, reports.
 
-`results/` is the file that all parts meet through; `measuring.py` puts a load to a server and gives one Run of it.
+`measuring.py` puts one load on a server and returns a Run; `results.py` defines Run and the result file, which
+comparison, tuning and reports read and write.
 """
 
 if not __name__.startswith("hfx."):  # by the link at the top of the checkout: all classes would exist twice

@@ -1,10 +1,10 @@
-"""Users for locust: `locust -f hfx/perf/locustfile.py --host grpc://127.0.0.1:8001 --model NAME`, web page included.
+"""Users for locust: `locust -f hfx/perf/locustfile.py --host grpc://127.0.0.1:8001 --model NAME`.
 
-GrpcUser and RestUser send whole requests over gRPC and HTTP, StreamingUser reads generators' pieces as they come and
-reports the time to the first one as a request of its own ("first token"). Name the classes that you want, or leave it
-to the address and --stream. Texts come from --data F.csv --column C, or are synthetic.
+GrpcUser and RestUser send unary requests over gRPC and HTTP. StreamingUser streams generated texts, and also reports
+the time to the first token, as a request named "first token". By default, the class is chosen by --host and --stream.
+Texts come from --data F.csv --column C, or are synthetic.
 
-`hfx perf run --tool locust` runs this very file with an option of its own (--hfx-folder).
+`hfx perf run --tool locust` runs this file with the option --hfx-folder.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from hfx import names
 from hfx.client import Client
 from hfx.errors import HfxError, UsageError
 from hfx.perf.load import Request, RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors
-from hfx.perf.loadgen.log import COUNTS, Piece
+from hfx.perf.loadgen.log import COUNTS, AnswerPart
 from hfx.python_backends.engine.generation_settings import LISTS
 
 grpc_gevent.init_gevent()
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
 
-SYNTHETIC = 256  # requests, sent in turn
+SYNTHETIC = 256  # requests, which are sent in turn
 EPOCH = time.time() - time.perf_counter()
 
 
 def now() -> float:
-    """Seconds since the epoch, by a clock that never jumps."""
+    """Seconds since the epoch, from a monotonic clock."""
     return EPOCH + time.perf_counter()
 
 
 class Schedule:
-    """Which request is next and when it is due, for all users; those of hfx perf run are written into `records`."""
+    """The next request and its due time, for all users. `records` is the file to which hfx perf run has users write."""
 
     def __init__(self, requests: RequestSet, times: Sequence[float] = (), records: TextIO | None = None) -> None:
         self.requests, self.records = requests, records
@@ -55,7 +55,7 @@ class Schedule:
         self._times, self._start = times, 0.0
 
     def next(self) -> tuple[Request, float]:
-        """The next request and when it is due. Raises StopUser after the last one."""
+        """The next request and its due time. Raises StopUser after the last one."""
         number = next(self._numbers)
         if not self._times:
             return self.requests.at(number), now()
@@ -68,7 +68,7 @@ class Schedule:
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def options(parser: Any) -> None:
-    """Further options of locust, and fields of its web page."""
+    """Add options to locust's command line and web page."""
     parser.add_argument("--model", env_var="HFX_MODEL", default="", help="The served model.")
     parser.add_argument("--data", env_var="HFX_DATA", default="", help="Requests: a CSV, JSON-lines or Parquet file.")
     parser.add_argument("--column", env_var="HFX_COLUMN", default="", help="Its column, or TENSOR=COLUMN,….")
@@ -83,7 +83,7 @@ def options(parser: Any) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def choose(environment: Any, **_: Any) -> None:
-    """Without classes named on the command line: the one for the address and --stream."""
+    """Unless classes are named on the command line, choose one by --host and --stream."""
     gevent.get_hub().loop.update_now()  # else locust's timer of --run-time counts from before the imports
     chosen = environment.parsed_options
     if chosen is None or chosen.user_classes:
@@ -94,7 +94,7 @@ def choose(environment: Any, **_: Any) -> None:
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
 def begin(environment: Any, **_: Any) -> None:
-    """Read the requests; an error in them ends the test."""
+    """Prepare the requests. An error in them ends the test."""
     chosen = environment.parsed_options
     host = chosen.host or environment.host or environment.user_classes[0].host
     try:
@@ -110,14 +110,14 @@ def begin(environment: Any, **_: Any) -> None:
 
 
 def _end(runner: Any) -> None:
-    """End on SIGINT: as a KeyboardInterrupt it could end a user instead."""
+    """End the test on SIGINT. As a KeyboardInterrupt, it could end one user instead."""
     runner.stop()
-    gevent.sleep(CSV_STATS_INTERVAL_SEC + 0.1)  # the tables are written so often, and not at the end
+    gevent.sleep(CSV_STATS_INTERVAL_SEC + 0.1)  # locust writes its tables in this interval, but not at the end
     runner.quit()
 
 
 def _ordered(folder: Path) -> Schedule:
-    """What hfx perf run wrote into `folder`."""
+    """The schedule that hfx perf run wrote into `folder`."""
     load = json.loads((folder / "load.json").read_text(encoding="utf-8"))
     requests = tuple(Request({name: tuple(values) for name, values in each.items()}) for each in load["requests"])
     records = (folder / "records.jsonl").open("a", buffering=1, encoding="utf-8")
@@ -125,7 +125,7 @@ def _ordered(folder: Path) -> Schedule:
 
 
 def _own(chosen: Any, host: str) -> Schedule:
-    """Requests of a data file, or synthetic ones."""
+    """The schedule for requests from a data file, or for synthetic ones."""
     if not chosen.model:
         raise UsageError("No model is named.", "Give --model NAME, or set HFX_MODEL.")
     with Client(host, timeout=chosen.request_timeout, retries=0) as client:
@@ -139,7 +139,7 @@ def _own(chosen: Any, host: str) -> Schedule:
 
 
 class ModelUser(User):
-    """Sends one request after the other, or when it is due."""
+    """Sends requests one after the other, or at their due times."""
 
     abstract = True
     wait_time = constant(0)
@@ -147,7 +147,7 @@ class ModelUser(User):
     numbers: ClassVar[Iterator[int]] = itertools.count()
 
     def on_start(self) -> None:
-        """Open a connection, as a caller has it."""
+        """Open a connection."""
         chosen = self.environment.parsed_options
         seconds = chosen.request_timeout
         self.model = chosen.model
@@ -155,7 +155,7 @@ class ModelUser(User):
         self.client = Client(str(self.host), timeout=seconds, idle_timeout=seconds, retries=0)
 
     def on_stop(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.client.close()
 
     @task
@@ -181,11 +181,11 @@ class ModelUser(User):
         if self.environment.hfx.records:
             self.environment.hfx.records.write(json.dumps(record) + "\n")
 
-    def answers(self, request: Request) -> Iterator[tuple[float, Piece]]:
-        """The parts of the answer, and when each came."""
+    def answers(self, request: Request) -> Iterator[tuple[float, AnswerPart]]:
+        """(arrival time, token counts) of each message of the answer."""
         outputs = self.client.infer(self.model, {name: list(values) for name, values in request.inputs.items()})
         named = [name for name in (*COUNTS, names.FINISH_REASON) if name in outputs]
-        yield now(), Piece.of({name: outputs[name].ravel()[0] for name in named})
+        yield now(), AnswerPart.of({name: outputs[name].ravel()[0] for name in named})
 
     def _fire(self, name: str, seconds: float, length: int, error: HfxError | None) -> None:
         self.environment.events.request.fire(
@@ -199,26 +199,26 @@ class ModelUser(User):
 
 
 class GrpcUser(ModelUser):
-    """Whole requests over gRPC."""
+    """Unary requests over gRPC."""
 
     host = "grpc://127.0.0.1:8001"
 
 
 class RestUser(ModelUser):
-    """Whole requests over HTTP."""
+    """Unary requests over HTTP."""
 
     host = "http://127.0.0.1:8000"
     protocol = "http"
 
 
 class StreamingUser(ModelUser):
-    """Generators' texts, read piece by piece, over either protocol."""
+    """Streamed texts of generators, over either protocol."""
 
     host = "grpc://127.0.0.1:8001"
     protocol = "stream"
 
-    def answers(self, request: Request) -> Iterator[tuple[float, Piece]]:
-        """The pieces of the text, and when each came."""
+    def answers(self, request: Request) -> Iterator[tuple[float, AnswerPart]]:
+        """(arrival time, token counts) of each piece of the text."""
         begin = now()
         settings: dict[str, Any] = {
             name: list(values) if name in LISTS else values[0] for name, values in request.inputs.items()
@@ -228,4 +228,7 @@ class StreamingUser(ModelUser):
                 at = now()
                 if count == 0:
                     self._fire("first token", at - begin, 1, None)
-                yield at, Piece(piece.input_tokens, piece.output_tokens, piece.truncated_tokens, piece.finish_reason)
+                yield (
+                    at,
+                    AnswerPart(piece.input_tokens, piece.output_tokens, piece.truncated_tokens, piece.finish_reason),
+                )

@@ -1,7 +1,6 @@
-"""What this machine is: processor, cores, memory, the versions of what is measured, and its GPUs.
+"""Facts about this machine for result files: processor, cores, memory, package versions, and GPUs.
 
-GPUs are as nvidia-smi tells them; without it, or where it fails, there are none, and what it does not know ("[N/A]") is
-None.
+GPUs are read from nvidia-smi: none if it is missing or fails, and None for a value that it does not know ("[N/A]").
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def machine() -> Machine:
 
     return Machine(
         processor=processor(),
-        cores=len(os.sched_getaffinity(0)),  # that this process may use
+        cores=len(os.sched_getaffinity(0)),  # usable by this process
         memory=int(psutil.virtual_memory().total),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         load=os.getloadavg()[0],
@@ -46,7 +45,7 @@ MIB = 1 << 20
 
 
 def local_gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine now."""
+    """The current state of this machine's GPUs."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
@@ -58,10 +57,10 @@ def local_gpus() -> tuple[Gpu, ...]:
     return tuple(_gpu(*row) for row in rows if len(row) == COLUMNS)
 
 
-def joined_gpus(looks: list[tuple[Gpu, ...]]) -> tuple[Gpu, ...]:
-    """Many looks as one: busy on average, memory at most. A GPU is known by its place."""
+def joined_gpus(samples: list[tuple[Gpu, ...]]) -> tuple[Gpu, ...]:
+    """Several samples as one: mean utilization and largest memory of each GPU, by its index."""
     gpus = []
-    for same in zip(*(look for look in looks if look), strict=False):
+    for same in zip(*(sample for sample in samples if sample), strict=False):
         busy = [gpu.busy for gpu in same if gpu.busy is not None]
         memory = [gpu.memory for gpu in same if gpu.memory is not None]
         gpus.append(Gpu(same[0].name, fmean(busy) if busy else None, max(memory, default=None)))

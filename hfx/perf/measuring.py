@@ -1,4 +1,4 @@
-"""One load put to one served model by a tool, and everything that was measured of it as one Run."""
+"""Measuring one served model under one load with a load generator; the result is a Run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasureSpec", "Target", "Watch", "device_of", "measure", "metadata", "server_target"]
 TOOLS = {"builtin": generate, "perf_analyzer": run_perf_analyzer, "locust": run_locust}
-PATIENCE = 10.0  # seconds that a server may take to say what a model takes
+PATIENCE = 10.0  # timeout of a request for a model's metadata, in seconds
 
 
 def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Target:
-    """`model` on a Triton that this process started."""
+    """The Target for `model` on a Triton that this process started."""
     metrics, device = server.metrics_url, server.device
     return Target(model, server.grpc_url, metrics_url=metrics, device=device, precision=precision, pid=server.pid)
 
 
 def metadata(target: Target) -> ModelMetadata:
-    """What the model takes.
+    """The model's inputs and outputs.
 
-    Raises UsageError for an HTTP address, ServerUnreachable, or ModelUnknown with the names that there are.
+    Raises UsageError for an HTTP address, ServerUnreachable, or ModelUnknown that lists the served models.
     """
     if parse_address(target.grpc_url).protocol != "grpc":
         raise UsageError(f"{target.grpc_url} is an HTTP address.", "Give the gRPC port (8001 unless chosen otherwise).")
@@ -48,7 +48,7 @@ def metadata(target: Target) -> ModelMetadata:
 
 
 def device_of(target: Target) -> str:
-    """`cpu` or `gpu`, as the server's configuration says; empty where it does not."""
+    """ "cpu" or "gpu" by the server's model configuration; empty if it does not say."""
     with Statistics(target.grpc_url) as statistics, suppress(ServerError):
         return statistics.device(target.model)
     return ""
@@ -66,10 +66,10 @@ def measure(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
 ) -> Run:
-    """Put the load of `plan` to `target` and return what was measured. `watch` gets progress, `stop` ends it early.
+    """Put the load of `plan` on `target`, and return the Run. `watch` gets progress; setting `stop` ends it early.
 
-    Raises UsageError for what the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed when
-    there was not one answer.
+    `label`, `round`, `case` and `settings` only name the run in the result. Raises UsageError for requests or limits
+    that the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed if no request succeeded.
     """
     if spec.tool not in TOOLS:
         raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
@@ -86,7 +86,7 @@ def measure(
 
         model = metadata(replace(target, model=target.model + STREAM_SUFFIX)) if spec.stream else found
         log = TOOLS[spec.tool](LoadRun(target, plan, spec, model, follow, stop))
-        load = plan.load(spec.requests.words, spec.limits.words, case)
+        load = plan.load(spec.requests.description, spec.limits.description, case)
         subject = Subject(
             label=label or target.model,
             model=target.model,
@@ -108,7 +108,7 @@ def measure(
 
 
 def _no_answer(model: str, requests: Requests) -> LoadFailed:
-    """The error for a load without an answer: its most frequent reason."""
+    """The error for a load in which no request succeeded, with the most frequent reason."""
     if not requests.sent:
         return LoadFailed(f"No request was sent to {model}.", "Give it more time: --duration or --requests.")
     counts = {**requests.errors, **({"RequestTimeout": requests.timeouts} if requests.timeouts else {})}
@@ -121,7 +121,7 @@ def _no_answer(model: str, requests: Requests) -> LoadFailed:
 
 
 def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Target, MeasureSpec]:
-    """Both with what only the server knows: the task, its device, its process; and whether to stream."""
+    """`target` with its task, device, metrics and process, and `spec` with `stream` decided. Raises UsageError."""
     task = target.task or _task(model)
     if spec.stream and task not in GENERATION_TASKS:
         raise UsageError(
@@ -139,5 +139,5 @@ def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Tar
 def _task(model: ModelMetadata) -> str:
     try:
         return str(task_of(model))
-    except RequestRefused:  # any model of Triton's can be measured
+    except RequestRefused:  # models that hfx did not make can be measured too
         return ""

@@ -1,7 +1,7 @@
-"""The result file: what was measured, of what, under which load, on which machine.
+"""The result file: what was measured, under which load, on which machine.
 
-One format for every tool and every command, written whole or not at all, read strictly. Times are milliseconds unless a
-name says otherwise; what was not measured is None, never zero.
+All tools and commands share this format. Files are written atomically and read strictly. Times are milliseconds unless
+a name says otherwise; a value that was not measured is None, never zero.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Distribution:
 class Subject:
     """What was measured. `label` is its name in tables, such as "cpu" or "int8".
 
-    `protocol` is grpc or grpc-stream; `settings` are those that tell it from the others of a comparison.
+    `protocol` is grpc or grpc-stream; `settings` distinguish it from the other candidates of a comparison.
     """
 
     label: str
@@ -60,9 +60,9 @@ class Subject:
 
 @dataclass(frozen=True, config=STRICT)
 class Load:
-    """What was sent: by `concurrency` callers that wait (closed), or `rate` a second (open).
+    """The load: `concurrency` callers that wait for answers (closed), or `rate` requests per second (open).
 
-    `data` says in words what the requests were; `limit` how long it took at most ("200 requests", "10 s").
+    `data` describes the requests, `limit` the duration ("200 requests", "10 s"); `case` names a case of a comparison.
     """
 
     kind: Literal["closed", "open"]
@@ -75,7 +75,7 @@ class Load:
 
     @property
     def label(self) -> str:
-        """The load in a table."""
+        """The name of the load in tables."""
         if self.kind == "open":
             words = f"{round(self.rate, 2):g}/s {self.arrivals}".strip() if self.rate else self.arrivals
         else:
@@ -85,7 +85,7 @@ class Load:
 
 @dataclass(frozen=True, config=STRICT)
 class Requests:
-    """How many were sent and what became of them. `errors`: kind -> number; `words`: kind -> one of its messages."""
+    """Counts of requests. `errors`: kind -> number, without timeouts; `words`: kind -> one of its messages."""
 
     sent: int
     succeeded: int
@@ -95,13 +95,13 @@ class Requests:
 
     @property
     def failed(self) -> int:
-        """All that did not succeed, timeouts included."""
+        """Requests that did not succeed, including timeouts."""
         return self.sent - self.succeeded
 
 
 @dataclass(frozen=True, config=STRICT)
 class Tokens:
-    """Tokens of all successful requests, and of every request in order where two ways are to be compared."""
+    """Tokens of all successful requests. `each`: the written tokens of each request, if all succeeded and are few."""
 
     read: int
     written: int
@@ -110,7 +110,7 @@ class Tokens:
 
 @dataclass(frozen=True, config=STRICT)
 class ClientSide:
-    """The load generator: cores it kept busy, 99th percentile of its event loop's lag; `saturated` says why, or ''."""
+    """The load generator: busy cores, p99 of its event loop's lag, and why it was the bottleneck ("": it was not)."""
 
     cores: float
     lag_p99: float | None = None
@@ -119,9 +119,9 @@ class ClientSide:
 
 @dataclass(frozen=True, config=STRICT)
 class Step:
-    """A model of the server during the run (an ensemble's member, or the model itself); times are a request's average.
+    """A model of the server during the run: a member of an ensemble, or the model itself.
 
-    `requests` counts rows, `executions` batches; `batch` is their ratio.
+    `requests` counts rows, `executions` batches, and `batch` is their ratio. Times are means over requests.
     """
 
     model: str
@@ -136,7 +136,7 @@ class Step:
 
 @dataclass(frozen=True, config=STRICT)
 class Gpu:
-    """A GPU during the run: share of time it was busy (0 to 1), most bytes in use."""
+    """A GPU during the run: its utilization (0 to 1), and the largest number of bytes in use."""
 
     name: str
     busy: float | None = None
@@ -145,7 +145,7 @@ class Gpu:
 
 @dataclass(frozen=True, config=STRICT)
 class ServerSide:
-    """The server during the run: its models, cores kept busy, most resident bytes, GPUs, counters of /metrics."""
+    """The server during the run: its models, busy cores, largest resident memory, GPUs, and counters of /metrics."""
 
     steps: tuple[Step, ...] = ()
     cores: float | None = None
@@ -156,7 +156,7 @@ class ServerSide:
 
 @dataclass(frozen=True, config=STRICT)
 class Cost:
-    """Money: the price an hour of what served, and what follows from the throughput measured."""
+    """The price per hour of the serving instance, and the costs that follow from the measured throughput."""
 
     price_per_hour: float
     per_1k_requests: float
@@ -166,10 +166,10 @@ class Cost:
 
 @dataclass(frozen=True, config=STRICT)
 class Run:
-    """One subject under one load, once. `round` numbers the turns of interleaved measurements.
+    """One measurement of a subject under a load. `round` numbers the rounds of interleaved measurements.
 
-    `goodput` is the share of all requests that kept `slo`. `stable`: None where it was not asked for. `ttft` is the
-    time to the first token, `tpot` the mean time between the tokens of a request, `gaps` every pause between messages.
+    `goodput` is the share of all requests that met `slo`. `stable` is None if stability was not required. `ttft` is the
+    time to the first token, `tpot` the mean time between the tokens of a request, `gaps` are times between messages.
     """
 
     subject: Subject
@@ -196,7 +196,7 @@ class Run:
 
     @property
     def kept(self) -> float:
-        """The share of all requests that were answered, within the SLO where there is one."""
+        """The share of requests that succeeded, within the SLO if there is one."""
         if self.goodput is not None:
             return self.goodput
         return self.requests.succeeded / self.requests.sent if self.requests.sent else 0.0
@@ -204,7 +204,7 @@ class Run:
 
 @dataclass(frozen=True, config=STRICT)
 class Machine:
-    """Where it was measured. `load` is the load average at the start: above 0.5 a core, other work was going on."""
+    """The machine. `load` is the load average at the start; above 0.5 per core, the machine had other work."""
 
     processor: str
     cores: int
@@ -217,7 +217,7 @@ class Machine:
 
 @dataclass(frozen=True, config=STRICT)
 class Result:
-    """One file: the runs of one command. `notes` say what was not run and why; `base` is the label that ratios use."""
+    """The content of a result file. `notes` say what was not run and why; `base` is the label that ratios refer to."""
 
     kind: Kind
     title: str
@@ -231,14 +231,14 @@ class Result:
     format: Literal[2] = 2
 
 
-# Many times as one Distribution, by HdrHistogram: 1 microsecond to 1 hour, three significant digits
+# Distributions: HdrHistogram from 1 microsecond to 1 hour, with three significant digits
 
 LOWEST, HIGHEST, DIGITS = 1, 3_600_000_000, 3  # microseconds
 MILLI = 1e3  # microseconds in a millisecond
 
 
 def distribution(seconds: Iterable[float]) -> Distribution | None:
-    """The distribution of times in seconds; None of none. What is longer than an hour counts as one."""
+    """The distribution of times in seconds; None if there are none. Longer times count as an hour."""
     histogram, times = HdrHistogram(LOWEST, HIGHEST, DIGITS), list(seconds)
     for each in times:
         histogram.record_value(min(max(round(each * 1e6), LOWEST), HIGHEST))
@@ -246,7 +246,7 @@ def distribution(seconds: Iterable[float]) -> Distribution | None:
 
 
 def merged(parts: Sequence[Distribution]) -> Distribution | None:
-    """All events of several distributions as one."""
+    """Several distributions as one; None if there are none."""
     if not parts:
         return None
     histogram = HdrHistogram(LOWEST, HIGHEST, DIGITS)
@@ -256,14 +256,14 @@ def merged(parts: Sequence[Distribution]) -> Distribution | None:
 
 
 def cumulative(found: Distribution, points: int = 100) -> list[tuple[float, float]]:
-    """(milliseconds, share of events that took no longer), rising, about as many as `points`."""
+    """The cumulative distribution as about `points` ascending pairs (milliseconds, share of events up to there)."""
     percents = sorted([*(100 * each / points for each in range(points)), 99.5, 99.9, 100.0])
     at = HdrHistogram.decode(found.hdr).get_percentile_to_value_dict(percents)  # one pass for all of them
     return [(at[percent] / MILLI, percent / 100) for percent in percents]
 
 
 def _of(histogram: Any, mean: float) -> Distribution:
-    """The histogram's own mean walks all of its buckets, which takes longer than many a measurement's pause."""
+    """The Distribution of a histogram. `mean` (ms) is passed, as the histogram's own mean is slow to compute."""
     at = histogram.get_percentile_to_value_dict([50, 90, 95, 99])
     return Distribution(
         count=int(histogram.get_total_count()),
@@ -285,7 +285,7 @@ _adapter = TypeAdapter(Result)
 
 
 def to_json(result: Result) -> str:
-    """The text of a result file: a line for each run, so that files can be compared by lines."""
+    """The text of a result file, with each run on one line, for line-based diffs."""
     value = _adapter.dump_python(result, mode="json")
     runs = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in value.pop("runs"))
     head = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
@@ -293,7 +293,7 @@ def to_json(result: Result) -> str:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write `result` to `path` by a rename. Raises UsageError where that can't be."""
+    """Write `result` to `path` atomically. Raises UsageError if that fails."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         try:
@@ -307,14 +307,14 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError if no file can be written at `path`: called before the work, not after it."""
+    """Raise UsageError if no file can be written at `path`. Call it before a measurement, to fail early."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
         raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
 
 
 def read_result(path: Path) -> Result:
-    """The result in the file `path`. Raises UsageError with the first field that is not as it should be."""
+    """The result in the file `path`. Raises UsageError that names the first invalid field."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"{path} is larger than {MAX_BYTES} bytes.", "Give a result file of hfx perf.")

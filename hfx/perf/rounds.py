@@ -1,4 +1,4 @@
-"""Rounds of the same measurement as medians, and two variants compared round by round."""
+"""Grouping the rounds of a measurement: medians over rounds, and ratios within rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Figure = Callable[[Run], float | None]
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over rounds."""
+    """A figure over several rounds: median, minimum (`least`) and maximum (`most`)."""
 
     median: float
     least: float
@@ -31,22 +31,22 @@ class Group:
     runs: tuple[Run, ...]
 
     def spread(self, figure: Figure) -> Spread | None:
-        """`figure` over the rounds in which it was measured; None where it never was."""
+        """`figure` over the rounds in which it was measured; None if there is no such round."""
         return spread([value for run in self.runs if (value := figure(run)) is not None])
 
     def median(self, figure: Figure) -> float | None:
-        """The median alone."""
+        """The median of `figure`; None if it was not measured."""
         found = self.spread(figure)
         return found.median if found else None
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Median, least and most; None of nothing."""
+    """The Spread of `values`; None if there are none."""
     return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """`runs` by subject and load, in order of first appearance. Loads that differ only in `Load.limit` are one."""
+    """`runs` grouped by subject and load, in order of first appearance. `Load.limit` is ignored."""
     found: dict[tuple[str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         subject = run.subject
@@ -58,14 +58,14 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 
 def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
-    """`figure` of `group` over that of `base`, round by round and then as a median; None without common rounds."""
+    """The ratios of `figure` in `group` to `base` within each round; None without common rounds."""
     of_base = {run.round: figure(run) for run in base.runs}
     pairs = ((figure(run), of_base.get(run.round)) for run in group.runs)
     return spread([value / partner for value, partner in pairs if value is not None and partner])
 
 
 def steps(runs: Sequence[Run]) -> list[Step]:
-    """The steps of several rounds as one: a request's average over all requests, in the order of the first round."""
+    """The server's steps over several rounds: means over all requests, in the order of the first round."""
     found: dict[str, list[Step]] = {}
     for run in runs:
         for step in run.server.steps if run.server else ():

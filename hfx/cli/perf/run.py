@@ -123,7 +123,7 @@ def _measured(
     with ending_early() as stop, live(report) as show:
         try:
             for plan, spec in work:
-                title = f"{target.model}, {plan.load(spec.requests.words, spec.limits.words).label}"
+                title = f"{target.model}, {plan.load(spec.requests.description, spec.limits.description).label}"
                 run = measure(target, plan, spec, label=options.label, watch=show(title), stop=stop)
                 if run.requests.sent or not runs:  # Ctrl-C may come between two loads
                     runs.append(run)

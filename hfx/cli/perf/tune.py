@@ -130,10 +130,10 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
 
 def _verdict(name: str, findings: Findings, apply: bool) -> list[str]:
     """What came out, and what to do with it."""
-    from hfx.perf.tuning.space import words
+    from hfx.perf.tuning.space import settings_line
 
     count, top = len(findings.trials), findings.best
-    lines = [f"Top of {count} trials: {top.label}, {words(top.settings)}."] if top and count > 1 else []
+    lines = [f"Top of {count} trials: {top.label}, {settings_line(top.settings)}."] if top and count > 1 else []
     lines += [findings.verdict] if findings.verdict else []
     if findings.applied:
         instead = "" if findings.applied == name else f", and ask it instead of {name}"

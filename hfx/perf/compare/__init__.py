@@ -1,1 +1,1 @@
-"""Several ways to serve a model, measured in turn under the same load and held against each other."""
+"""Comparing devices, servers, precisions or settings of a model under the same load."""

@@ -1,4 +1,4 @@
-"""Candidates of a comparison: models on a Triton of their own, or on servers that run already."""
+"""Candidates of a comparison: models that get a Triton of their own, or that running servers have."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hfx.triton import EmbeddedServer
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4")
 SERVER_BYTES = 512 << 20  # of a Triton with its Python processes, without weights
-WEIGHTS_FACTOR = 2.0  # a runtime that rearranges weights holds them twice while it loads
+WEIGHTS_FACTOR = 2.0  # a runtime that repacks weights holds them twice while it loads
 
 
 @dataclass(frozen=True)
 class CompareSpec:
-    """The model `name` in the candidates of one `kind` (an option of the command), as `values` name them."""
+    """A comparison of the model `name`. `kind` is one of kinds.KINDS, and `values` are the values of that option."""
 
     name: str
     kind: str
@@ -55,7 +55,7 @@ class CompareSpec:
 
 @dataclass(frozen=True)
 class Case:
-    """A load that every candidate gets."""
+    """A load that every candidate is measured under; `name` distinguishes cases with equal loads."""
 
     plan: Plan
     spec: MeasureSpec
@@ -63,16 +63,16 @@ class Case:
 
     @property
     def load_label(self) -> str:
-        """The load in tables and notes."""
+        """The name of the load in tables and notes."""
         return self.plan.load("", "", self.name).label
 
 
 @dataclass(frozen=True)
 class Session:
-    """What all measurements of a command share.
+    """Callbacks that all measurements of a command share.
 
-    `show` begins a measurement by its title and returns the watcher of its progress, `say` prints other steps, `stop`
-    ends everything early.
+    `show` announces a measurement by its title, and returns the callback for its progress. `say` prints other steps.
+    Setting `stop` ends everything early.
     """
 
     show: Callable[[str], Watch] = lambda title: lambda progress: None
@@ -80,14 +80,14 @@ class Session:
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-Measure = Callable[[Case, int], Run]  # a load, and the number of the round from 0
+Measure = Callable[[Case, int], Run]  # (case, number of the round from 0) -> Run
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is measured under the name `label`; `opened` starts it for as long as its context lasts.
+    """A candidate. `opened` returns a context manager that serves it, and yields the function that measures it.
 
-    `memory` is roughly what it needs meanwhile, in bytes; 0 where it runs anyway, or elsewhere.
+    `memory` is an estimate of the bytes that serving it needs; 0 for a server that runs already.
     """
 
     label: str
@@ -98,7 +98,7 @@ class Candidate:
 def served(
     label: str, repository: Path, name: str, device: str = "cpu", settings: Mapping[str, Scalar] | None = None
 ) -> Candidate:
-    """The published model `name` on a Triton of its own. Raises ModelMissing and ModelCorrupt."""
+    """The published model `name`, served by a Triton of its own. Raises ModelMissing and ModelCorrupt."""
     manifest = model(repository, name)
 
     @contextmanager
@@ -126,9 +126,9 @@ def changed(
     device: str,
     settings: Mapping[str, Scalar],
 ) -> Candidate:
-    """`name` changed by `edits`, served from the folder `copy`, which goes with the server.
+    """The model `name` changed by `edits`, served from the folder `copy`, which is deleted with the server.
 
-    Opening it raises LintFailed where the changed model breaks a rule of repositories.
+    Opening it raises LintFailed if the changed model breaks a lint rule.
     """
 
     @contextmanager
@@ -145,22 +145,22 @@ def changed(
 
 
 def running(label: str, target: Target) -> Candidate:
-    """A model on a server that runs already, here or elsewhere."""
+    """A model on a running server, on this machine or another."""
     return Candidate(label, lambda session: nullcontext(_measuring(target, label, {}, session)))
 
 
 def one_line(error: HfxError) -> str:
-    """The error's message in one line, for a note."""
+    """The message of an error on one line, for a note."""
     return " ".join(error.message.split())
 
 
 def precision_on(manifest: Manifest, device: str) -> str | None:
-    """The precision of the model's files for `device`, None where it has none."""
+    """The precision of the model's files for `device`; None if it was not built for it."""
     return manifest.precision.gpu if device == "gpu" else manifest.precision.cpu
 
 
 def memory_needed(manifest: Manifest, device: str) -> int:
-    """Roughly the bytes that a server of the model takes: the files of the other device are not loaded."""
+    """An estimate of the bytes that a server of the model needs, without the files for the other device."""
     other = "gpu" if device == "cpu" else "cpu"
     half = device == "cpu" and manifest.precision.cpu != "fp16"
     loaded = (

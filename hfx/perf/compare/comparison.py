@@ -1,4 +1,4 @@
-"""Candidates measured under every load, in turn, round by round; one that can't be measured becomes a note."""
+"""Measuring candidates in interleaved rounds under every load, and merging result files into one comparison."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SHARE_OF_MEMORY = 0.8  # of what is free now
 def compare(
     candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, notes: list[str], session: Session
 ) -> Generator[Run]:
-    """The runs of all candidates under all loads as they come; `notes` gets a line for each that was not measured.
+    """Yield the runs of all candidates under all cases. `notes` gets a line for each candidate that can't be measured.
 
-    All candidates are open at once where the memory allows it, idle until their turn; else one after the other.
+    All candidates are served at the same time if memory allows it; else each is started for every measurement.
     """
     with ExitStack() as servers:
         if sum(each.memory for each in candidates) <= SHARE_OF_MEMORY * psutil.virtual_memory().available:
@@ -42,7 +42,7 @@ def compare(
 def result_of(
     title: str, command: str, runs: Sequence[Run], notes: Sequence[str], candidates: Sequence[Candidate]
 ) -> Result:
-    """`runs` as a result; ratios are to the first candidate that has one. Raises LoadFailed where there is no run."""
+    """`runs` as a Result. Its base is the first candidate with a run. Raises LoadFailed if there is no run."""
     if not runs:
         raise LoadFailed("No candidate could be measured:\n" + "\n".join(notes), "See the reasons above.")
     measured = {run.subject.label for run in runs}
@@ -81,10 +81,10 @@ def _opened_for_its_turn(candidate: Candidate, session: Session) -> Measure:
 def _interleaved(
     measures: Mapping[str, Measure], case: Case, rounds: int, notes: list[str], stop: threading.Event, load: str
 ) -> Iterator[Run]:
-    """The runs of one load: A B C, then B C A, then C A B, so that each goes first as often as the others.
+    """The runs of one case in the order A B C, B C A, C A B, …, so that each candidate is first equally often.
 
-    A candidate that fails is left out from there on; the rounds that it finished stay. The turns end where `stop` is
-    set; the run in which that happens is still yielded.
+    A candidate that fails is left out from then on, and keeps its finished rounds. Ends when `stop` is set; the run
+    during which that happens is still yielded.
     """
     left = list(measures)
     for number in range(rounds):
@@ -104,10 +104,7 @@ def _interleaved(
 
 
 def read_results(paths: Sequence[Path]) -> dict[str, Result]:
-    """The results in the files `paths` by file name, with its folder where the names alone are alike.
-
-    Raises UsageError.
-    """
+    """The results in the files `paths` by file name, or by path if two names are equal. Raises UsageError."""
     if len(paths) < 2:
         raise UsageError("One file has nothing to be compared with.", "Give two or more: A.json B.json.")
     if len({path.resolve() for path in paths}) < len(paths):
@@ -117,10 +114,10 @@ def read_results(paths: Sequence[Path]) -> dict[str, Result]:
 
 
 def merge(results: Mapping[str, Result], command: str = "") -> Result:
-    """One comparison of several results; the first label of the first file is its base.
+    """One comparison of several results. Its base is the first label of the first file.
 
-    A label that several files have gets the file's name. A load that another file lacks stays, without a ratio; where
-    files sent other data, each data is a case of its own.
+    A label that occurs in several files is prefixed with the file's name. If the files sent different data, each data
+    is a case of its own. A load that only one file has gets no ratio.
     """
     labels = Counter(label for result in results.values() for label in {run.subject.label for run in result.runs})
     several_data = len({frozenset(run.load.data for run in result.runs) for result in results.values()}) > 1
@@ -147,7 +144,7 @@ def merge(results: Mapping[str, Result], command: str = "") -> Result:
 
 
 def _as_of(run: Run, file: str, several_data: bool) -> Run:
-    """`run` with the file's name in its label, and its data as its case, where these are needed."""
+    """`run` with `file` in its label unless that is empty, and with its data as its case if there is `several_data`."""
     own, case = run.subject.label, ", ".join(part for part in (run.load.case, run.load.data) if part)
     label = f"{file}: {own}" if file and own and own != run.subject.model else file or own
     load = replace(run.load, case=case) if several_data else run.load
@@ -160,8 +157,8 @@ def _machine(machine: Machine) -> str:
 
 
 def _differences(results: Mapping[str, Result]) -> list[str]:
-    """What makes the files less comparable than they look."""
-    notes = ["The rounds of different files did not take turns: what the machines did meanwhile is in the ratios."]
+    """Notes on why the files are less comparable than the rounds of one file."""
+    notes = ["The rounds of different files were not interleaved: other work on the machines affects the ratios."]
     for noun, part in (
         ("models", lambda run: run.subject.model),
         ("load generators", lambda run: run.subject.tool),

@@ -1,4 +1,4 @@
-"""What serving costs: prices of an hour, the best load of each variant, and the load from which a dearer one pays."""
+"""The cost of serving: prices per hour, the best load of each variant, and break-even loads between variants."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hfx.errors import UsageError
 from hfx.perf.results import Cost, Result, Run
 from hfx.perf.rounds import Group, groups
 
-KEPT = 0.99  # share of the requests that must keep the SLO (without one: succeed) at a load that counts as held
-MAX_STEPS = 100_000  # instances of the cheaper variant up to which a break-even load is looked for
-CURRENCY = "$"  # of a price without a sign
+KEPT = 0.99  # share of requests that must meet the SLO (without one: succeed) for a variant to hold a load
+MAX_STEPS = 100_000  # largest number of instances of the cheaper variant for which a break-even load is searched
+CURRENCY = "$"  # of a price without a currency sign
 _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)(?P<back>[$€£]?)/(?:h|hour)")
 
 
 @dataclass(frozen=True)
 class Price:
-    """What an hour of one instance of a variant, or of a device, costs."""
+    """The price per hour of one instance of a variant or device."""
 
     per_hour: float
     currency: str = CURRENCY
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
-    """The prices by label, of texts such as "gpu=4.10/h" (in dollars) or "gpu=€4.10/h".
+    """Label -> price, from texts such as "gpu=4.10/h" (dollars) or "gpu=€4.10/h".
 
-    Raises UsageError for a text that is none, two prices of one label, and two currencies.
+    Raises UsageError for another form, two prices of one label, and two currencies.
     """
     prices: dict[str, Price] = {}
     for text in texts:
@@ -48,7 +48,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
 
 
 def check_labels(prices: Mapping[str, Price], labels: Iterable[str]) -> None:
-    """Raise UsageError for a price of something that is not among `labels`."""
+    """Raise UsageError for a price whose label is not among `labels`."""
     known = list(dict.fromkeys(labels))
     for label in prices:
         if label not in known:
@@ -86,7 +86,7 @@ def cost(price: Price, run: Run) -> Cost | None:
 
 
 def by_work(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """`runs` by case and data: a throughput is comparable only within the same work."""
+    """`runs` grouped by case and data, as throughputs are comparable only for equal work."""
     works: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         works.setdefault((run.load.case, run.load.data), []).append(run)
@@ -94,14 +94,14 @@ def by_work(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
 
 
 def capacity(group: Group) -> float:
-    """Requests a second, the median of the rounds."""
+    """Requests per second, the median over the rounds."""
     return group.median(lambda run: run.throughput) or 0.0
 
 
 def best(runs: Sequence[Run]) -> dict[str, Group]:
-    """By label the load with the highest throughput; with an SLO, of those at which KEPT of the requests kept it.
+    """Label -> the load with the highest throughput; with an SLO, among loads at which KEPT of the requests met it.
 
-    A label without such a load is left out, interrupted runs are not counted.
+    Labels without such a load are left out. Interrupted runs are ignored.
     """
     found: dict[str, Group] = {}
     for group in groups([run for run in runs if not run.interrupted]):
@@ -112,32 +112,32 @@ def best(runs: Sequence[Run]) -> dict[str, Group]:
 
 
 def break_even(cheap: Price, cheap_capacity: float, dear: Price, dear_capacity: float) -> float | None:
-    """The load in requests a second above which the dearer variant costs less for good; None: never.
+    """The load (requests/s) above which the dearer variant always costs less; None: there is no such load.
 
-    A load of L requests a second needs ceil(L / c) instances of a variant that holds c each, so an hour of it costs
+    A load of L requests/s needs ceil(L / c) instances of a variant with the capacity c, which cost per hour
 
         cost(L) = ceil(L / c) * price
 
-    The cost of the cheaper variant rises at L = k * c for k = 1, 2, …: only there can the dearer one become cheaper.
-    In the long run it is where price / c is less, and stays so from L = price_dear / (price_cheap / c_cheap -
-    price_dear / c_dear) at the latest; the steps up to there are looked at one by one.
+    The cost of the cheaper variant rises at L = k * c for k = 1, 2, …, so only there can the dearer variant become the
+    cheaper one. If its price / c is lower, it costs less from
+    L = price_dear / (price_cheap / c_cheap - price_dear / c_dear) on; the steps up to there are checked one by one.
     """
-    gain = cheap.per_hour / cheap_capacity - dear.per_hour / dear_capacity  # of one request a second, in the long run
+    gain = cheap.per_hour / cheap_capacity - dear.per_hour / dear_capacity  # saved per request/s, for large loads
     if gain <= 1e-9 * cheap.per_hour / cheap_capacity:
         return None
     steps = math.ceil(dear.per_hour / gain / cheap_capacity) + 1
-    if steps > MAX_STEPS:  # the two cost the same but for less than can be measured
+    if steps > MAX_STEPS:  # the difference is too small to be measured
         return None
     costs = ((k, _instances(k * cheap_capacity / dear_capacity) * dear.per_hour) for k in range(1, steps + 1))
     return max(k * cheap_capacity for k, of_dear in costs if k * cheap.per_hour <= of_dear * (1 + 1e-9))
 
 
 def _instances(capacities: float) -> int:
-    """Instances for so many times the capacity of one; what is whole but for rounding is whole."""
+    """`capacities` rounded up to an integer; rounding errors of an integer do not count."""
     whole = round(capacities)
     return whole if math.isclose(capacities, whole, rel_tol=1e-9) else math.ceil(capacities)
 
 
 def _price_of(run: Run, prices: Mapping[str, Price]) -> Price | None:
-    """The price of a run's variant, else of the device that it ran on."""
+    """The price of a run's variant, or else of its device."""
     return prices.get(run.subject.label) or prices.get(run.subject.device)

@@ -1,7 +1,7 @@
-"""The kinds of comparison: devices, running servers, precisions, variants; how each one's values become candidates.
+"""The kinds of comparison (devices, running servers, precisions, variants), and their candidates.
 
-Precisions are exports of one checkpoint into a folder of the comparison, or models that are published already. One that
-fails the export's gate becomes a note, never a number.
+A precision is an export of the model's checkpoint into a temporary folder, or a published model. An export that fails
+the gate is a note in the result, and has no figures.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = ("devices", "target", "precisions", "variants")
 
 
 def labels(spec: CompareSpec) -> list[str]:
-    """The labels of the candidates, before anything is made for them. Raises UsageError for values that are none."""
+    """The labels of the candidates, without preparing them. Raises UsageError for values that can't be read."""
     if spec.kind == "target":
         return [*parse_targets(spec.values, spec.name)]
     if spec.kind == "variants":
@@ -55,7 +55,7 @@ def labels(spec: CompareSpec) -> list[str]:
 
 
 def metadata(spec: CompareSpec) -> ModelMetadata:
-    """What the model takes: as it is published, or of the first server."""
+    """The metadata of the model: of the published model, or of the first running server."""
     if spec.kind != "target":
         return published_metadata(spec.repository, spec.name)
     return measuring.metadata(next(iter(parse_targets(spec.values, spec.name).values())))
@@ -63,7 +63,7 @@ def metadata(spec: CompareSpec) -> ModelMetadata:
 
 @contextmanager
 def candidates_of(spec: CompareSpec, session: Session, notes: list[str]) -> Iterator[list[Candidate]]:
-    """The candidates, as long as the context lasts; `notes` gets a line for each that there can't be.
+    """The candidates, valid while the context lasts. `notes` gets a line for each that can't be prepared.
 
     Raises UsageError for values that can't be read, and ModelMissing.
     """
@@ -88,9 +88,9 @@ def parse_names(kind: str, text: str) -> list[str]:
 
 
 def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
-    """The model `name` on each server of texts such as "gpu=host:8001", by label.
+    """Label -> the model `name` on a server, from texts such as "gpu=host:8001".
 
-    A label that is a device's name says what the server runs on. Raises UsageError.
+    A label "cpu" or "gpu" is also taken as the server's device. Raises UsageError.
     """
     targets: dict[str, Target] = {}
     for text in texts:
@@ -106,7 +106,7 @@ def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
 
 
 def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
-    """Every combination of "max_queue_delay=0,500us" "instances=1,2" (or both in one text). Raises UsageError."""
+    """All combinations of texts such as "max_queue_delay=0,500us" and "instances=1,2". Raises UsageError."""
     values: dict[str, list[int]] = {}
     name = ""
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -125,7 +125,7 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
 
 
 def label_of(variant: Mapping[str, int]) -> str:
-    """A variant in a table: instances=2, max_queue_delay=500us."""
+    """The label of a variant: "instances=2, max_queue_delay=500us"."""
     return ", ".join(f"{name}={value}{'us' * space.named(name).is_time}" for name, value in variant.items())
 
 
@@ -148,10 +148,10 @@ COMMAND = "hfx perf compare --precisions"
 def precision_candidates(
     spec: CompareSpec, precisions: Sequence[str], folder: Path, notes: list[str], session: Session
 ) -> list[Candidate]:
-    """A candidate for each of `precisions`: the model as it is published where that is its precision, else an export.
+    """A candidate for each of `precisions`: the published model if it has that precision, else an export.
 
-    Raises ModelMissing, UsageError for what is neither a precision nor a published model, and SourceError and
-    UsageError where the checkpoint of an export can't be had.
+    Raises ModelMissing, UsageError for a value that is neither a precision nor a published model, and SourceError or
+    UsageError if the checkpoint for an export can't be opened.
     """
     manifest = model(spec.repository, spec.name)
     for each in precisions:
@@ -190,8 +190,8 @@ def _check_precision(spec: CompareSpec, precision: str) -> None:
 
 
 def _checkpoint(manifest: Manifest, given: str) -> Checkpoint:
-    """The checkpoint of a published model: `given`, or what its manifest names."""
-    from hfx.exporter.source import open_checkpoint  # the exporter is imported where it works
+    """The checkpoint of a published model: `given`, or else the one that its manifest names."""
+    from hfx.exporter.source import open_checkpoint  # imports torch
 
     if given:
         return open_checkpoint(given)
@@ -229,7 +229,7 @@ def _export(
 
 
 def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, Any]:
-    """The options of the published model that `precision` can take, too."""
+    """The options of the published model that also apply to an export of `precision`."""
     now = space.current(spec.repository, manifest, spec.device)
     kept: dict[str, Any] = {name: now[name] for name in ("slots", "max_batch_size") if name in now}
     runtime = manifest.choices.get("cpu_runtime")
@@ -243,7 +243,7 @@ def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, An
 
 
 def _runtime(manifest: Manifest) -> str:
-    """What computes on the CPU."""
+    """The CPU runtime of a model, for a note."""
     choice = manifest.choices.get("cpu_runtime")
     math = " in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
     return f"{choice['runtime']}{math}" if isinstance(choice, dict) else ""

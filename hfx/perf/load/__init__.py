@@ -1,4 +1,4 @@
-"""What is sent to a server, when, and what its answers are held to: requests, plans and service levels."""
+"""Loads: which requests are sent, when (plans), and which limits their answers must meet (SLOs)."""
 
 from hfx.perf.load.plans import Closed, LoadLimits, Open, Plan, Slo, parse_seconds
 from hfx.perf.load.requests import Request, RequestSet, from_file, parse_columns, parse_lengths, synthetic, text_tensors

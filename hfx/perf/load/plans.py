@@ -1,7 +1,7 @@
-"""When requests are sent, how long it goes on and what answers are held to; and how people write all of it.
+"""Plans (when requests are sent), limits (how long), and SLOs; and parsing them from text.
 
-Callers that wait for their answers, or requests at times of their own; durations (`10s`, `200ms`), rates, arrivals,
-files of times, service levels.
+A plan is closed (callers that wait for their answers) or open (requests at given times). Texts are durations (`10s`,
+`200ms`), rates, arrivals, trace files and SLOs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Arrivals = Literal["constant", "poisson", "burst", "trace"]
 MOST_CALLERS = 100_000
-LONGEST_UNTIL_STABLE = 60.0  # seconds, where nothing else is said
+LONGEST_UNTIL_STABLE = 60.0  # seconds, without another limit
 
 
 @dataclass(frozen=True)
 class Closed:
-    """So many callers, each of which sends its next request when the last one is answered."""
+    """A closed loop: each of `callers` sends its next request when the last one is answered."""
 
     callers: int
 
@@ -38,18 +38,19 @@ class Closed:
             raise UsageError(f"{self.callers} callers are out of range.", f"Give 1 to {MOST_CALLERS}.")
 
     def load(self, data: str, limit: str, case: str = "") -> Load:
-        """This plan in a result file."""
-        from hfx.perf.results import Load  # tools that only carry out a plan need no schema
+        """This plan as a Load of a result file; `data` and `limit` are descriptions."""
+        from hfx.perf.results import Load  # imported here, as the load generator's process does not need the schema
 
         return Load("closed", concurrency=self.callers, data=data, limit=limit, case=case)
 
 
 @dataclass(frozen=True)
 class Open:
-    """Requests that come whether others are answered or not.
+    """An open loop: requests are sent at their times, whether earlier ones are answered or not.
 
-    `rate` a second, evenly (constant) or at random (poisson: exponential gaps drawn from `seed`); all at once (burst
-    without a rate) or `burst` at a time, so often that the rate comes out; or at the seconds of `trace`, which rise.
+    `arrivals`: "constant" (`rate` per second, evenly), "poisson" (exponential gaps with the mean 1 / `rate`, drawn
+    from `seed`), "burst" (all at once; with `burst`, so many at a time, at intervals that give the `rate`), or "trace"
+    (at the ascending seconds of `trace`).
     """
 
     rate: float | None = None
@@ -73,11 +74,11 @@ class Open:
 
     @property
     def at_once(self) -> bool:
-        """Whether all requests are due in the same moment."""
+        """Whether all requests are due at the same moment."""
         return self.arrivals == "burst" and self.rate is None
 
     def load(self, data: str, limit: str, case: str = "") -> Load:
-        """This plan in a result file."""
+        """This plan as a Load of a result file; `data` and `limit` are descriptions."""
         from hfx.perf.results import Load
 
         words = f"burst of {self.burst}" if self.burst else "all at once" if self.at_once else self.arrivals
@@ -85,14 +86,14 @@ class Open:
 
     @property
     def mean_rate(self) -> float | None:
-        """Requests a second; of a trace its mean, None for all at once."""
+        """Requests per second, for a trace their mean; None if all are sent at once."""
         if self.arrivals != "trace":
             return self.rate
         seconds = self.trace[-1] - self.trace[0]
         return (len(self.trace) - 1) / seconds if seconds > 0 else None
 
     def times(self, count: int | None = None) -> Iterator[float]:
-        """When each of `count` requests is due, in seconds from the start; None: to the end of a trace, or for ever."""
+        """When each of `count` requests is due, in seconds from the start. None: endlessly, or to the trace's end."""
         return itertools.islice(self._all(), count)
 
     def _all(self) -> Iterator[float]:
@@ -112,10 +113,11 @@ Plan = Closed | Open
 
 @dataclass(frozen=True)
 class LoadLimits:
-    """`requests` or `seconds` that count, whichever comes first, after a warm-up of requests or seconds that do not.
+    """How long a load lasts: `requests` or `seconds` that count, whichever comes first, after a warm-up.
 
-    With `stable`, the load goes on until throughput and median latency of three windows in a row lie within so many
-    per cent, and these windows count; a window has at least `window` seconds. A request may take `timeout` seconds.
+    With `stable`, the load lasts until throughput and median latency of three consecutive windows differ by at most so
+    many per cent; only these windows count, and each has at least `window` seconds. `timeout` is that of a request, in
+    seconds.
     """
 
     requests: int | None = None
@@ -138,18 +140,18 @@ class LoadLimits:
 
     @property
     def warms_up(self) -> bool:
-        """Whether requests are sent before those that count."""
+        """Whether there is a warm-up."""
         return bool(self.warmup_requests or self.warmup_seconds)
 
     @property
     def most_seconds(self) -> float | None:
-        """How long requests that count are sent at most."""
+        """The longest time in which requests that count are sent; None: no limit in seconds."""
         unbounded = self.stable is not None and self.seconds is None and self.requests is None
         return LONGEST_UNTIL_STABLE if unbounded else self.seconds
 
     @property
-    def words(self) -> str:
-        """In a result file."""
+    def description(self) -> str:
+        """The limits as text, for a result file."""
         parts = [f"{self.requests} request{'' if self.requests == 1 else 's'}"] if self.requests else []
         parts += [f"{self.most_seconds:g} s"] if self.most_seconds else []
         most = " or ".join(parts)
@@ -158,19 +160,22 @@ class LoadLimits:
         return f"until stable within {self.stable:g} %" + (f", {most} at most" if most else "")
 
 
-# How they are written
+# Parsing
 
 Number = TypeVar("Number", int, float)
 MOST_STEPS = 1000
 TIME, GAP = "time", "gap"
 GRAMMAR = "Give numbers (1,2,4), doubling (1:64:2x) or steps (1:16:4)."
-# Microseconds: the quotient is then the nearest number to what was written.
+# In microseconds, so that the parsed float is the one nearest to the decimal text.
 UNITS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000, "h": 3_600_000_000}
 PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zµ]*)\s*")
 
 
 def parse_seconds(text: str, what: str = "duration", *, unit: str = "s") -> float:
-    """`text` in seconds; a bare number is of `unit`, and without one refused. Raises UsageError naming `what`."""
+    """A duration in seconds. A bare number has the unit `unit`; if that is empty, it is refused.
+
+    Raises UsageError that names `what`.
+    """
     found = PATTERN.fullmatch(text)
     value = float(found[1]) if found else math.nan
     scale = UNITS.get(found[2] or unit) if found else None
@@ -180,7 +185,7 @@ def parse_seconds(text: str, what: str = "duration", *, unit: str = "s") -> floa
 
 
 def parse_warmup(text: str) -> tuple[int, float]:
-    """`20` is 20 requests, `2s` two seconds, `0` no warm-up: (requests, seconds). Raises UsageError."""
+    """(requests, seconds) of a warm-up: "20" is 20 requests, "2s" two seconds, "0" none. Raises UsageError."""
     bare = text.strip()
     if bare.isascii() and bare.isdigit():
         return int(bare), 0.0
@@ -191,17 +196,20 @@ def parse_warmup(text: str) -> tuple[int, float]:
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
-    """`1,2,4` as it stands, `1:64:2x` as 1, 2, 4 … 64, `1:16:4` as 1, 5, 9, 13. Raises UsageError for other text."""
+    """Numbers of callers: "1,2,4", "1:64:2x" (1, 2, 4 … 64) or "1:16:4" (1, 5, 9, 13). Raises UsageError."""
     return _several(text, _whole, "concurrency")
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """The same of requests a second, which may be fractions."""
+    """Rates in requests per second, in the forms of `parse_concurrency`; fractions are allowed. Raises UsageError."""
     return _several(text, float, "rate")
 
 
 def parse_open(rate: float | None, arrivals: str, trace: Path | None = None, seed: int = 0) -> Open:
-    """A plan of `arrivals`: `constant`, `poisson`, `burst`, `burst:16` (so many at a time) or `trace` (of a file)."""
+    """An open plan. `arrivals` is "constant", "poisson", "burst", "burst:16" (16 at a time) or "trace" (a file).
+
+    Raises UsageError.
+    """
     kind, _, size = arrivals.partition(":")
     known = next((each for each in get_args(Arrivals) if each == kind), None)
     if known is None or (size and (known != "burst" or not _is_digits(size))):
@@ -215,10 +223,10 @@ def parse_open(rate: float | None, arrivals: str, trace: Path | None = None, see
 
 
 def parse_trace(path: Path) -> tuple[float, ...]:
-    """The times of a file, the first as 0: a number of seconds a line, or the column `time` of a CSV.
+    """The send times in a file, in seconds from the first one: a number per line, or the column `time` of a CSV.
 
-    A line `gap`, or such a column, makes the numbers the seconds since the request before. Empty lines and lines that
-    begin with `#` are skipped. Raises UsageError with the line that is wrong.
+    In a column `gap` (or below a line `gap`), numbers are the seconds since the previous request. Empty lines and lines
+    that begin with `#` are skipped. Raises RowError that names the line.
     """
     rows = _cells(path)
     column, is_gap = 0, False
@@ -261,7 +269,7 @@ def _part(text: str, number: Callable[[str], Number]) -> list[Number]:
     while value <= end and len(values) <= MOST_STEPS:
         values.append(value)
         value = value * by if step.endswith("x") else value + by
-    if not 0 < len(values) <= MOST_STEPS:  # steps that do not grow never end
+    if not 0 < len(values) <= MOST_STEPS:  # a step that does not grow would never end
         raise ValueError(text)
     return values
 
@@ -277,12 +285,12 @@ def _is_digits(text: str) -> bool:
 
 
 def _cells(path: Path) -> list[tuple[int, list[str]]]:
-    """The cells of each line with its number, from 1."""
+    """(number from 1, cells) of each line that is not empty or a comment. Raises RowError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        rows = [[cell.strip() for cell in next(csv.reader([line.strip()]), [])] for line in lines]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RowError(path, f"it can't be read: {error}.", "Give a file of times.") from error
-    rows = [[cell.strip() for cell in next(csv.reader([line.strip()]), [])] for line in lines]
     return [(number, row) for number, row in enumerate(rows, 1) if row and not row[0].startswith("#")]
 
 
@@ -303,7 +311,7 @@ SLO_FIX = f"Give limits of {', '.join(BOUNDED)}, e.g. 'ttft<200ms,tpot<50ms,late
 
 @dataclass(frozen=True)
 class Slo:
-    """Times (of BOUNDED) that a good request keeps below so many seconds; `text` is how they were written."""
+    """A service level objective: BOUNDED name -> seconds that a request must stay below. `text` is its source."""
 
     text: str
     bounds: Mapping[str, float]
@@ -322,10 +330,10 @@ class Slo:
         return cls(text.replace(" ", ""), found)
 
     def kept(self, latency: float, ttft: float = math.nan, tpot: float = math.nan) -> bool:
-        """Whether a request that succeeded with these seconds kept all bounds; NaN where there is no such time.
+        """Whether a successful request met all bounds. Times are in seconds, NaN if there is no such time.
 
-        `latency` is from the moment it was to be sent to its end, `ttft` to its first token, `tpot` between its tokens
-        on average: a text of one token has none to keep.
+        `latency` and `ttft` (time to first token) count from the moment when the request was due; `tpot` is the mean
+        time between tokens. A text of one token meets any bound on `tpot`.
         """
         times = {"latency": latency, "ttft": ttft, "tpot": 0.0 if math.isnan(tpot) and not math.isnan(ttft) else tpot}
         return all(times[name] < seconds for name, seconds in self.bounds.items())

@@ -1,4 +1,4 @@
-"""What is sent: requests of a data file, or synthetic ones, as plain values by the names of the model's tensors."""
+"""Requests from a data file, or synthetic ones: plain values by the names of the model's input tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scalar = str | int | float | bool
 Settings = Mapping[str, Scalar | Sequence[Scalar]]
 Kind = Literal["text", "list", "integer", "number", "flag"]
 
-# Needed by a model that takes them.
+# Inputs that are required if the model has them.
 TEXTS = (names.TEXT_INPUT, names.QUERY, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS)
 USUAL: Mapping[str, tuple[str, ...]] = {names.TEXT_INPUT: (names.TEXT_INPUT, "text", "prompt", "sentence", "document")}
 DTYPES: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "flag"}
@@ -41,7 +41,7 @@ def _read_list(text: str) -> Any:
     return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",") if part.strip()]
 
 
-# How a kind is described, the types of its values, and what reads one from a text without spaces around it.
+# Kind -> its description in errors, the types of its values, and the function that parses a stripped text.
 TYPES: Mapping[Kind, tuple[str, tuple[type, ...], Callable[[str], Any]]] = {
     "text": ("a text", (str,), str),
     "list": ("a list of texts", (str,), _read_list),
@@ -53,17 +53,17 @@ TYPES: Mapping[Kind, tuple[str, tuple[type, ...], Callable[[str], Any]]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request: the values of each tensor."""
+    """One request: input tensor -> its values."""
 
     inputs: Mapping[str, tuple[Scalar, ...]]
 
 
 @dataclass(frozen=True)
 class RequestSet:
-    """Requests that are sent in turn, and from the start again when they are used up; `words` says what they are."""
+    """Requests that are sent in turn, cyclically. `description` is for result files."""
 
     items: tuple[Request, ...]
-    words: str
+    description: str
 
     def at(self, number: int) -> Request:
         """The request with this number, from 0."""
@@ -73,11 +73,11 @@ class RequestSet:
 def from_file(
     path: Path, columns: Mapping[str, str], settings: Settings | None = None, inputs: Collection[str] = SETTINGS
 ) -> RequestSet:
-    """A request for each row of a file that hfx.rows reads.
+    """A request for each row of a file that hfx.rows can read.
 
-    `columns`: tensor -> column; an empty name is the tensor's own. A column named like a setting sets it for that
-    request, unless its cell is empty or the model, whose `inputs` these are, does not take it; it goes before
-    `settings`. Raises RowError with file, line and column.
+    `columns`: tensor -> column; an empty column stands for the tensor's usual names. A column with the name of a
+    setting overrides `settings` for its request, if its cell is not empty and the setting is among the model's
+    `inputs`. Raises RowError that names file, line and column.
     """
     rows = read_rows(path)
     where = {tensor: _located(tensor, column, rows.columns, path) for tensor, column in columns.items()}
@@ -94,12 +94,12 @@ def from_file(
 
 
 def constants(settings: Settings | None) -> dict[str, tuple[Scalar, ...]]:
-    """`settings` of every request as the values of tensors. Raises UsageError."""
+    """`settings`, which all requests share, as tensor values. Raises UsageError."""
     return {name: values_of(name, value, textual=True) for name, value in (settings or {}).items()}
 
 
 def text_tensors(inputs: Iterable[str]) -> tuple[str, ...]:
-    """The tensors that each request must have, of a model with these `inputs`. Raises UsageError for none."""
+    """The tensors that every request for a model with these `inputs` needs. Raises UsageError if there are none."""
     taken = set(inputs)
     texts = tuple(name for name in TEXTS if name in taken)
     if not texts:
@@ -111,9 +111,10 @@ def text_tensors(inputs: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]:
-    """Tensor -> column, of `COLUMN` for the text or `TENSOR=COLUMN`; what is not given has the tensor's own name.
+    """Tensor -> column, from values of --column: COLUMN (for the text) or TENSOR=COLUMN.
 
-    Raises UsageError for a tensor that the model, whose `inputs` these are, does not have.
+    Needed tensors that are not given get an empty column (see `from_file`). Raises UsageError for a tensor that is not
+    among the model's `inputs`.
     """
     inputs = list(inputs)
     needed = text_tensors(inputs)
@@ -128,9 +129,9 @@ def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]
 
 
 def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
-    """The values of `tensor` in a cell or an option; `textual` ones are read, others are of their type already.
+    """The checked values of `tensor` from a cell or an option. With `textual`, a str is parsed by the tensor's type.
 
-    Raises UsageError without a place.
+    Raises UsageError.
     """
     kind = KINDS.get(tensor, "text")
     read = _read(kind, value) if textual and isinstance(value, str) else value
@@ -144,7 +145,7 @@ def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
 
 
 def _cells(path: Path, row: Row, tensors: Mapping[str, str], textual: bool) -> dict[str, tuple[Scalar, ...]]:
-    """The values of each tensor in its column."""
+    """Tensor -> values, from the cells of a row; `tensors`: tensor -> column. Raises RowError."""
     values = {}
     for tensor, column in tensors.items():
         try:
@@ -165,7 +166,7 @@ def _described(
 
 
 def settings_text(shared: Mapping[str, tuple[Scalar, ...]]) -> str:
-    """The settings of every request in a result file, with a comma before each."""
+    """The settings that all requests share, as text that follows a description."""
     return "".join(f", {name}={','.join(map(str, values))}" for name, values in shared.items())
 
 
@@ -231,10 +232,10 @@ def synthetic(
     tensors: Sequence[str] = (TEXT_INPUT,),
     opening: str = "",
 ) -> RequestSet:
-    """`count` requests with texts of drawn `lengths` in words. The same seed, the same texts.
+    """`count` requests with random texts whose `lengths` are in words. Equal seeds give equal texts.
 
-    Of several `tensors`, a question or query is always short and labels are always the same. The others begin
-    with `opening`. Raises UsageError.
+    A question or query always has QUESTION_WORDS words, and labels are always LABELS. Other texts begin with `opening`.
+    Raises UsageError.
     """
     if count < 1:
         raise UsageError(f"{count} requests can't be made.", "Give at least 1.")
@@ -248,20 +249,20 @@ def synthetic(
         return (f"{opening}{_of_words(lengths.draw(chance), chance)}",)
 
     items = tuple(Request({tensor: text(tensor) for tensor in tensors} | shared) for _ in range(count))
-    plural = "" if lengths.words == "1" else "s"
-    return RequestSet(items, f"synthetic texts of {lengths.words} word{plural}{settings_text(shared)}")
+    plural = "" if lengths.description == "1" else "s"
+    return RequestSet(items, f"synthetic texts of {lengths.description} word{plural}{settings_text(shared)}")
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of texts: `draw` gives one, `words` says which there are."""
+    """A distribution of text lengths in words; `draw` draws one."""
 
-    words: str
+    description: str
     draw: Callable[[random.Random], int]
 
 
 def parse_lengths(text: str) -> Lengths:
-    """The lengths that `text` says: all alike, all equally likely, or log-normal as those of real prompts.
+    """The distribution "fixed:N", "uniform:A-B", or "lognormal:MEDIAN,SIGMA[,MAX]" (as of real prompts).
 
     Raises UsageError.
     """

@@ -1,7 +1,7 @@
-"""Carries out a plan: which request is sent when, which ones count, and when the load is over.
+"""Carries out a plan: when each request is sent, which requests count, and when the load ends.
 
-Requests are bytes before the clock starts. A request of an open plan counts from the moment it was due, however late it
-could be sent. Knows no protocol.
+Requests are encoded before the clock starts. The latency of a request of an open plan counts from the moment when it
+was due, even if it was sent late. Independent of the protocol.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hfx.perf.load.plans import Closed, LoadLimits, Open, Plan
 from hfx.perf.loadgen.log import Phase, Progress, Read, RequestLog, RequestRecord, percentile, timestamp
 
 REPORT_SECONDS = 0.25
-SHOWN_SECONDS = 1.0  # that a Progress is about
-LAG_SECONDS = 0.02  # between two looks at the event loop's lag
-DEAD_SECONDS = 3.0  # with nothing but broken connections: the server is gone
+RECENT_SECONDS = 1.0  # that the figures of a Progress cover
+LAG_SECONDS = 0.02  # between two measurements of the event loop's lag
+DEAD_SECONDS = 3.0  # after so long with only broken connections, the server counts as dead
 MIN_BROKEN = 3
-BACK_OFF_SECONDS = 0.1  # of a caller whose connection broke
-MAX_SLEEP = 0.1  # between two looks at whether the load is over
-ROUNDING = 1e-6  # seconds: 50 a second for 3 seconds are 150 requests
-NEEDED = 3  # windows that agree
-FEWEST_ANSWERS = 10  # of a window: fewer would be luck
+BACK_OFF_SECONDS = 0.1  # pause of a caller whose connection broke
+MAX_SLEEP = 0.1  # longest sleep before the next check for the end of the load
+ROUNDING = 1e-6  # seconds of tolerance, so that 50/s for 3 s are exactly 150 requests
+NEEDED = 3  # consecutive windows that must agree
+FEWEST_ANSWERS = 10  # per window
 UNREACHABLE = ServerUnreachable.__name__
 
 
@@ -35,9 +35,10 @@ Send = Callable[[RequestRecord], Awaitable[None]]
 
 
 class Driver:
-    """One load of `limits`. `send` sends a request now, and fills its record in; `report` must not take long.
+    """Carries out `plan` within `limits`.
 
-    Requests that count are appended to `log`, their answers read by `read`.
+    `send` sends a request and fills in its record. Records that count are appended to `log`, which parses answers by
+    `read`. `report` is called in the event loop, and must return quickly.
     """
 
     def __init__(
@@ -56,16 +57,16 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._phase: Phase = "warmup"
         self._over = False
-        self._fault: BaseException | None = None  # a defect of hfx: a failed request is none
+        self._fault: BaseException | None = None  # a bug in hfx; failed requests are in the log
         self._sent = self._succeeded = self._failed = self._in_flight = self._warm = 0
-        self._recent: deque[tuple[float, float]] = deque()  # of the last second: end and latency
+        self._recent: deque[tuple[float, float]] = deque()  # (end, latency) of the last second's answers
         self._origin = self._since = time.perf_counter()
         self._began = (self._origin, time.process_time())
-        self._alive = self._origin  # when something else than a broken connection came last
-        self._broken = 0  # connections since
+        self._alive = self._origin  # time of the last outcome other than a broken connection
+        self._broken = 0  # broken connections since then
 
     async def run(self) -> RequestLog:
-        """Carry it out."""
+        """Carry out the plan, and return the log. Raises what `send` raised unexpectedly."""
         log, plan = self._log, self._plan
         log.began = timestamp()
         others = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self._watch())]
@@ -85,7 +86,7 @@ class Driver:
         return log
 
     def stop(self) -> None:
-        """End it early: requests under way are cancelled and do not count."""
+        """End the load early: requests in flight are cancelled and do not count."""
         self._over = self._log.interrupted = True
         for task in self._tasks:
             task.cancel()
@@ -103,7 +104,7 @@ class Driver:
 
     async def _open(self, plan: Open) -> None:
         limits = self._limits
-        if plan.at_once:  # the warm-up one after the other before the clock starts
+        if plan.at_once:  # the warm-up, one by one, before the clock starts
             for _ in range(limits.warmup_requests):
                 if (record := self._next(time.perf_counter(), 0)) is not None:
                     self._spawn(self._send(record))
@@ -129,7 +130,7 @@ class Driver:
             await asyncio.wait(self._tasks)
 
     def _next(self, due: float, caller: int) -> RequestRecord | None:
-        """The request that is due then; None where there is to be no more."""
+        """A record for the next request, due at `due`; None if the load is over."""
         limits = self._limits
         if self._over:
             return None
@@ -188,7 +189,7 @@ class Driver:
         return self._phase != "warmup" and seconds is not None and due - self._since > seconds - ROUNDING
 
     def _begin(self, due: float) -> None:
-        """The warm-up ends with the request that is due then."""
+        """End the warm-up: the request that is due at `due` is the first that counts."""
         self._phase, self._since = "counted", due
         self._log.began = timestamp()
         self._began = (time.perf_counter(), time.process_time())
@@ -216,7 +217,7 @@ class Driver:
             self._check(time.perf_counter())
 
     def _check(self, now: float) -> None:
-        """End the load where the server is gone, or its figures are stable."""
+        """End the load if the server is dead, or the figures are stable."""
         if self._broken >= MIN_BROKEN and now - self._alive >= DEAD_SECONDS and not self._over:
             self._log.notes += (f"The server was gone for {now - self._alive:.0f} s: the load was ended early.",)
             self.stop()
@@ -228,10 +229,10 @@ class Driver:
 
     def _report_progress(self) -> None:
         now, recent = time.perf_counter(), self._recent
-        while recent and recent[0][0] < now - SHOWN_SECONDS:
+        while recent and recent[0][0] < now - RECENT_SECONDS:
             recent.popleft()
         latencies = [1e3 * latency for _, latency in recent]
-        seconds = min(SHOWN_SECONDS, now - self._began[0])
+        seconds = min(RECENT_SECONDS, now - self._began[0])
         self._report(
             Progress(
                 phase=self._phase,
@@ -248,9 +249,10 @@ class Driver:
 
 
 class Windows:
-    """Windows of at least `seconds` and as many answers as there are callers; `stable` once the last ones agree.
+    """Stability by perf_analyzer's criterion: three consecutive windows agree in throughput and median latency.
 
-    The criterion is perf_analyzer's: three windows in a row within so many per cent, by throughput and median latency.
+    They agree if the largest value is at most `per_cent` above the smallest. A window has at least `seconds`, and at
+    least as many answers as there are `callers`.
     """
 
     def __init__(self, seconds: float, callers: int, per_cent: float) -> None:
@@ -263,7 +265,7 @@ class Windows:
 
     @property
     def stable(self) -> bool:
-        """Whether the last windows agree."""
+        """Whether the last NEEDED windows agree."""
         last = self._done[-NEEDED:]
         if len(last) < NEEDED:
             return False
@@ -272,19 +274,19 @@ class Windows:
 
     @property
     def begin(self) -> float:
-        """When the first of the last windows began."""
+        """When the first of these windows began."""
         return self._done[-NEEDED][0]
 
     def start(self, now: float) -> None:
-        """The first window begins."""
+        """Begin the first window."""
         self._begin = now
 
     def add(self, latency: float) -> None:
-        """A request succeeded."""
+        """Count a successful request."""
         self._latencies.append(latency)
 
     def tick(self, now: float) -> None:
-        """End the window where it is long enough."""
+        """End the window if it is long enough."""
         seconds, count = now - self._begin, len(self._latencies)
         if seconds < self._seconds or count < self._fewest:
             return

@@ -1,4 +1,4 @@
-"""hfx's own load generator: checks the requests against the model, follows a process that sends them, takes its log."""
+"""hfx's own load generator: checks requests against the model, and has a worker process send them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ MAX_INT32 = 2**31 - 1
 
 
 def generate(run: LoadRun) -> RequestLog:
-    """The log of `run`, whose requests under way are cancelled when it is stopped.
+    """Carry out `run` and return its log. When `run.stop` is set, requests in flight are cancelled.
 
-    Raises UsageError for requests that the model does not take, ServerUnreachable before anything is sent; what fails
-    later is counted.
+    Raises UsageError for requests that the model does not take, and ServerUnreachable before anything is sent; later
+    failures are counted.
     """
     spec, model = run.spec, run.model
     if spec.arguments:
@@ -60,15 +60,15 @@ def generate(run: LoadRun) -> RequestLog:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
             reason = f"The load generator's process ended with code {process.returncode}."
-            raise HfxError(reason, "See what it said above.") from None
+            raise HfxError(reason, "Its output is above.") from None
 
 
 def check(plan: Plan, limits: LoadLimits, slo: Slo | None, stream: bool) -> None:
-    """Raise UsageError for a load without an end, or an SLO that can't be judged."""
+    """Raise UsageError for a load without an end, and for an SLO of token times without streaming."""
     if slo is not None and not stream and {"ttft", "tpot"} & set(slo.bounds):
         raise UsageError(
-            f"The SLO {slo.text!r} binds times of tokens, but answers come whole here.",
-            "Ask a generator with streaming, or bind latency alone.",
+            f"The SLO {slo.text!r} limits times of tokens, but answers are not streamed.",
+            "Measure a generator with streaming, or limit the latency only.",
         )
     endless = limits.requests is None and limits.most_seconds is None
     if isinstance(plan, Open) and plan.at_once:
@@ -82,9 +82,10 @@ def check(plan: Plan, limits: LoadLimits, slo: Slo | None, stream: bool) -> None
 
 
 def completed(requests: RequestSet, model: ModelMetadata, stream: bool, timeout: float) -> Sequence[Request]:
-    """`requests` with what `model` is always sent: a deadline, and that pieces are wanted.
+    """`requests` with the inputs that the load generator adds: `timeout` (seconds) as a deadline, and `stream`.
 
-    The deadline ends a generation that outlives its timeout. Raises UsageError for a request that it does not take.
+    The deadline ends generations on the server that have timed out here. Raises UsageError for a request that `model`
+    does not take.
     """
     needed = text_tensors(model.input_types)
     extra: dict[str, tuple[Any, ...]] = {}
@@ -104,7 +105,7 @@ def completed(requests: RequestSet, model: ModelMetadata, stream: bool, timeout:
 
 
 def counts_tokens(model: ModelMetadata) -> bool:
-    """Whether its answers give their tokens."""
+    """Whether the answers of `model` include token counts."""
     return any(tensor.name == names.OUTPUT_TOKENS for tensor in model.outputs)
 
 
@@ -126,7 +127,7 @@ def _followed(pipe: Connection, run: LoadRun) -> RequestLog:
 
 @contextmanager
 def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """The worker and this end of its pipe; it has ended when the context is left."""
+    """The worker process and this end of its pipe. The process has ended when the context is left."""
     ours, theirs = Pipe()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
@@ -135,7 +136,7 @@ def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     try:
         yield process, ours
     finally:
-        ours.close()  # which tells it to end
+        ours.close()  # the worker ends when its pipe closes
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
         end(process, grace=0)

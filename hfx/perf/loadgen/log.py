@@ -1,6 +1,6 @@
-"""What a load generator carries out, how far it is, and its log: a row of numbers for each request that has ended.
+"""What a load generator gets (LoadRun), reports (Progress) and returns (RequestLog: numbers for every request).
 
-Free of numpy and of the schema, so that the load generator's process starts quickly.
+Imports neither numpy nor the result file's schema, so that the load generator's process starts quickly.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ Failure = tuple[str, str]  # the name of a class of hfx.errors, and its message
 Phase = Literal["warmup", "counted", "draining"]
 TIMED_OUT = RequestTimeout.__name__
 COUNTS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)  # outputs that count an answer's tokens
-# Of a row: times in seconds, NaN where there is none; `kind` is 0 for success or an index into `RequestLog.kinds`;
-# `read`, `written`, `truncated` count tokens; the request's `gaps` follow those of the rows before.
+# A row of a log. Times are in seconds, NaN if there is none; `kind` is 0 for success, or else an index into
+# `RequestLog.kinds`; `read`, `written` and `truncated` count tokens; `gaps` is the number of the request's values in
+# `RequestLog.gaps`, which has those of all rows, in order.
 COLUMNS = ("number", "caller", "due", "sent", "end", "kind", "ttft", "tpot", "read", "written", "truncated", "gaps")
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A part of an answer: tokens read, written (up to here) and cut off, why the text ended ("" before its end).
+class AnswerPart:
+    """Token counts of an answer, or of a streamed answer so far: `read`, `written` and `truncated` tokens.
 
-    `error` is what a stream says in place of an answer.
+    `finish_reason` is empty before the end. `error` is the message of an error within a stream.
     """
 
     read: int = 0
@@ -48,20 +49,20 @@ class Piece:
 
     @classmethod
     def of(cls, outputs: Mapping[str, Any]) -> Self:
-        """From the outputs of an answer by name, each as one value."""
+        """From the output values of an answer, by name."""
         read, written, truncated = (int(outputs.get(name) or 0) for name in COUNTS)
         reason = outputs.get(names.FINISH_REASON) or ""
         return cls(read, written, truncated, reason.decode() if isinstance(reason, bytes) else reason)
 
 
-Read = Callable[[Any], Piece]  # of one message
+Read = Callable[[Any], AnswerPart]  # parses one message
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """A request under way; times are seconds of any clock, `times` those of the `messages` that answer it.
+    """A request in flight. Times are seconds of any one clock; `times` are the arrivals of its answer's `messages`.
 
-    A `number` below 0 is of the warm-up. Latency counts from `due`, the moment when it was to be sent.
+    A negative `number` marks the warm-up. Latency counts from `due`, the moment when the request should be sent.
     """
 
     number: int
@@ -75,15 +76,15 @@ class RequestRecord:
 
     @property
     def index(self) -> int:
-        """Which request of the set it sends; those of the warm-up begin with the first one, too."""
+        """The index of the request to send. The warm-up begins with the first one too."""
         return self.number if self.number >= 0 else -1 - self.number
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A load under way. The counts are those of the phase; figures are of the last second, times in milliseconds.
+    """The progress of a load: counts of the phase, and figures of the last second (times in milliseconds).
 
-    `draining`: nothing more is sent, and answers are still due.
+    In the phase "draining", no more requests are sent, but answers are outstanding.
     """
 
     phase: Phase
@@ -102,10 +103,10 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Target:
-    """A served model: NAME (never NAME_stream), its address (`grpc_url`: HOST:PORT), and what is known of it.
+    """A served model: NAME (never NAME_stream), its `grpc_url` (HOST:PORT), and known facts; empty: not known.
 
-    `metrics_url` is a whole URL; where it is not known, it may be near `http_url`. `pid` is the server's, on this
-    machine. What is empty is not known.
+    `metrics_url` is a complete URL; if it is empty, the metrics are looked for two ports above `http_url`. `pid` is the
+    server's process on this machine.
     """
 
     model: str
@@ -120,9 +121,9 @@ class Target:
 
 @dataclass(frozen=True)
 class MeasureSpec:
-    """What is sent, how long and how, but not how many at a time. `stream` None: as the task is usually used.
+    """A measurement, apart from its plan. `stream` None: stream the answers of generators.
 
-    `arguments` are further flags of perf_analyzer's or locust's own.
+    `arguments` are additional flags for perf_analyzer or locust.
     """
 
     requests: RequestSet
@@ -135,10 +136,11 @@ class MeasureSpec:
 
 @dataclass(frozen=True)
 class LoadRun:
-    """What a tool carries out: `plan` is put to `model` at `target` as `spec` says.
+    """The input of a load generator: put `plan` on `model` at `target`, as `spec` says.
 
-    `model` is the name that requests have: NAME_stream for streams. `watch` is called some times a second, and at each
-    change of phase, in the tool's thread; when `stop` is set the load ends early, and what has ended counts.
+    `model` is the model that requests name: NAME_stream for streams. `watch` is called several times per second and at
+    each change of phase, in the load generator's thread. When `stop` is set, the load ends early and finished requests
+    count.
     """
 
     target: Target
@@ -151,11 +153,11 @@ class LoadRun:
 
 @dataclass
 class RequestLog:
-    """All requests that count, in the order of their ends, and what is known of the load as a whole.
+    """The requests that count, in the order of their ends, and facts about the whole load.
 
-    `stream`: answers came piece by piece; `counts`: they give their tokens. Rows that were due before `since` do not
-    count. `stable` is None where stability was no aim. `cores` is the processor time of the sender in cores; `lags` are
-    delays of its event loop in seconds; `single_core`: it can't use more than one.
+    `stream`: answers were streamed; `counts`: they have token counts. Rows that were due before `since` do not count.
+    `stable` is None if stability was not required. `cores` is the load generator's CPU time per second, `lags` are
+    delays of its event loop in seconds, and `single_core` says that it can't use more than one core.
     """
 
     stream: bool = False
@@ -174,11 +176,11 @@ class RequestLog:
     failures: dict[str, str] = field(default_factory=dict)
 
     def add(self, record: RequestRecord, read: Read | None = None) -> None:
-        """Append a request that has ended; `read` is None where messages say nothing of tokens.
+        """Append a finished request. `read` is None if messages have no token counts.
 
-        Two messages are read: the first one with a token, and the last.
+        Only two messages are parsed: the first one with a token, and the last.
         """
-        ttft, tpot, gaps, last = math.nan, math.nan, list[float](), Piece()
+        ttft, tpot, gaps, last = math.nan, math.nan, list[float](), AnswerPart()
         if read is not None and record.messages and record.error is None:
             last = read(record.messages[-1])
             record.error = _failure(last)
@@ -201,20 +203,20 @@ class RequestLog:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that `share` of them do not exceed; None of none."""
+    """The smallest value that at least the `share` of `values` does not exceed (nearest rank); None for no values."""
     if not len(values):
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """`seconds` since the epoch, or now, as a result file has it."""
+    """`seconds` since the epoch (None: now) as ISO 8601, for a result file."""
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds")
 
 
-def _failure(last: Piece) -> Failure | None:
-    """What is wrong with an answer that came without an error status."""
+def _failure(last: AnswerPart) -> Failure | None:
+    """The failure in an answer that came without an error status, if there is one."""
     if last.error:
         return ServerError.__name__, last.error
     if last.finish_reason == CANCELLED:
@@ -224,10 +226,10 @@ def _failure(last: Piece) -> Failure | None:
     return None
 
 
-def _token_times(record: RequestRecord, read: Read, last: Piece) -> tuple[float, float, list[float]]:
-    """Seconds to the first token, between tokens on average, and between messages from the first token on.
+def _token_times(record: RequestRecord, read: Read, last: AnswerPart) -> tuple[float, float, list[float]]:
+    """(time to first token, mean time between tokens, gaps between messages from the first token on), in seconds.
 
-    Tokens that come in one message have no time between them.
+    Tokens that arrive in one message have no time between them.
     """
     first, start = next((piece, at) for at, piece in enumerate(map(read, record.messages)) if piece.written)
     times, tokens = record.times[start:], last.written - first.written

@@ -1,4 +1,4 @@
-"""A Run of the log of a load: distributions, rates and counts. The same log gives the same Run."""
+"""Computing a Run from the log of a load: distributions, rates and counts. Deterministic."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from hfx.perf.results import ClientSide, Distribution, Load, Requests, Run, Subj
 Rows = Any  # np.recarray of ROW
 Column = npt.NDArray[Any]
 ROW = np.dtype([(name, np.float64) for name in COLUMNS])
-MOST_EACH = 4096  # requests whose tokens are kept one by one
-RESOLUTION = 1e-5  # seconds: messages closer together were read from the socket in one go
+MOST_EACH = 4096  # requests up to which the tokens of each request are kept
+RESOLUTION = 1e-5  # seconds: messages closer together came from one read of the socket
 P99 = 0.99
 BUSY_CORES = 0.9
 IDLE_CORES = 0.5
-LATE_SECONDS = 0.005  # that may be late on any machine
-LATE_SHARE = 0.2  # of the latency: less hardly changes the figures
-MAX_STRETCH = 1.1
+LATE_SECONDS = 0.005  # lateness that is normal on any machine
+LATE_SHARE = 0.2  # of the latency: smaller lateness hardly changes the figures
+MAX_STRETCH = 1.1  # sending time / planned time
 
 
 def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo | None = None, round: int = 0) -> Run:
-    """What `log` came to. `throughput` counts what succeeded while the load was on.
+    """The Run of `log`. `seconds` is the time from the first due request to the last answer.
 
-    That time is, of callers, from each one's first request to its last answer, on average; of arrivals at their own
-    times, from the first answer to the last; of all at once, the whole of `seconds`, which are from the first moment
-    that a request was due to the last answer.
+    `throughput` is the number of successful requests divided by
+    - closed plans: the mean over callers of the time from the first request to the last answer,
+    - open plans: the time from the first answer to the last (times n / (n - 1), as n answers have n - 1 gaps),
+    - all requests at once: `seconds`.
     """
     rows, gaps = _counted(log)
     good = rows[rows.kind == 0]
@@ -61,10 +62,10 @@ def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo |
 
 
 def saturation(cores: float, lag: float | None, late: float | None, latency: float | None, stretch: float = 1.0) -> str:
-    """Why the load generator was at its limit; "" where it was not.
+    """Why the load generator was the bottleneck; "" if it was not.
 
-    `lag`, `late` and `latency` are 99th percentiles in seconds: of the loop's lag, of sends after their time, of
-    requests. `stretch` is how many times longer sending took than planned.
+    `lag`, `late` and `latency` are 99th percentiles in seconds: of the event loop's lag, of the lateness of sends, and
+    of requests. `stretch` is the time that sending took, divided by the planned time.
     """
     tolerable = max(LATE_SECONDS, LATE_SHARE * (latency or 0.0))
     if cores >= BUSY_CORES:
@@ -80,7 +81,7 @@ def saturation(cores: float, lag: float | None, late: float | None, latency: flo
 
 
 def _counted(log: RequestLog) -> tuple[Rows, Column]:
-    """The rows that count, and the pauses between the messages of those that succeeded."""
+    """The rows that count, and the gaps between messages of the successful ones."""
     rows: Rows = np.asarray(log.rows).view(ROW).view(np.recarray)
     counts = rows.due >= log.since
     return rows[counts], np.asarray(log.gaps)[np.repeat(counts & (rows.kind == 0), rows.gaps.astype(int))]
@@ -100,7 +101,7 @@ def _is_spread(plan: Open, rows: Rows) -> bool:
 
 
 def _mean_span(rows: Rows) -> float:
-    """Seconds from a caller's first request to its last answer, on average."""
+    """The mean time from a caller's first request to its last answer, in seconds."""
     if not rows.size:
         return 0.0
     _, caller = np.unique(rows.caller, return_inverse=True)
@@ -125,7 +126,7 @@ def _tokens(rows: Rows, good: Rows) -> Tokens:
 
 
 def _times(values: Column) -> Distribution | None:
-    """Of tokens' times; what is below the clock's resolution was not measured."""
+    """The distribution of token times; times below the clock's resolution are left out."""
     return distribution(values[values >= RESOLUTION].tolist())
 
 

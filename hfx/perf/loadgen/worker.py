@@ -1,7 +1,7 @@
-"""The load generator's process: takes a job from the process that started it, reports progress, and sends the log.
+"""The load generator's process: gets a job from its parent, reports progress, and returns the log.
 
-In a process of its own, the work of its starter (a live table, reading the server's metrics) can't make its clock late.
-It ends when its starter says so or is gone.
+A separate process is not delayed by the parent's work (a live table, reading the server's metrics). It ends when its
+parent asks for it, or dies.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from hfx.client.grpc_transport import WITH_STATUS, open_channel
 from hfx.errors import ServerError
 from hfx.perf.load.plans import LoadLimits, Plan
 from hfx.perf.loadgen.driver import Driver
-from hfx.perf.loadgen.log import COUNTS, Piece, Progress, RequestLog, RequestRecord
+from hfx.perf.loadgen.log import COUNTS, AnswerPart, Progress, RequestLog, RequestRecord
 
 SERVICE = "/inference.GRPCInferenceService"
 CONNECT_SECONDS = 5.0
-GC_THRESHOLD = (100_000, 50, 1000)  # each collection is a pause
+GC_THRESHOLD = (100_000, 50, 1000)  # rare collections, as each one is a pause
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a process needs to put a load to a server; `messages` are requests as bytes, `counts` as in the log."""
+    """The input of the process. `messages` are encoded requests; `stream` and `counts` as in RequestLog."""
 
     address: Address
     plan: Plan
@@ -51,7 +51,7 @@ class Job:
 
 
 class Sender:
-    """Requests over one gRPC channel, each answered by one message or by a stream."""
+    """Sends requests over one gRPC channel."""
 
     def __init__(self, job: Job, channel: Any) -> None:
         self._job = job
@@ -59,7 +59,7 @@ class Sender:
         self._stream = channel.stream_stream(f"{SERVICE}/ModelStreamInfer")
 
     async def send(self, record: RequestRecord) -> None:
-        """Send the request now, and fill its record in."""
+        """Send the request of `record`, wait for its answer, and fill in the record."""
         messages = self._job.messages
         message = messages[record.index % len(messages)]
         record.sent = time.perf_counter()
@@ -76,7 +76,7 @@ class Sender:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises it for that, too
+            self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises CancelledError for that too
 
     async def _read_stream(self, message: bytes, record: RequestRecord) -> None:
         call = self._stream(timeout=self._job.limits.timeout, metadata=(WITH_STATUS,))
@@ -92,22 +92,22 @@ class Sender:
         record.error = type(error).__name__, error.message
 
 
-def read_answer(message: bytes) -> Piece:
-    """What a ModelInferResponse says of its tokens."""
+def read_answer(message: bytes) -> AnswerPart:
+    """The token counts in an encoded ModelInferResponse."""
     return _piece(service_pb2.ModelInferResponse.FromString(message))
 
 
-def read_streamed(message: bytes) -> Piece:
-    """What a ModelStreamInferResponse says of its tokens."""
+def read_streamed(message: bytes) -> AnswerPart:
+    """The token counts in an encoded ModelStreamInferResponse."""
     answer = service_pb2.ModelStreamInferResponse.FromString(message)
-    return Piece(error=answer.error_message) if answer.error_message else _piece(answer.infer_response)
+    return AnswerPart(error=answer.error_message) if answer.error_message else _piece(answer.infer_response)
 
 
 def main() -> None:
-    """Serve one job on the connection whose descriptor is the argument."""
+    """Carry out one job, from the connection whose file descriptor is the argument."""
     pipe = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)
-    # select() waits for microseconds, epoll for whole milliseconds, by which every send would be late.
+    # select() has timeouts in microseconds; epoll rounds them to milliseconds, which would make every send late.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         try:
             answer: RequestLog | ServerError = runner.run(serve(pipe.recv(), pipe))
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 async def serve(job: Job, pipe: Connection) -> RequestLog:
-    """Carry out `job`. Raises ServerError where there is no connection."""
+    """Carry out `job`. Raises ServerError if the server can't be reached."""
     loop, channel = asyncio.get_running_loop(), open_channel(grpc.aio, job.address)
     try:
         await channel.unary_unary(f"{SERVICE}/ServerLive")(b"", timeout=CONNECT_SECONDS)
@@ -128,7 +128,7 @@ async def serve(job: Job, pipe: Connection) -> RequestLog:
     send = Sender(job, channel).send
     driver = Driver(job.plan, job.limits, send, log, _reporting(pipe), read if job.counts else None)
 
-    def stop() -> None:  # the starter has said to stop, or is gone
+    def stop() -> None:  # the parent wrote to the pipe, or died
         loop.remove_reader(pipe.fileno())
         driver.stop()
 
@@ -143,11 +143,11 @@ async def serve(job: Job, pipe: Connection) -> RequestLog:
 
 
 def _reporting(pipe: Connection) -> Callable[[Progress], None]:
-    """Sends progress to the starter, and drops it where the pipe is full: the next one says the same."""
+    """A function that sends progress to the parent, or drops it if the pipe is full, as another one follows."""
 
     def report(progress: Progress) -> None:
         if select.select([], [pipe], [], 0)[1]:
-            with suppress(OSError):  # the starter is gone: the loop hears of it, too
+            with suppress(OSError):  # the parent died, which the event loop notices too
                 pipe.send(progress)
 
     return report
@@ -159,11 +159,11 @@ def _error(status: str, message: str, url: str, timeout: float) -> ServerError:
     return errors.failure(status, message, url)
 
 
-def _piece(answer: Any) -> Piece:
+def _piece(answer: Any) -> AnswerPart:
     raw = {tensor.name: content for tensor, content in zip(answer.outputs, answer.raw_output_contents, strict=False)}
     read, written, truncated = (int(np.frombuffer(raw[name], np.int32)[0]) if raw.get(name) else 0 for name in COUNTS)
-    # A text is preceded by the four bytes of its length.
-    return Piece(read, written, truncated, raw.get(names.FINISH_REASON, b"")[4:].decode(errors="replace"))
+    # A BYTES element begins with its length, in four bytes.
+    return AnswerPart(read, written, truncated, raw.get(names.FINISH_REASON, b"")[4:].decode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Results as an answer, tables, charts and one HTML page. Everything here reads Results; nothing here measures."""
+"""Reports from results: an answer in one sentence, tables, charts, and one HTML page."""

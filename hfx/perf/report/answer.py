@@ -1,4 +1,4 @@
-"""What a result says, first: one sentence, and a few cards with the figures that a decision needs."""
+"""The top of a report: one sentence, and a few cards with the figures for a decision."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hfx.perf.report.figures import FIGURES, Figure, error_share, main, millisec
 from hfx.perf.report.tables import by_load, is_busy, name_of, proof, ratio_of
 from hfx.perf.results import PHASES, Result, Run, Step
 from hfx.perf.rounds import Group, groups, steps
-from hfx.perf.tuning.space import words
+from hfx.perf.tuning.space import settings_line
 
 FULL = 0.85  # share of the cores above which a CPU counts as busy
 
 
 @dataclass(frozen=True)
 class Card:
-    """A figure with its title and what it is of."""
+    """A figure with its title, and details in small print."""
 
     title: str
     value: str
@@ -33,7 +33,7 @@ class Answer:
 
 
 def answer(result: Result) -> Answer:
-    """What `result` says: of several works (texts, lengths) of the first one, of a tuning of its proof."""
+    """The answer of `result`. With several works (see by_work) it is about the first; of a tuning, about the proof."""
     runs = next(iter(by_work(proof(result).runs or result.runs)), ())
     slo, held = next((run.slo for run in runs if run.slo), ""), best(runs)
     if not held:
@@ -115,7 +115,7 @@ def _next_card(result: Result, runs: Sequence[Run], top: Group) -> Card:
     if result.kind != "tune":
         return Card("Next", _next(result, runs, top))
     settings = result.details.get("settings")
-    detail = words(settings) if isinstance(settings, dict) else ""
+    detail = settings_line(settings) if isinstance(settings, dict) else ""
     if applied := result.details.get("applied"):
         return Card("Next", f"Serve {applied} again: the settings are written.", detail)
     proven = bool(result.details.get("proven"))
@@ -123,7 +123,7 @@ def _next_card(result: Result, runs: Sequence[Run], top: Group) -> Card:
 
 
 def _next(result: Result, runs: Sequence[Run], top: Group) -> str:
-    """The first of these rules that holds: failures, other work, the client, more load, computing, waiting."""
+    """The advice of the first rule that applies: failures, other work, the client, more load, computing, waiting."""
     model, (slowest, server) = top.subject.model, (_slowest(top), top.runs[-1].server)
     loads = [group for group in groups(runs) if group.subject.label == top.subject.label]
     heaviest = max(loads, key=lambda group: group.load.rate or group.load.concurrency or 0)

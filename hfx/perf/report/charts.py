@@ -27,10 +27,10 @@ DARK = {
     "paper": "#14171b", "ink": "#e8eaed", "soft": "#a9b1ba", "faint": "#363c44", "c1": "#56b4e9", "c2": "#e69f00",
     "c3": "#009e73", "c4": "#cc79a7", "c5": "#f0e442", "c6": "#d55e00", "c7": "#ffffff",
 }  # fmt: skip
-PAGE = {name: f"var(--{name})" for name in LIGHT}  # of a page with these CSS variables
+PAGE = {name: f"var(--{name})" for name in LIGHT}  # for a page that defines these CSS variables
 HEIGHT, ROW, SVG_WIDTH = 300, 40, 720  # pixels; ROW: a bar with its name above it
 MAX_BARS, MAX_LINES, MAX_STEPS = 24, 6, 4
-MIN_REQUESTS = 10  # of a distribution that is worth a line
+MIN_REQUESTS = 10  # for the line of a distribution
 KINDS = ("chosen", "before", "unbeaten", "beaten", "misses", "stopped early")
 AXES = {"closed": "callers", "open": "requests/s offered"}
 CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
@@ -38,7 +38,7 @@ CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
 
 @dataclass(frozen=True)
 class Chart:
-    """`name` is its file's name, `description` says in words what it shows; `spec` is as wide as its place."""
+    """A Vega-Lite `spec` as wide as its container. `name` is for its file, `description` for screen readers."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class Chart:
 
 
 def charts(result: Result) -> list[Chart]:
-    """The charts for which `result` has data, in reading order; of several cases one of each."""
+    """The charts for which `result` has data, in reading order. With several cases, one per case."""
     cases = list(dict.fromkeys(run.load.case for run in result.runs if run.load.case != tables.FINAL))
     if len(cases) < 2:
         by_case = [make(result) for make in BY_CASE]
@@ -57,17 +57,17 @@ def charts(result: Result) -> list[Chart]:
 
 
 def svg(chart: Chart, colours: Mapping[str, str]) -> str:
-    """`chart` as SVG text, drawn without a browser; the same text for the same chart."""
+    """`chart` as SVG text, rendered without a browser. Equal charts give equal texts."""
     import vl_convert
 
     fitted = {"width": SVG_WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "title": chart.title}
     text = vl_convert.vegalite_to_svg({**chart.spec, **fitted}, vl_version=vega_lite_version(), config=config(colours))
-    names: dict[str, str] = {}  # Vega numbers its clip paths on from one picture to the next
+    names: dict[str, str] = {}  # renumbered, as Vega continues the numbers of the previous picture
     return CLIP_ID.sub(lambda match: names.setdefault(match[0], f"{match[1]}{len(names)}"), text) + "\n"
 
 
 def vega_lite_version() -> str:
-    """The version of Vega-Lite that altair writes, as vl-convert names it: "6.1"."""
+    """The version of Vega-Lite that altair writes, in vl-convert's form: "6.1"."""
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
@@ -96,7 +96,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Any]:
 
 
 def front(result: Result) -> Chart | None:
-    """A tuning's trials: throughput against p99, and the front of those that no other beats in both."""
+    """A tuning's trials: throughput against p99, with the Pareto front."""
     trials = tables.trials(result)
     if len(trials) < 2:
         return None
@@ -117,7 +117,7 @@ def front(result: Result) -> Chart | None:
 
 
 def throughput(result: Result) -> Chart | None:
-    """Bars of the variants of a comparison under every load, with least and most and the ratio to the base."""
+    """Bars for the variants of a comparison under every load, with range and ratio to the base."""
     found = by_load(_compared(result))[:MAX_BARS]
     figure = main(result.runs)
     rows = [row for group in found if (row := _bar(group, found, result.base, figure))]
@@ -135,7 +135,7 @@ def throughput(result: Result) -> Chart | None:
 
 
 def latency_throughput(result: Result) -> Chart | None:
-    """Latency against throughput: p50 solid, p99 dashed, with the load at each point; wants two loads of a variant."""
+    """Latency against throughput: p50 solid, p99 dashed, points with their loads. Needs two loads of a variant."""
     figure = main(result.runs)
     rows = [row for row in _sweep(result, "") if row["answered"] is not None]
     if not rows:
@@ -150,7 +150,7 @@ def latency_throughput(result: Result) -> Chart | None:
 
 
 def first_token(result: Result) -> Chart | None:
-    """The time to the first token over the load: p50 solid, p99 dashed; wants streams under two loads."""
+    """The time to the first token over the load: p50 solid, p99 dashed. Needs streams under two loads."""
     rows = _sweep(result, "ttft ")
     if not rows:
         return None
@@ -162,7 +162,7 @@ def first_token(result: Result) -> Chart | None:
 
 
 def latency_cdf(result: Result) -> Chart | None:
-    """The share of requests that took no longer than a time: a line for each load of a variant, or each variant."""
+    """The cumulative distribution of latency: a line for each load of a variant, or for each variant."""
     rows: list[dict[str, Any]] = []
     lines = []
     for name, group in _representative(result, MAX_LINES):
@@ -179,7 +179,7 @@ def latency_cdf(result: Result) -> Chart | None:
 
 
 def time_in_steps(result: Result) -> Chart | None:
-    """Queue, input, infer and output of each model that a request passes, one bar a model."""
+    """Time in queue, input, infer and output, one bar for each model that a request passes through."""
     rows = [
         dict.fromkeys(("bar", "text"), f"{name}: {step.model}") | {"phase": phase, "ms": getattr(step, phase)}
         for name, group in _representative(result, MAX_STEPS)
@@ -203,13 +203,13 @@ BY_CASE: tuple[Callable[[Result], Chart | None], ...] = (latency_throughput, lat
 
 
 def _compared(result: Result) -> list[Group]:
-    """The groups of a comparison of two variants or more, trials of a tuning aside."""
+    """The groups of a comparison of at least two variants, without the trials of a tuning; else none."""
     found = groups(tables.proof(result).runs)
     return found if len({name_of(group) for group in found}) > 1 else []
 
 
 def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
-    """What a chart of single groups can hold, by name: variants under the heaviest load of most, or loads of one."""
+    """Up to `most` named groups for a chart: the variants under the last common load, or a selection of loads."""
     if several := _compared(result):
         loads = [group.load.label for group in several]
         common = [load for load in dict.fromkeys(loads) if loads.count(load) == max(map(loads.count, loads))]
@@ -221,7 +221,7 @@ def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
 
 
 def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
-    """p50 and p99 (`kind`: "" for latency, "ttft ") of each variant that was measured under two loads or more."""
+    """Rows with p50 and p99 of each variant that has at least two loads; `kind` is "" for latency, or "ttft "."""
     answered = main(result.runs).of
     series: dict[str, list[Group]] = {}
     for group in [] if result.kind == "tune" else groups(result.runs):
@@ -244,7 +244,7 @@ def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
 
 
 def _amount(load: Load) -> float:
-    """The load as a number on an axis: callers, or requests a second; 0 for one without."""
+    """The load as a number for an axis: callers, or requests per second; 0 if it has none."""
     return float((load.rate if load.kind == "open" else load.concurrency) or 0)
 
 
@@ -261,7 +261,7 @@ def _bar(group: Group, found: Sequence[Group], base: str, figure: Figure) -> dic
 
 
 def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) -> Chart | None:
-    """The chart of one case, which is named above it and not in it."""
+    """The chart of one case, whose name is in the title only."""
     runs = tuple(replace(run, load=replace(run.load, case="")) for run in result.runs if run.load.case == case)
     chart = make(replace(result, runs=runs))
     suffix = re.sub("[^a-z0-9]+", "-", case.lower()).strip("-")
@@ -273,16 +273,16 @@ def _chart(name: str, title: str, description: str, layers: Sequence[alt.Chart],
     return Chart(name, title, description, {k: v for k, v in spec.to_dict(validate=False).items() if k != "config"})
 
 
-# What charts are drawn with: bars, curves, axes, legends, and descriptions in words
+# Building blocks: bars, curves, axes, legends, and descriptions as text
 
 PHONE, LETTER, SYMBOL = 290, 7, 30  # pixels: a plot on a phone, a letter of a legend, its symbol and gap
-WIDE = 10  # times the least from which on an axis is logarithmic
+WIDE = 10  # an axis is logarithmic above this ratio of its largest to its smallest value
 PERCENTILES = ("p50", "p99")
 LINES = alt.Axis(grid=True, tickCount=6)
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    """A chart of `rows`, to which a mark and its encoding are added."""
+    """A chart with the data `rows`, still without a mark and an encoding."""
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
@@ -297,7 +297,7 @@ def bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, tooltip
 
 
 def bar_names(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The name of each bar above it: so that it has the whole width, on a phone too."""
+    """The name of each bar above it, where it has the whole width, even on a phone."""
     names = data(list({row["bar"]: row for row in rows}.values()))
     mark = names.mark_text(align="left", yOffset=-9, limit=alt.expr("width"))
     return mark.encode(x=alt.value(0), y=bar_axis(rows), text="text:N")
@@ -325,12 +325,12 @@ def colour(rows: Sequence[Mapping[str, Any]], field: str, order: Sequence[str] =
 
 
 def legend(domain: Sequence[str]) -> alt.Legend:
-    """As many columns as a phone has room for: Vega does not lay legends out again when it has found the width."""
+    """A legend with as many columns as fit on a phone, as Vega does not lay out legends for the actual width."""
     return alt.Legend(columns=max(1, PHONE // (LETTER * max(map(len, domain), default=1) + SYMBOL)))
 
 
 def axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
-    """From zero to `room` times the most; logarithmic where the most is more than WIDE times the least."""
+    """Scale and axis from zero to `room` times the largest value; logarithmic if values differ by more than WIDE."""
     least, most = min(values), max(values)
     if not 0 < WIDE * least < most:
         return {"scale": alt.Scale(domain=[0, most * room or 1], nice=True), "axis": LINES}
@@ -342,7 +342,7 @@ def axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
 
 
 def ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
-    """The first and the last point of each variant in words."""
+    """The first and last point of each variant as text."""
     lines = {
         name: [row for row in rows if (row["variant"], row["part"]) == (name, part)]
         for name in distinct(rows, "variant")

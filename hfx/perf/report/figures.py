@@ -1,6 +1,6 @@
-"""What can be shown of a run, in a table of figures by name, and how numbers are printed.
+"""The figures of a run (FIGURES, by name), and formatting numbers.
 
-Three significant digits, units that fit, no time below the clock's resolution.
+Numbers have three significant digits and a suitable unit; times below the clock's resolution are shown as a bound.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hfx.perf.rounds import Spread
 Unit = Literal["number", "ms", "share", "bytes", "ratio"]
 
 NOTHING = "–"  # not measured
-RESOLUTION_MS = 0.01  # of the load generator: shorter times are those of its event loop
+RESOLUTION_MS = 0.01  # of the load generator's clock
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
-    """`value` in three significant digits, without an exponent: 0.0123, 1.23, 12.3, 1,230."""
+    """`value` with three significant digits, without an exponent: 0.0123, 1.23, 12.3, 1,230."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -35,14 +35,14 @@ def number(value: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """A time in milliseconds: at most two decimals, and a bound where it is below the clock's resolution."""
+    """A time in milliseconds with at most two decimals, or a bound if it is below the clock's resolution."""
     if value is not None and 0 < value < RESOLUTION_MS:
         return f"< {RESOLUTION_MS:g}"
     return number(value) if value is None or value >= 1 else f"{value:.2f}"
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage; 100 % and 0 % only where they are exact."""
+    """A share as a percentage; "100 %" and "0 %" only if exact."""
     if value is None:
         return NOTHING
     if 0.9995 <= value < 1:
@@ -53,7 +53,7 @@ def percent(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in the largest binary unit that leaves a number above 1."""
+    """Bytes in the largest binary unit that gives a number of at least 1."""
     if value is None:
         return NOTHING
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
@@ -68,7 +68,7 @@ def ratio(value: float | None) -> str:
 
 
 def spread(figure: Spread | None, unit: Unit) -> str:
-    """The median, with least and most where there were several rounds; a unit that is printed stands once."""
+    """The median, followed by the range over rounds; a unit is printed once."""
     if figure is None:
         return NOTHING
     median, least, most = (FORMATS[unit](value) for value in (figure.median, figure.least, figure.most))
@@ -80,7 +80,7 @@ def spread(figure: Spread | None, unit: Unit) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
-    """The last `width` of `values` as bars between 0 and their most; a gap for None."""
+    """The last `width` of `values` as bars from 0 to their maximum; None is a gap."""
     last = values[-width:]
     most = max((value for value in last if value is not None), default=0.0) or 1.0
     return "".join(" " if value is None else BARS[round(value / most * (len(BARS) - 1))] for value in last)
@@ -93,7 +93,7 @@ FORMATS: dict[Unit, Callable[[float | None], str]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a run: `of` gives it, or None where it was not measured."""
+    """A figure; `of` returns its value for a run, or None if it was not measured."""
 
     name: str
     title: str
@@ -102,12 +102,12 @@ class Figure:
 
     @property
     def heading(self) -> str:
-        """A column's head: the title, with the unit where it does not say so itself."""
+        """The heading of a column: the title, with "ms" for times."""
         return f"{self.title} ms" if self.unit == "ms" else self.title
 
 
 def error_share(run: Run) -> float | None:
-    """The share of requests that did not succeed."""
+    """The share of requests that failed."""
     return run.requests.failed / run.requests.sent if run.requests.sent else None
 
 
@@ -126,12 +126,12 @@ def _server(part: Callable[[ServerSide], float | None]) -> Callable[[Run], float
 
 
 def _gpu(part: Callable[[Gpu], float | None]) -> Callable[[Run], float | None]:
-    """Of the busiest GPU: a model runs on one of them, or on all alike."""
+    """The maximum over GPUs, as a model runs on one of them, or on all alike."""
     return _server(lambda side: max((value for gpu in side.gpus if (value := part(gpu)) is not None), default=None))
 
 
 def _batch(side: ServerSide) -> float | None:
-    """Rows of an execution of the model that computes longest."""
+    """The mean batch size of the model that computes longest."""
     step = max(side.steps, key=lambda step: step.infer, default=None)
     return step.batch if step and step.executions else None
 
@@ -172,13 +172,13 @@ COMPARED = {  # a comparison in tables that fit a terminal
 
 
 def main(runs: Iterable[Run]) -> Figure:
-    """What variants are compared by: tokens a second where all runs wrote texts, requests a second else."""
+    """The figure by which variants are compared: tokens/s if all runs generated texts, else requests/s."""
     answered = [run for run in runs if run.requests.succeeded]
     return FIGURES["tokens" if answered and all(run.tokens_per_second for run in answered) else "throughput"]
 
 
 def present(names: Iterable[str], runs: Iterable[Run]) -> list[Figure]:
-    """The figures of `names` that at least one run has; shares of errors only where there were some."""
+    """The figures of `names` that at least one run has; "errors" only if there were any."""
     runs = list(runs)
     shown = {name: [value for run in runs if (value := FIGURES[name].of(run)) is not None] for name in names}
     return [FIGURES[name] for name, values in shown.items() if (any(values) if name == "errors" else values)]

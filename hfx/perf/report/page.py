@@ -1,7 +1,7 @@
 """Results as one HTML file that needs no network: the answer, charts, tables.
 
-The runtime of the charts (Vega, inline) is about 900 kB. A content security policy allows exactly the two scripts of
-this page by their hashes, so that a name in a result can't become one.
+The inline runtime of the charts (Vega) is about 900 kB. A content security policy allows only the page's two scripts,
+by their hashes, so that a name in a result can't inject another.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _section(result: Result) -> dict[str, Any]:
 
 
 def _tables(result: Result) -> list[tables.Table]:
-    """The figures of the answer first, then what stands behind them; notes are among the warnings."""
+    """The tables, without notes, as these are among the warnings."""
     bare = tables.proof(replace(result, notes=()))
     if result.kind == "tune":
         top = [tables.trials_table(result), *(tables.comparison_tables(bare) if bare.runs else [])]
@@ -92,7 +92,7 @@ def _tables(result: Result) -> list[tables.Table]:
 
 
 def _machines(results: Sequence[Result]) -> list[tables.Table]:
-    """The facts of each machine once; its load at the start belongs to a result, not to it."""
+    """A table for each distinct machine. Its load at the start is ignored, as it belongs to a result."""
     titles: dict[str, list[str]] = {}
     machines = {}
     for result in results:

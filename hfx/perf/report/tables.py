@@ -1,6 +1,6 @@
-"""The tables of a Result, as values and as lines of a terminal or Markdown; and the trials of a tuning.
+"""The tables of a Result, as values and as lines for a terminal or Markdown; and the trials of a tuning.
 
-Figures are medians over rounds, with least and most; ratios are taken round by round, then as a median.
+Figures are medians over rounds with their range; a ratio is the median of the ratios within each round.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from hfx.perf.report.figures import (
 )
 from hfx.perf.results import PHASES, Machine, Result, Run, Step
 from hfx.perf.rounds import Group, Spread, groups, ratios, steps
-from hfx.perf.tuning.space import words
+from hfx.perf.tuning.space import settings_line
 
 NUMBER = re.compile(r"[0-9.,]+")
-BUSY = 0.5  # load average a core at the start, above which other work was going on
-SHORT = 10  # characters of a base that is named in the heads of ratios; a longer one stands in the note alone
+BUSY = 0.5  # load average per core at the start, above which there was other work
+SHORT = 10  # longest name of a base that fits into headings of ratios; longer ones are only in a note
 BEST = ("throughput", "tokens", "goodput", "throughput a core", "cost 1m requests", "cost 1m tokens")
 RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures of which ratios are shown
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a head. The first `words` columns are words (left), the rest numbers (right)."""
+    """Rows of cells under headings. The first `text_columns` are aligned left, the others (numbers) right."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    words: int = 1
+    text_columns: int = 1
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -54,22 +54,22 @@ class Table:
 
 
 def to_lines(table: Table) -> list[str]:
-    """`table` for a terminal: title, aligned rows, notes; nothing of an empty one. An only variant is in the title."""
+    """`table` for a terminal: title, aligned rows, notes. A single variant is moved into the title."""
     variants = {row[0] for row in table.rows}
     if table.columns[:1] == ("variant",) and len(variants) == 1:
         rows = tuple(row[1:] for row in table.rows)
         title = f"{table.title}: {variants.pop()}"
-        table = replace(table, title=title, columns=table.columns[1:], rows=rows, words=table.words - 1)
+        table = replace(table, title=title, columns=table.columns[1:], rows=rows, text_columns=table.text_columns - 1)
     lines = [table.title] if table and table.title else []
     if table.rows:
         cells = [table.columns, *table.rows]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-        lines += [_line(row, widths, table.words) for row in cells]
+        lines += [_line(row, widths, table.text_columns) for row in cells]
     return [*lines, *(f"  {note}" for note in table.notes)]
 
 
 def run_table(result: Result, names: Sequence[str] = RUN) -> Table:
-    """What callers saw: one row for each variant and load, with the figures of `names` that were measured."""
+    """The client's view: a row for each variant and load, with those figures of `names` that were measured."""
     found = groups(result.runs)
     figures = present(names, result.runs)
     rows = [(name_of(group), group.load.label, _answered(group), *_cells(group, figures)) for group in found]
@@ -78,10 +78,9 @@ def run_table(result: Result, names: Sequence[str] = RUN) -> Table:
 
 
 def comparison_tables(result: Result) -> list[Table]:
-    """A row for each load and variant, with ratios to the base under the same load; a table for each part of COMPARED.
+    """A table for each part of COMPARED, with a row for each load and variant, and ratios to the base.
 
-    A ratio above 1 is more of the figure: better for a throughput, worse for a time. The notes of the result, with what
-    was not run and why, stand under the last table.
+    A ratio above 1 is better for a throughput, and worse for a time. The notes of the result follow the last table.
     """
     found = by_load(groups(result.runs))
     tables = [_comparison(result, found, title) for title in COMPARED]
@@ -94,7 +93,7 @@ def comparison_tables(result: Result) -> list[Table]:
 
 
 def server_table(result: Result) -> Table:
-    """What the server used: batch, cores, memory, GPUs; empty where nothing was read."""
+    """The server's view: batch, cores, memory, GPUs; empty if nothing is known."""
     figures = present(SERVER, result.runs)
     rows = [
         (name_of(group), group.load.label, *_cells(group, figures))
@@ -105,7 +104,7 @@ def server_table(result: Result) -> Table:
 
 
 def steps_table(result: Result) -> Table:
-    """Where a request's time goes: each model of the server, a request's average (ms) over all rounds."""
+    """Mean times of a request (ms, over all rounds) in each model of the server."""
     rows = [
         (name_of(group), group.load.label, step.model, *_times(step), number(step.batch), f"{step.executions:,}")
         for group in groups(result.runs)
@@ -116,9 +115,9 @@ def steps_table(result: Result) -> Table:
 
 
 def best_table(result: Result) -> Table:
-    """One row for each variant: its highest throughput (within the SLO where there is one), and what that costs.
+    """A row for each variant: its highest throughput (within the SLO, if any), and its cost.
 
-    Empty where it says nothing that the comparison does not: one load, and no prices.
+    Empty for one load without prices, when it would repeat the comparison.
     """
     if len({run.load.label for run in result.runs}) < 2 and not any(run.cost for run in result.runs):
         return Table("At its best", (), ())
@@ -136,7 +135,7 @@ def best_table(result: Result) -> Table:
 
 
 def trials_table(result: Result) -> Table:
-    """Every trial of a tuning with its settings and verdict."""
+    """The trials of a tuning, with settings and verdicts."""
     figures = trial_figures(result)
     rows = [
         (trial.label, trial.settings or NOTHING, trial.verdict, *_cells(trial.group, figures))
@@ -146,7 +145,7 @@ def trials_table(result: Result) -> Table:
 
 
 def machine_table(machine: Machine, title: str = "Machine") -> Table:
-    """A machine, and the versions on it."""
+    """The facts of a machine, and its package versions."""
     rows = [
         ("processor", f"{machine.processor}, {machine.cores} cores"),
         ("memory", size(machine.memory)),
@@ -158,14 +157,14 @@ def machine_table(machine: Machine, title: str = "Machine") -> Table:
 
 
 def machines_table(result: Result) -> Table:
-    """Where the runs of each of several merged files were measured."""
+    """The machine of each merged file."""
     machines = result.details.get("machines")
     rows = [(name, str(machine)) for name, machine in machines.items()] if isinstance(machines, dict) else []
     return Table("Machines", ("file", "machine"), tuple(rows), 2)
 
 
 def warnings(result: Result) -> tuple[str, ...]:
-    """What a reader must know before any figure: failures, then saturation and notes, then other work going on."""
+    """Warnings about the figures: failures, saturation and notes of runs, then other work on the machine."""
     found = [(f"{name_of(group)}, {group.load.label}", group) for group in groups(result.runs)]
     failures = [f"{name}: {failed}" for name, group in found if (failed := _failures(group.runs))]
     load = number(result.machine.load)
@@ -174,35 +173,35 @@ def warnings(result: Result) -> tuple[str, ...]:
 
 
 def is_busy(machine: Machine) -> bool:
-    """Whether other work was going on when a measurement began."""
+    """Whether the machine had other work when the measurement began."""
     return machine.load > machine.cores * BUSY
 
 
-# What the tables and the charts are made of
+# Shared with charts and the answer
 
 
 def name_of(group: Group) -> str:
-    """A variant's name in tables: its label, and the tool where that is not hfx's own."""
+    """A variant's name: its label, and the tool if that is not hfx's own."""
     subject = group.subject
     name = subject.label or subject.model
     return name if subject.tool == "builtin" else f"{name} by {subject.tool}"
 
 
 def by_load(found: Sequence[Group]) -> list[Group]:
-    """`found` so that those of one load stand together, in order of first appearance."""
+    """`found`, sorted by load, loads in order of first appearance."""
     loads = list(dict.fromkeys(group.load.label for group in found))
     return sorted(found, key=lambda group: loads.index(group.load.label))
 
 
 def base_of(group: Group, found: Sequence[Group], base: str) -> Group | None:
-    """The base's group under the same load, of the same model where there are several."""
+    """The base's group under the same load, preferably of the same model."""
     same = [each for each in found if each.subject.label == base and each.load.label == group.load.label]
     own = [each for each in same if each.subject.model == group.subject.model]
     return next(iter(own or same), None)
 
 
 def ratio_of(group: Group, found: Sequence[Group], base: str, figure: Figure) -> Spread | None:
-    """`figure` over the base's, round by round; None for the base itself and where there is none."""
+    """The ratio of `figure` to the base's; None for the base itself, and if there is no base."""
     partner = base_of(group, found, base)
     is_own = partner is None or (partner.subject, partner.load) == (group.subject, group.load)
     return None if partner is None or is_own else ratios(group, partner, figure.of)
@@ -249,7 +248,7 @@ def _without_empty_columns(table: Table) -> Table:
     kept = [
         index
         for index in range(len(table.columns))
-        if index < table.words or any(row[index] not in ("", NOTHING) for row in table.rows)
+        if index < table.text_columns or any(row[index] not in ("", NOTHING) for row in table.rows)
     ]
     columns, *rows = (tuple(row[index] for index in kept) for row in (table.columns, *table.rows))
     return replace(table, columns=columns, rows=tuple(rows))
@@ -266,7 +265,7 @@ def _rounds(found: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _failures(runs: Sequence[Run]) -> str:
-    """How many requests failed and of what, with one message of each kind; empty where none did."""
+    """The number of failed requests and their kinds, with a message of each kind; empty if none failed."""
     kinds, messages = Counter[str](), dict[str, str]()
     for run in runs:
         kinds.update(run.requests.errors)
@@ -283,7 +282,7 @@ def _failures(runs: Sequence[Run]) -> str:
 
 
 def _cautions(found: Sequence[Group]) -> list[str]:
-    """The notes of runs; those that differ only in their numbers stand once, with the other loads."""
+    """The notes of runs. Notes that differ only in numbers appear once, with the other loads."""
     alike: dict[tuple[str, str], dict[str, str]] = {}
     for group in found:
         for note in (note for run in group.runs for note in _notes(run)):
@@ -305,25 +304,25 @@ def _notes(run: Run) -> list[str]:
     ]
 
 
-def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
+def _line(row: Sequence[str], widths: Sequence[int], text_columns: int) -> str:
     padded = []
     for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
         space = " " * (width - cell_len(cell))
-        padded.append(cell + space if index < words else space + cell)
+        padded.append(cell + space if index < text_columns else space + cell)
     return "  ".join(padded).rstrip()
 
 
-# The trials of a tuning, and which of them no other beats in both throughput and p99
+# The trials of a tuning
 
 FINAL = "final"  # the case of the runs that prove the gain
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The runs of some `settings`, their throughput (`rate`) and `p99` in milliseconds.
+    """A trial: its settings, throughput (`rate`), and `p99` in milliseconds.
 
-    `verdict` is "before" (the published settings), "chosen", "stopped early", "misses" (too few requests were answered
-    as promised), "unbeaten" (`best`: on the Pareto front) or "beaten".
+    `verdict` is "before" (the published settings), "chosen", "stopped early", "misses" (too few requests met the SLO),
+    "unbeaten" (`best`: on the Pareto front) or "beaten".
     """
 
     label: str
@@ -336,14 +335,14 @@ class Trial:
 
 
 def trial_figures(result: Result) -> tuple[Figure, Figure]:
-    """What trials are held against each other by: throughput (tokens where texts are written), and p99."""
+    """The figures by which trials are compared: throughput (see `main`), and p99."""
     return main(result.runs), FIGURES["p99"]
 
 
 def proof(result: Result) -> Result:
-    """A tuning's final rounds alone, of the published settings and the chosen ones; other results as they are.
+    """`result`; a tuning with its final rounds only, which compare the published settings with the chosen ones.
 
-    They have no base: the verdict says the ratio that was proven, and others beside it would contradict it.
+    Without a base, as ratios in tables could contradict the proven ratio of the verdict.
     """
     if result.kind != "tune":
         return result
@@ -352,7 +351,7 @@ def proof(result: Result) -> Result:
 
 
 def trials(result: Result) -> list[Trial]:
-    """The trials of a tuning that were measured, in order; none of other results."""
+    """The measured trials of a tuning, in order; none for another result."""
     if result.kind != "tune":
         return []
     rate, p99 = trial_figures(result)
@@ -368,17 +367,17 @@ def trials(result: Result) -> list[Trial]:
     for group, point, fault in measured:
         label, best = group.subject.label, not fault and not beaten(point, full)
         verdict = names.get(label) or fault or ("unbeaten" if best else "beaten")
-        found.append(Trial(label, words(group.subject.settings), group, *point, best, verdict))
+        found.append(Trial(label, settings_line(group.subject.settings), group, *point, best, verdict))
     return found
 
 
 def beaten(point: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
-    """Whether one of `points` (more is better, less is better) is no worse in both and better in one."""
+    """Whether one of `points` dominates `point`; the first coordinate is to be maximized, the second minimized."""
     return any(each != point and each[0] >= point[0] and each[1] <= point[1] for each in points)
 
 
 def _fault(group: Group, early: Sequence[object]) -> str:
-    """Why these settings can't be the best; empty where they were measured in full and held."""
+    """Why these settings can't be the best; empty if they were measured completely and met the SLO."""
     if group.subject.label in early:
         return "stopped early"
     return "" if all(run.kept >= KEPT for run in group.runs) else "misses"

@@ -1,4 +1,4 @@
-"""What a Triton's /metrics counts for a model over a stretch of time: requests, failures, a generator's own figures."""
+"""Differences of Triton's /metrics between two times: counters of Triton, and of generators' engines."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from hfx.perf.results import Gpu, Step
 
 ANSWER_SECONDS = 5.0
 MODEL = "model"
-COMMON = {MODEL, "version"}  # labels that don't tell one counter of a model from another
-BUCKET = "_bucket"  # of histograms: the client's own distributions are finer
+COMMON = {MODEL, "version"}  # labels that do not distinguish counters of one model
+BUCKET = "_bucket"  # of histograms; skipped, as the client's own distributions are finer
 TOKENS, STEPS = "hfx_generated_tokens_total", "hfx_steps_total"
 FIRST, FURTHER = "hfx_time_to_first_token_seconds", "hfx_inter_token_seconds"
-LAST = f"{FIRST}_count"  # the last counter to be brought up to date: once a second
-COMPLETED = "hfx_requests_completed_total"  # five times a second, later on a busy machine
-SETTLED_SECONDS = 1.0  # then it is up to date, also where it is less than what was answered
+LAST = f"{FIRST}_count"  # updated once per second, after all other counters
+COMPLETED = "hfx_requests_completed_total"  # updated five times per second, less often on a busy machine
+SETTLED_SECONDS = 1.0  # after so long, LAST is complete even if it is below the number of answers
 LATEST_SECONDS = 3.0
 POLL_SECONDS = 0.1
 MILLI = 1000.0
 GPU = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes")
-OURS = ("nv_inference_", "hfx_")
+PREFIXES = ("nv_inference_", "hfx_")
 TYPED = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
 
 
-Metrics = tuple[Sample, ...]  # counters, and the gauges GPU
+Metrics = tuple[Sample, ...]  # counters, and the gauges in GPU
 
 
 def read(url: str) -> Metrics:
-    """What stands at `url` (http://HOST:PORT/metrics) now. Raises ServerUnreachable, or ServerError for other text."""
+    """The metrics at `url` (http://HOST:PORT/metrics). Raises ServerUnreachable, or ServerError for other content."""
     try:
         answer = httpx.get(url, timeout=ANSWER_SECONDS, trust_env=False).raise_for_status()
         return parse(answer.text)
@@ -47,7 +47,7 @@ def read(url: str) -> Metrics:
 
 
 def parse(text: str) -> Metrics:
-    """The counters of Prometheus' text format, and the gauges GPU. Raises ValueError."""
+    """The counters, and the gauges in GPU, of a text in Prometheus' format. Raises ValueError."""
     typed = set(TYPED.findall(text))
     try:
         samples = [
@@ -58,29 +58,29 @@ def parse(text: str) -> Metrics:
         ]
     except (ValueError, IndexError, KeyError) as error:
         raise ValueError(str(error) or "a line is not a sample") from error
-    # The parser adds _total to counters that lack it.
+    # The parser appends _total to counters that lack it.
     return tuple(
         each if each.name in typed else each._replace(name=each.name.removesuffix("_total")) for each in samples
     )
 
 
 def counters(before: Metrics, after: Metrics, models: Collection[str]) -> dict[str, float]:
-    """By how much each counter of `models` grew; what tells it apart, such as a reason, stands in braces.
+    """Counter -> increase, for the counters of `models`; further labels, such as a reason, are in braces.
 
-    Of Triton's own and hfx's; neither what stood still nor what began anew meanwhile.
+    Counters that did not grow, or were reset meanwhile, are left out.
     """
     was, now = _of(before, models), _of(after, models)
     return {name: now[name] - was.get(name, 0.0) for name in now if now[name] > was.get(name, 0.0)}
 
 
 def gpus(metrics: Metrics) -> tuple[Gpu, ...]:
-    """The GPUs that Triton sees, by their ids; none where it has no GPU or does not tell."""
+    """The GPUs that Triton reports, named by their UUIDs; none if it reports none."""
     shares, memory = ({s.labels.get("gpu_uuid", ""): s.value for s in metrics if s.name == name} for name in GPU)
     return tuple(Gpu(name, shares.get(name), round(memory[name])) for name in sorted(memory))
 
 
 def counted(url: str, before: Metrics, models: Collection[str], answered: int) -> dict[str, float]:
-    """As `counters`, of the metrics at `url` once a generator has counted all; after a while if it never does."""
+    """`counters` since `before`, once all `answered` requests are counted, or after LATEST_SECONDS."""
     began = time.monotonic()
     after = read(url)
     while not _is_complete(before, after, models, answered, began) and time.monotonic() < began + LATEST_SECONDS:
@@ -90,11 +90,11 @@ def counted(url: str, before: Metrics, models: Collection[str], answered: int) -
 
 
 def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
-    """The engine of `model` by what its `counters` grew; None where there was no step.
+    """The engine of the generator `model` as a Step, from the increases of its `counters`; None without decode steps.
 
-    Triton counts only how long it took to hand a request over: the engine decodes the rows of many requests in a step.
-    A row of a step is a token. A request's average: `input` is the time to its first token, in the queue
-    and of its prompt; `infer` is that from its first to its last token.
+    Triton's own statistics only have the time to hand a request over to the engine. Here, a row is a token and an
+    execution is a decode step. Means over requests: `input` is the time to the first token (queue and prompt), `infer`
+    the time from the first to the last token.
     """
     tokens, steps = counters.get(TOKENS, 0.0), counters.get(STEPS, 0.0)
     requests = counters.get(f"{FIRST}_count", 0.0)
@@ -113,7 +113,7 @@ def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
 
 
 def with_engine(steps: Sequence[Step], counters: Mapping[str, float], model: str) -> tuple[Step, ...]:
-    """`steps` with the engine of `model` in the place of its hand-over, and of the relay, whose time contains it."""
+    """`steps`, where the engine's Step replaces those of Triton for the engine and its relay."""
     engine = engine_step(counters, model)
     if engine is None:
         return tuple(steps)
@@ -121,7 +121,7 @@ def with_engine(steps: Sequence[Step], counters: Mapping[str, float], model: str
 
 
 def _is_complete(before: Metrics, after: Metrics, models: Collection[str], answered: int, began: float) -> bool:
-    """Whether the slowest counter of a generator has so many answers more, or all that it has completed."""
+    """Whether LAST has grown by `answered`, or equals COMPLETED after SETTLED_SECONDS; true without a generator."""
     was, now = _of(before, models), _of(after, models)
     if LAST not in now or now[LAST] - was.get(LAST, 0.0) >= answered:
         return True
@@ -133,7 +133,7 @@ def _of(metrics: Metrics, models: Collection[str]) -> dict[str, float]:
     for sample in metrics:
         if sample.labels.get(MODEL) not in models or sample.name.endswith(BUCKET):
             continue
-        if sample.name.startswith(OURS) and math.isfinite(sample.value):
+        if sample.name.startswith(PREFIXES) and math.isfinite(sample.value):
             others = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name not in COMMON)
             key = sample.name + (f"{{{others}}}" if others else "")
             found[key] = found.get(key, 0.0) + sample.value

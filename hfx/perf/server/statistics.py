@@ -1,6 +1,6 @@
-"""Triton's own statistics over a stretch of time: requests, batches and times of a model and its members.
+"""Differences of Triton's statistics between two times: requests, batches and times of a model and its members.
 
-By gRPC, so that a measurement needs one address only.
+They are read over gRPC, so that a measurement needs only one address.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from hfx.perf.results import PHASES, Step
 
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.05
-SETTLED_SECONDS = 0.3  # Triton counts a relay's request up to so much later than it answers
+SETTLED_SECONDS = 0.3  # Triton counts a relay's request up to so long after its answer
 LATEST_SECONDS = 3.0
 DEVICES = {configuration.ModelInstanceGroup.KIND_GPU: "gpu", configuration.ModelInstanceGroup.KIND_CPU: "cpu"}
 MILLION = 1e6  # nanoseconds in a millisecond
 
 
-# Of a model since it was loaded: requests, rows, executions, and nanoseconds of all requests together in each phase.
+# Totals of a model since it was loaded: requests, rows, executions, and nanoseconds in each phase.
 Counts = Counter[str]
 Snapshot = Mapping[str, Counts]
 
 
 class Statistics:
-    """A server's statistics; a context manager. Raises ServerUnreachable, or ServerError for one that has none."""
+    """A connection for a server's statistics; a context manager. Methods raise ServerUnreachable and ServerError."""
 
     def __init__(self, grpc_url: str) -> None:
         address = parse_address(grpc_url)
@@ -49,43 +49,43 @@ class Statistics:
         self._client.close()
 
     def members(self, model: str) -> tuple[str, ...]:
-        """The models that do the work of `model`: an ensemble's steps, or itself and a generator's engine."""
+        """The models that compute for `model`: an ensemble's members, or itself and its engine (NAME_stream)."""
         config = self._get("get_model_config", model).config
         steps = [step.model_name for step in config.ensemble_scheduling.step]
         return tuple(dict.fromkeys(steps)) or (model, model.removesuffix(STREAM_SUFFIX) + STREAM_SUFFIX)
 
     def device(self, model: str) -> str:
-        """`gpu` or `cpu`, by the instances of those that do the work of `model`; empty for neither."""
+        """ "gpu" or "cpu", by the instances of the `members` of `model`; empty if neither is configured."""
         kinds = set()
-        for name in self.look().keys() & self.members(model):
+        for name in self.snapshot().keys() & self.members(model):
             config = self._get("get_model_config", name).config
             kinds |= {group.kind for group in config.instance_group}
         return next((device for kind, device in DEVICES.items() if kind in kinds), "")
 
-    def look(self) -> Snapshot:
-        """The statistics of all models now."""
+    def snapshot(self) -> Snapshot:
+        """The current statistics of all models."""
         found: dict[str, Counts] = {}
         for each in self._get("get_inference_statistics").model_stats:
             found.setdefault(each.name, Counts()).update(_counts(each))  # adds up the versions
         return found
 
     def settled(self) -> Snapshot:
-        """The statistics once two looks in turn are equal, or after a while if they never are."""
+        """The statistics, once two consecutive snapshots are equal, or after SETTLED_SECONDS."""
         deadline = time.monotonic() + SETTLED_SECONDS
-        before, now = None, self.look()
+        before, now = None, self.snapshot()
         while before != now and time.monotonic() < deadline:
             time.sleep(2 * POLL_SECONDS)
-            before, now = now, self.look()
+            before, now = now, self.snapshot()
         return now
 
     def counted(self, model: str, before: Snapshot, requests: int) -> Snapshot:
-        """The statistics once `model` has done so many `requests` more than `before`, or nothing more is counted."""
+        """The statistics, once `model` has `requests` more than in `before`, or the statistics no longer change."""
         wanted = requests_of(before, model) + requests
         latest = (changed := time.monotonic()) + LATEST_SECONDS
-        now = self.look()
+        now = self.snapshot()
         while requests_of(now, model) < wanted and time.monotonic() < min(latest, changed + SETTLED_SECONDS):
             time.sleep(POLL_SECONDS)
-            last, now = now, self.look()
+            last, now = now, self.snapshot()
             changed = changed if now == last else time.monotonic()
         return now
 
@@ -98,12 +98,12 @@ class Statistics:
 
 
 def requests_of(snapshot: Snapshot, model: str) -> int:
-    """The requests that `model` has answered since it was loaded."""
+    """The requests in `snapshot` that `model` has answered since it was loaded."""
     return snapshot[model]["requests"] if model in snapshot else 0
 
 
 def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[Step, ...]:
-    """What each of `members` did between two looks; without those that did nothing, or were loaded anew meanwhile."""
+    """A Step for each of `members` between two snapshots, unless it was idle or was reloaded meanwhile."""
     done_by = []
     for name in members:
         done = Counts(after.get(name))

@@ -1,7 +1,7 @@
-"""One run seen from its server: looks before, during and after it, and what they come to.
+"""Observing the server during a run: statistics, metrics, CPU time, memory and GPUs.
 
-Threads look, so that the load generator is never held up. A source that fails costs its own figures only, and is named.
-Of a server elsewhere, or of another user, nothing is known, and nothing is guessed.
+Threads sample them, so that the load generator is not delayed. If a source fails, only its figures are missing, and a
+note names it. Processes on another machine, or of another user, are not observed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hfx.perf.server.statistics import Snapshot, Statistics, steps
 USUAL_GRPC, USUAL_METRICS = 8001, 8002
 METRICS_ABOVE_HTTP = 2  # of Triton's usual ports
 ANSWER_SECONDS = 1.0
-# They listen for a server that is elsewhere, or in a container.
+# Processes that listen for a server in a container or on another machine.
 PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
 
 
 def located(target: Target) -> Target:
-    """`target` with the metrics and the process that it lacks; metrics count only where Triton's are answered."""
+    """`target` with `metrics_url` and `pid` filled in if they can be found. A URL must serve Triton's metrics."""
     address = parse_address(target.grpc_url)
     if address.secure or (target.metrics_url and target.pid is not None):
         return target
@@ -52,11 +52,11 @@ def located(target: Target) -> Target:
 
 
 def listening(port: int) -> tuple[int, list[int]] | None:
-    """The process of this user's that listens at `port`, with all its ports; None where it only hands on to another."""
+    """(pid, all its ports) of this user's process that listens on `port`; None if there is none, or for a proxy."""
     try:
         sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
         owners = sorted(each.pid for each in sockets if each.laddr.port == port)
-        process = psutil.Process(owners[0]) if owners else None  # of a parent and its forks, the parent
+        process = psutil.Process(owners[0]) if owners else None  # the parent, if forks share the socket
         if process is None or process.name().startswith(PROXIES):
             return None
         if process.uids().real != psutil.Process().uids().real:
@@ -76,13 +76,13 @@ def _has_metrics(url: str) -> bool:
 
 PROCESS_SECONDS = 0.25
 GPU_SECONDS = 1.0
-LEAST_TAKEN = 0.05  # processor seconds that can be told from none: Linux counts them in hundredths
-Seen = TypeVar("Seen")
+LEAST_TAKEN = 0.05  # CPU seconds that are measurable, as Linux counts in hundredths
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """At a moment (`at`, time.monotonic): processor seconds of each process since it began, resident bytes of all."""
+    """A sample at `at` (time.monotonic): CPU seconds of each process since its start, resident bytes of all."""
 
     at: float
     seconds: Mapping[int, float]
@@ -90,9 +90,10 @@ class Usage:
 
 
 class ServerWatch:
-    """Looks at a server while the block runs: what counts begins with it, or after a warm-up, as `follow` is called.
+    """Observes a server while the block runs. Call `follow` with the progress of the load, and `end` at its end.
 
-    What is used, processors and memory, counts from the first request that counts to the last answer.
+    Counters start with the block, or after the warm-up. CPU time and memory count from the first request that counts to
+    the last answer. `failures` has a line for each source that failed.
     """
 
     def __init__(self, target: Target, warms_up: bool) -> None:
@@ -100,8 +101,8 @@ class ServerWatch:
         self._target, self._warms_up = target, warms_up
         self._statistics = Statistics(target.grpc_url)
         self._usage: list[Usage] = []
-        self._looking = threading.Lock()  # of a short load, the end comes while the thread of the beginning looks
-        self._since, self._until = 0.0, math.inf  # what is used between these moments counts
+        self._lock = threading.Lock()  # a short load may end while the thread that begins it still samples
+        self._since, self._until = 0.0, math.inf  # usage between these times counts
         self._members: tuple[str, ...] = ()
         self._before: Snapshot | None = None
         self._metrics: Metrics | None = None
@@ -115,68 +116,68 @@ class ServerWatch:
         self._members = self._attempt(lambda: self._statistics.members(self._target.model), ())
         self._begin(self._statistics.settled)
         if self._target.pid is not None:
-            self._open.enter_context(_repeated(self._look_at_processes, PROCESS_SECONDS))
+            self._open.enter_context(_repeated(self._sample_processes, PROCESS_SECONDS))
             self._open.enter_context(_repeated(lambda: self._gpus.append(local_gpus()), GPU_SECONDS))
         elif self._metrics is not None and metrics.gpus(self._metrics):
-            self._open.enter_context(_repeated(self._look_at_their_gpus, GPU_SECONDS))
+            self._open.enter_context(_repeated(self._sample_gpus, GPU_SECONDS))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def follow(self, progress: Progress) -> None:
-        """The load has come so far. Returns at once, as the load goes on meanwhile."""
+        """Take the progress of the load. Returns quickly."""
         if progress.phase != "warmup" and not self._counts:
             self._counts = True
             if self._warms_up:
-                self._beginning = threading.Thread(target=self._begin, args=(self._statistics.look,), daemon=True)
+                self._beginning = threading.Thread(target=self._begin, args=(self._statistics.snapshot,), daemon=True)
                 self._beginning.start()
-            else:  # nothing was sent yet, but what led up to it cost time
+            else:  # nothing was sent yet, but preparations took CPU time
                 self._begin_usage()
-        # Not by those in flight: of a burst none is, when all have just been sent.
+        # Not by `in_flight`: of a burst that was just sent, it may still be 0.
         if progress.phase == "draining" and progress.succeeded + progress.failed >= progress.sent:
             self._end_usage()
 
     def end(self, served: str, answered: int) -> ServerSide:
-        """What the server did since the beginning; `served` is the model that gave the `answered` answers."""
+        """The server's side of the run. `served` is the model that gave the `answered` answers."""
         if self._beginning:
             self._beginning.join()
         self._end_usage()
         done, counters = self._steps(served, answered), self._counters(served, answered)
-        looks = sorted(
+        samples = sorted(
             (each for each in self._usage if self._since <= each.at <= self._until), key=lambda each: each.at
         )
         return ServerSide(
             steps=with_engine(done, counters, self._target.model),
-            cores=busy_cores(looks),
-            memory=max((look.memory for look in looks), default=None),
+            cores=busy_cores(samples),
+            memory=max((sample.memory for sample in samples), default=None),
             gpus=joined_gpus(self._gpus),
             counters=counters,
         )
 
-    def _begin(self, look: Callable[[], Snapshot]) -> None:
-        self._before = self._attempt(look, None)
+    def _begin(self, read: Callable[[], Snapshot]) -> None:
+        self._before = self._attempt(read, None)
         if self._target.metrics_url:
             self._metrics = self._attempt(lambda: metrics.read(self._target.metrics_url), None)
         self._begin_usage()
 
     def _begin_usage(self) -> None:
-        with self._looking:
+        with self._lock:
             self._gpus.clear()
             self._since, self._until = time.monotonic(), math.inf
-            self._look_at_processes()
+            self._sample_processes()
 
     def _end_usage(self) -> None:
-        with self._looking:
+        with self._lock:
             if self._until == math.inf:
-                self._look_at_processes()
+                self._sample_processes()
                 self._until = time.monotonic()
 
-    def _look_at_processes(self) -> None:
+    def _sample_processes(self) -> None:
         if self._target.pid is not None and (now := usage(self._target.pid)) is not None:
             self._usage.append(now)
 
-    def _look_at_their_gpus(self) -> None:
+    def _sample_gpus(self) -> None:
         self._gpus.append(metrics.gpus(self._attempt(lambda: metrics.read(self._target.metrics_url), ())))
 
     def _steps(self, served: str, answered: int) -> tuple[Step, ...]:
@@ -192,42 +193,44 @@ class ServerWatch:
             return {}
         return self._attempt(lambda: metrics.counted(url, before, models, answered), {})
 
-    def _attempt(self, look: Callable[[], Seen], otherwise: Seen) -> Seen:
+    def _attempt(self, read: Callable[[], Value], otherwise: Value) -> Value:
         try:
-            return look()
+            return read()
         except ServerError as error:
             self.failures.append(error.message)
             return otherwise
 
 
 def usage(pid: int) -> Usage | None:
-    """What `pid` and all its descendants use; None once it has ended."""
+    """The usage of the process `pid` and its descendants; None if it has ended."""
     seconds, memory = {}, 0
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return None
     for process in family:
-        with suppress(psutil.Error), process.oneshot():  # a stub may end while we look
+        with suppress(psutil.Error), process.oneshot():  # a stub may end meanwhile
             times = process.cpu_times()
             seconds[process.pid] = times.user + times.system
             memory += process.memory_info().rss
     return Usage(time.monotonic(), seconds, memory) if seconds else None
 
 
-def busy_cores(looks: Sequence[Usage]) -> float | None:
-    """Processor seconds a second from the first look to the last; None of fewer than two, or of too little to count."""
-    if not looks or looks[0].at == looks[-1].at:
+def busy_cores(samples: Sequence[Usage]) -> float | None:
+    """Mean number of busy cores between the first and the last sample; None if that is not measurable."""
+    if not samples or samples[0].at == samples[-1].at:
         return None
-    first = looks[0].seconds
-    last = {pid: seconds for look in looks for pid, seconds in look.seconds.items()}  # what has ended keeps its own
+    first = samples[0].seconds
+    last = {
+        pid: seconds for sample in samples for pid, seconds in sample.seconds.items()
+    }  # ended processes keep their last value
     taken = sum(seconds - first.get(pid, 0.0) for pid, seconds in last.items())
-    return taken / (looks[-1].at - looks[0].at) if taken >= LEAST_TAKEN else None
+    return taken / (samples[-1].at - samples[0].at) if taken >= LEAST_TAKEN else None
 
 
 @contextmanager
 def _repeated(work: Callable[[], object], seconds: float) -> Iterator[None]:
-    """`work` again and again, at most every so many `seconds`, in a thread of its own."""
+    """Call `work` every so many `seconds` in a thread, while the block runs."""
     over = threading.Event()
 
     def run() -> None:

@@ -1,1 +1,1 @@
-"""Load generators of others, each giving what the built-in one gives: NVIDIA's perf_analyzer, and locust."""
+"""Other load generators with the interface of the built-in one: NVIDIA's perf_analyzer, and locust."""

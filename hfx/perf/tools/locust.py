@@ -1,7 +1,7 @@
-"""Load from locust, headless and in a process of its own: hfx/perf/locustfile.py with the same requests and plans.
+"""Load from locust, which runs hfx/perf/locustfile.py headless in a separate process.
 
-Its own CSV and HTML reports are kept, in a folder that the result's notes name. Users write down every request as it
-ends; that file says how far the run is, and is its log.
+locust's own CSV and HTML reports are kept in a folder that a note of the result names. Its users write a record for
+each finished request to a file, which gives the progress and finally the log.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 from hfx.errors import UsageError
 from hfx.perf.load import Closed
-from hfx.perf.loadgen.log import LoadRun, Piece, RequestLog, RequestRecord
+from hfx.perf.loadgen.log import AnswerPart, LoadRun, RequestLog, RequestRecord
 from hfx.perf.tools.process import ToolProcess, failure, follow, log_of, ordered
 
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
 REPORTS = "hfx-locust"  # in the current folder
-END_SECONDS = 10.0  # its reports
-MAX_USERS = 500  # of an open load
+END_SECONDS = 10.0  # for writing its reports
+MAX_USERS = 500  # for an open plan
 OWN = frozenset({
     "-f", "--locustfile", "-H", "--host", "--model", "-u", "--users", "-r", "--spawn-rate", "-t", "--run-time", "-s",
     "--stop-timeout", "--request-timeout", "--headless", "--autostart", "--master", "--worker", "--processes", "--data",
@@ -30,15 +30,15 @@ OWN = frozenset({
 
 
 def run_locust(run: LoadRun) -> RequestLog:
-    """The log of `run`. Raises UsageError for what locust or the model can't take, and LoadFailed.
+    """Carry out `run` with locust. Raises UsageError for what locust or the model can't take, and LoadFailed.
 
-    Of an open plan each request has a user that waits for its time; where all are busy it is late, and counts from the
-    moment it was due.
+    For an open plan, idle users wait for the due times. If all users are busy, a request is sent late, and its latency
+    counts from its due time.
     """
     spec, limits = run.spec, run.spec.limits
     if limits.stable is not None:
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
-    _, times = ordered(run, OWN)  # its clients complete the requests themselves
+    _, times = ordered(run, OWN)  # its clients add `stream` and the deadline themselves
     has_reports = any(word.partition("=")[0] in ("--csv", "--html") for word in spec.arguments)
     reports = None if has_reports else report_folder(run.target.model)
     with TemporaryDirectory(prefix="hfx-perf-") as name:
@@ -56,11 +56,11 @@ def run_locust(run: LoadRun) -> RequestLog:
             process.interrupt(limits.timeout + END_SECONDS)
         recorded = read_records(records)
     notes = () if reports is None else (f"locust's own reports: {reports}",)
-    return log_of(recorded, run, lambda piece: Piece(*piece), cores=cores, notes=notes)
+    return log_of(recorded, run, lambda piece: AnswerPart(*piece), cores=cores, notes=notes)
 
 
 def command(run: LoadRun, requests: int, folder: Path, reports: Path | None) -> tuple[str, ...]:
-    """The command line, but for what a user adds; `requests` are those of an open plan."""
+    """locust's command line without the user's flags. `requests` is the number of requests of an open plan."""
     users = run.plan.callers if isinstance(run.plan, Closed) else min(requests, MAX_USERS)
     target, timeout = run.target, run.spec.limits.timeout
     kept = () if reports is None else ("--csv", str(reports / "locust"), "--html", str(reports / "report.html"))
@@ -73,7 +73,7 @@ def command(run: LoadRun, requests: int, folder: Path, reports: Path | None) -> 
 
 
 def report_folder(model: str) -> Path:
-    """A new folder for locust's own reports, in the current one where that can be."""
+    """A new folder for locust's own reports, below the current folder, or else the one for temporary files."""
     try:
         folder = Path(REPORTS) / f"{model}-{datetime.now().strftime('%Y%m%d-%H%M%S-%f')}"
         folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ def report_folder(model: str) -> Path:
 
 
 def read_records(path: Path) -> list[RequestRecord]:
-    """The requests that users wrote down; a last line that is not whole is left out."""
+    """The records that users wrote; an incomplete last line is left out."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     records = []
     for values in (json.loads(line) for line in lines if line.endswith("\n")):

@@ -1,12 +1,11 @@
-"""NVIDIA's perf_analyzer, a C++ program: where it is, fetching it, and its load.
+"""NVIDIA's perf_analyzer, a C++ program: finding it, fetching it, and running it.
 
-It can't be installed beside hfx's packages: the binary is the one of the tritonclient 2.51.0 wheel (that release wants
-protobuf below 5); two libraries that it misses come from the nvidia-pytriton wheel. A perf_analyzer on PATH is taken
-too.
+Its package can't be installed beside hfx, as tritonclient 2.51.0 needs protobuf below 5. Only the binary is taken from
+that wheel; two missing libraries come from the nvidia-pytriton wheel. A perf_analyzer on PATH is used too.
 
-It measures windows without end, and is interrupted when the server has answered what was ordered: with a fixed number
-of requests it now and then waits for ever after the last one, and its own rate is of whole seconds. Open plans are
-given to it as a file of pauses, and latency counts from the moment a request was due.
+It is started with endless windows, and interrupted when the server has answered the requests of the run: with a fixed
+number of requests it sometimes hangs after the last one, and it rounds rates to seconds. Open plans are passed as a
+file of pauses, and latency counts from the due time of a request.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hfx.errors import HfxError, LoadFailed, ServerError, UsageError
 from hfx.extras import install_command, versions
 from hfx.perf import cache
 from hfx.perf.load import Closed, Plan, Request
-from hfx.perf.loadgen.log import LoadRun, Piece, RequestLog, RequestRecord
+from hfx.perf.loadgen.log import AnswerPart, LoadRun, RequestLog, RequestRecord
 from hfx.perf.server.statistics import Statistics, requests_of
 from hfx.perf.tools.process import ToolProcess, callers_of, failure, follow, log_of, ordered
 
@@ -43,7 +42,7 @@ VERSION_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Program:
-    """A perf_analyzer that can be run. `libraries`: a folder that the loader must search, None for one of PATH."""
+    """A perf_analyzer that runs. `libraries` is a folder for LD_LIBRARY_PATH; None if it needs none."""
 
     path: Path
     version: str
@@ -51,20 +50,20 @@ class Program:
 
     @property
     def command(self) -> str:
-        """The beginning of a shell line that runs it."""
+        """The beginning of a shell command that runs it."""
         libraries = f"LD_LIBRARY_PATH={shlex.quote(str(self.libraries))} " if self.libraries else ""
         return libraries + shlex.quote(str(self.path))
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What it is run with."""
+        """Its environment variables."""
         searched = [str(self.libraries or ""), os.environ.get("LD_LIBRARY_PATH", "")]
         return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, searched))}
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A load generator: its version and place, empty where it is not there; then `fix` says how to get it."""
+    """A load generator. `version` and `where` (its path) are empty if it is missing; then `fix` says how to get it."""
 
     name: str
     about: str
@@ -74,7 +73,7 @@ class Tool:
 
 
 def tools() -> tuple[Tool, ...]:
-    """Every tool that `hfx perf run --tool` takes."""
+    """The values of `hfx perf run --tool`."""
     builtin = Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", hfx.__version__, "part of hfx")
     analyzer = Tool(NAME, "NVIDIA's, in C++: closed and open loop, streaming")
     version = versions(["locust"]).get("locust", "")
@@ -92,7 +91,7 @@ def tools() -> tuple[Tool, ...]:
 
 
 def find() -> Program:
-    """The perf_analyzer that was fetched, or the one on PATH. Raises UsageError that says how to get it."""
+    """The fetched perf_analyzer, or the one on PATH. Raises UsageError that says how to get it."""
     if folder := cache.installed(NAME, PINS):
         return _checked(folder / "bin" / NAME, _libraries())
     if on_path := shutil.which(NAME):
@@ -101,16 +100,13 @@ def find() -> Program:
 
 
 def fetch() -> Program:
-    """Fetch perf_analyzer if it is not there yet. Raises FetchFailed, and UsageError where it does not run here.
-
-    The folder appears whole or not at all, even with several processes at a time.
-    """
+    """Fetch perf_analyzer, unless it was fetched before. Raises FetchFailed, and UsageError if it does not run here."""
     folder = cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755))
     return _checked(folder / "bin" / NAME, _libraries())
 
 
 def _libraries() -> Path | None:
-    """Copies of the libraries that the binary misses, from this environment's wheel of Triton; None without it."""
+    """A folder with the libraries that the binary lacks, copied from the nvidia-pytriton wheel; None without it."""
 
     def copy(folder: Path) -> None:
         from hfx.triton.installation import libraries
@@ -122,11 +118,11 @@ def _libraries() -> Path | None:
     try:
         return cache.made(LIBRARIES_FOLDER, copy)
     except ServerError:
-        return None  # what the system has must do
+        return None  # the system may have them
 
 
 def _checked(path: Path, libraries: Path | None) -> Program:
-    """The program with its version. Raises UsageError where it does not run."""
+    """The program at `path`, with its version. Raises UsageError if it does not run."""
     program = Program(path, "", libraries)
     try:
         done = subprocess.run(
@@ -134,7 +130,7 @@ def _checked(path: Path, libraries: Path | None) -> Program:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}.", FETCH) from error
-    # `Perf Analyzer Version 2.51.0 (commit unknown)`; it ends with a code as of an error.
+    # It prints `Perf Analyzer Version 2.51.0 (commit unknown)`, and exits with an error code all the same.
     version = re.search(r"Version (\S+)", done.stdout + done.stderr)
     if version is None:
         reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
@@ -143,19 +139,19 @@ def _checked(path: Path, libraries: Path | None) -> Program:
     return replace(program, version=version[1])
 
 
-# Its load
+# Running it
 
 MICRO, NANO = 1e-6, 1e-9
 WINDOW_SECONDS = 0.5
 NEVER_STABLE = "0.000001"  # per cent
 MAX_WINDOWS = 1_000_000
-NEVER = 3600.0  # seconds: after the last request; perf_analyzer begins anew otherwise
-START_SECONDS = 0.001  # before the first
+NEVER = 3600.0  # seconds of pause after the last request, as perf_analyzer repeats the pauses
+START_SECONDS = 0.001  # pause before the first request
 FAILED = "had error:"
-MOST_LOST = 3  # records that are cut short
+MOST_LOST = 3  # incomplete records after which a run fails
 TAIL_BYTES = 200
 END = re.compile(rb'\],"version":"[^"]*","service_kind":"[^"]*","endpoint":"[^"]*"\}\s*$')
-# A float that JSON does not have is left out by perf_analyzer: `"output_log_probs":,`
+# perf_analyzer omits floats that JSON does not have: `"output_log_probs":,`
 LEFT_OUT = re.compile(r'(?<!\\)":(?=[,}\]])')
 # Flags that hfx sets itself.
 OWN = frozenset({
@@ -169,11 +165,11 @@ OWN = frozenset({
 
 
 def run_perf_analyzer(run: LoadRun) -> RequestLog:
-    """The log of `run`. Raises UsageError for what it or the model can't take, and LoadFailed.
+    """Carry out `run` with perf_analyzer. Raises UsageError for what it or the model can't take, and LoadFailed.
 
-    A request that fails ends perf_analyzer's run, and with it this one. A run whose record is cut short is repeated:
-    in 1 to 10 % of those with streams perf_analyzer reads a NaN, at random, beyond an FP32 output without values, and
-    writes nothing after it.
+    A failed request ends perf_analyzer, and so the run. A run with an incomplete record is repeated: in 1 to 10 % of
+    runs with streams, perf_analyzer reads a random NaN behind an FP32 output without values, and then writes
+    nothing more.
     """
     ordered_requests, program = ordered(run, OWN), find()
     lost = 0
@@ -186,7 +182,7 @@ def run_perf_analyzer(run: LoadRun) -> RequestLog:
 def _measure(
     run: LoadRun, program: Program, requests: Sequence[Request], times: Sequence[float], last: bool
 ) -> RequestLog | None:
-    """The log of one try; None where its record is cut short, unless it is the `last` one or the run is stopped."""
+    """The log of one try; None for an incomplete record, unless this is the `last` try or the run is stopped."""
     spec, limits, model = run.spec, run.spec.limits, run.model.name
     with TemporaryDirectory(prefix="hfx-perf-") as name, Statistics(run.target.grpc_url) as statistics:
         folder = Path(name)
@@ -194,8 +190,8 @@ def _measure(
         write_inputs(requests, folder / "inputs.json")
         write_times(times, folder / "pauses.txt")
         words = (*command(run, folder), *spec.arguments)
-        before = requests_of(statistics.look(), model)
-        answered = lambda: requests_of(statistics.look(), model) - before  # noqa: E731
+        before = requests_of(statistics.snapshot(), model)
+        answered = lambda: requests_of(statistics.snapshot(), model) - before  # noqa: E731
         with ToolProcess((str(program.path), *words), folder / "output.txt", program.environment) as process:
             cores = follow(process, answered, run, times, FAILED)
             stable = None if limits.stable is None else not process.alive
@@ -207,16 +203,16 @@ def _measure(
                     raise LoadFailed("perf_analyzer did not finish its record.", "Run it again, or use --tool builtin.")
                 return None
         recorded = read_record(record, run.plan, times)
-    return log_of(recorded, run, Piece.of, stable=stable, cores=cores, single_core=False)
+    return log_of(recorded, run, AnswerPart.of, stable=stable, cores=cores, single_core=False)
 
 
 def command(run: LoadRun, folder: Path) -> tuple[str, ...]:
-    """perf_analyzer's arguments, but for those that a user adds."""
+    """perf_analyzer's arguments without the user's flags."""
     limits = run.spec.limits
     window = WINDOW_SECONDS if limits.stable is None else limits.window
     if isinstance(run.plan, Closed):
         load: tuple[str, ...] = ("--concurrency-range", str(run.plan.callers))
-    else:  # without --async, few threads would wait for their answers
+    else:  # without --async, a few threads would wait for answers
         load = ("--request-intervals", str(folder / "pauses.txt"), "--async")
     return (
         "-m", run.model.name, "-i", "grpc", "-u", run.target.grpc_url, *(("--streaming",) if run.spec.stream else ()),
@@ -227,7 +223,7 @@ def command(run: LoadRun, folder: Path) -> tuple[str, ...]:
 
 
 def write_inputs(requests: Sequence[Request], path: Path) -> None:
-    """The requests, which are sent in turn."""
+    """Write the requests, which perf_analyzer sends in turn, to `path`."""
     data = [
         {name: {"content": list(values), "shape": [len(values)]} for name, values in request.inputs.items()}
         for request in requests
@@ -236,15 +232,15 @@ def write_inputs(requests: Sequence[Request], path: Path) -> None:
 
 
 def write_times(times: Sequence[float], path: Path) -> None:
-    """When each request is sent, in seconds from the start, as the pauses before each in microseconds."""
+    """Write send times (seconds from the start) to `path`, as the pause before each request in microseconds."""
     pauses = [START_SECONDS, *(later - earlier for earlier, later in itertools.pairwise(times)), NEVER]
     path.write_text("".join(f"{round(pause / MICRO)}\n" for pause in pauses), encoding="utf-8")
 
 
 def is_whole(record: Path) -> bool:
-    """Whether the record was written to its end, `…"endpoint":""}`; the program may never end after it."""
+    """Whether the record is complete (`…"endpoint":""}`). perf_analyzer may hang after writing it."""
     try:
-        with record.open("rb") as file:  # only its end: a long run's record has hundreds of megabytes
+        with record.open("rb") as file:  # only its end, as a record can have hundreds of megabytes
             file.seek(-min(TAIL_BYTES, record.stat().st_size), os.SEEK_END)
             return bool(END.search(file.read()))
     except OSError:
@@ -252,7 +248,7 @@ def is_whole(record: Path) -> bool:
 
 
 def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[RequestRecord]:
-    """The requests of a record that were answered, as they were sent. Those of an open `plan` were due at `times`.
+    """The answered requests of a record, in the order of sending. Those of an open `plan` were due at `times`.
 
     Raises HfxError for a damaged record.
     """
@@ -260,7 +256,7 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Req
         text = path.read_bytes().decode(errors="replace")
         try:
             whole = json.loads(text)
-        except ValueError:  # not always, as the pattern may also stand in a text that a model wrote
+        except ValueError:  # only then, as a generated text may contain the pattern too
             whole = json.loads(LEFT_OUT.sub('":null', text))
         [experiment] = whole["experiments"]
         recorded = [_recorded(each) for each in experiment["requests"] if each["response_timestamps"]]
@@ -271,7 +267,7 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Req
         callers = callers_of([(each.sent, each.end) for each in recorded], plan.callers)
         return [replace(each, caller=caller) for each, caller in zip(recorded, callers, strict=True)]
     pairs = list(zip(recorded, times, strict=False))  # an interrupted run has fewer
-    # The clocks of plan and record meet where a request was least late.
+    # The start of the plan on the record's clock, such that the least late request was in time.
     start = min((each.sent - at for each, at in pairs), default=0.0)
     return [replace(each, due=start + at) for each, at in pairs]
 

@@ -1,4 +1,4 @@
-"""What other tools share: a process that is started, followed and ended, and the requests that it has recorded."""
+"""Shared by the adapters of other tools: running their process, and making a log of the requests that they recorded."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ import psutil
 from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Closed, LoadLimits, Open, Plan, Request
 from hfx.perf.loadgen.generate import completed, counts_tokens
-from hfx.perf.loadgen.log import LoadRun, Piece, Progress, RequestLog, RequestRecord, timestamp
+from hfx.perf.loadgen.log import AnswerPart, LoadRun, Progress, RequestLog, RequestRecord, timestamp
 from hfx.process import end, ends_with_parent, spawn
 
 POLL_SECONDS = 0.1
 START_SECONDS = 60.0  # until the first answer
-AFTER_SECONDS = 0.3  # a little more is sent than counts
+AFTER_SECONDS = 0.3  # by which the tool runs longer than the time that counts
 
 
 class ToolProcess:
-    """`command`, its output in the file `output`; a context manager that kills it."""
+    """A running tool, with its output in the file `output`; a context manager that kills it."""
 
     def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._output = output
         output.write_bytes(b"")
-        # A killed hfx must not leave a load behind. The input stays silent: locust can't wait for /dev/null.
+        # It dies with hfx. Its input is an idle pipe, as locust does not work with /dev/null.
         self._process = spawn(ends_with_parent(command), output, stdin=subprocess.PIPE, env=environment)
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     @property
     def processor_seconds(self) -> float:
-        """Of all its threads; 0 when it has ended."""
+        """CPU seconds of all its threads; 0 after its end."""
         try:
             times = psutil.Process(self._process.pid).cpu_times()
         except psutil.Error:
@@ -52,11 +52,11 @@ class ToolProcess:
 
     @property
     def text(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self._output.read_bytes().decode(errors="replace")
 
     def interrupt(self, seconds: float, is_done: Callable[[], bool] = lambda: False) -> None:
-        """Send it SIGINT, and return when it has ended or `is_done`, or after so many seconds."""
+        """Send SIGINT, and wait until the process ends or `is_done()`, at most so many `seconds`."""
         if self.alive:
             self._process.send_signal(signal.SIGINT)
         end = time.monotonic() + seconds
@@ -72,8 +72,8 @@ class ToolProcess:
 
 
 @dataclass(frozen=True)
-class Look:
-    """At a moment (`at`, time.monotonic): how many answers there are, and the tool's processor seconds."""
+class Sample:
+    """A sample at `at` (time.monotonic): the number of answers, and the tool's CPU seconds."""
 
     at: float
     answers: int
@@ -83,17 +83,18 @@ class Look:
 def follow(
     process: ToolProcess, answered: Callable[[], int], run: LoadRun, times: Sequence[float], fatal: str = ""
 ) -> float:
-    """Return when all is answered, `run` is stopped, the process ends or prints `fatal`, or no answer comes any more.
+    """Wait until all requests are answered, and return the cores that the process kept busy since the first answer.
 
-    `times` are those of an open plan. The result: the cores that the process kept busy from the first answer on.
+    `answered` returns the number of answers, `times` are the due times of an open plan. Also returns when `run` is
+    stopped, the process ends or prints `fatal`, or answers stop coming.
     """
     plan, limits = run.plan, run.spec.limits
     pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
-    moved, cores = Look(time.monotonic(), 0, 0.0), 0.0
-    first: Look | None = None
-    warm: Look | None = None  # the warm-up's end
+    moved, cores = Sample(time.monotonic(), 0, 0.0), 0.0
+    first: Sample | None = None
+    warm: Sample | None = None  # the warm-up's end
     while process.alive and not run.stop.is_set() and not (fatal and fatal in process.text):
-        now = Look(time.monotonic(), answered(), process.processor_seconds)
+        now = Sample(time.monotonic(), answered(), process.processor_seconds)
         if now.answers > moved.answers:
             moved, first = now, first or now
         if first and now.at > first.at and now.used:
@@ -108,8 +109,8 @@ def follow(
     return cores
 
 
-def _is_over(warm: Look | None, now: Look, plan: Plan, limits: LoadLimits, times: Sequence[float]) -> bool:
-    """Whether all has been answered that was ordered."""
+def _is_over(warm: Sample | None, now: Sample, plan: Plan, limits: LoadLimits, times: Sequence[float]) -> bool:
+    """Whether all requests of the plan are answered."""
     if isinstance(plan, Open):
         return now.answers >= len(times)
     if warm is None:
@@ -118,7 +119,7 @@ def _is_over(warm: Look | None, now: Look, plan: Plan, limits: LoadLimits, times
     return now.answers - warm.answers >= requests + plan.callers or now.at - warm.at >= seconds + AFTER_SECONDS
 
 
-def _progress(first: Look, warm: Look | None, now: Look, plan: Plan, limits: LoadLimits) -> Progress:
+def _progress(first: Sample, warm: Sample | None, now: Sample, plan: Plan, limits: LoadLimits) -> Progress:
     seconds, counted = now.at - first.at, now.answers - (warm.answers if warm else 0)
     callers = 0 if isinstance(plan, Open) else plan.callers
     return Progress(
@@ -132,14 +133,14 @@ def _progress(first: Look, warm: Look | None, now: Look, plan: Plan, limits: Loa
     )
 
 
-WARM_SECONDS = 0.25  # between the requests of a warm-up that come one after the other
-ERROR = re.compile(r"[Ee]rror:|/ERROR/[^:]*:|(?=unrecognized)")  # what precedes a reason
+WARM_SECONDS = 0.25  # between the requests of a warm-up that is sent one by one
+ERROR = re.compile(r"[Ee]rror:|/ERROR/[^:]*:|(?=unrecognized)")  # precedes the reason in a line of output
 
 
 def ordered(run: LoadRun, own: Collection[str]) -> tuple[Sequence[Request], tuple[float, ...]]:
-    """The requests of `run` with what the model is always sent, and when each is due where the plan is open.
+    """The completed requests of `run` (see `completed`), and the due times of an open plan (closed: none).
 
-    Raises UsageError for what the model does not take, and for a flag that is among the tool's `own`: hfx sets them.
+    Raises UsageError for requests that the model does not take, and for a flag in `own`, which hfx sets itself.
     """
     spec = run.spec
     for word in spec.arguments:
@@ -150,7 +151,7 @@ def ordered(run: LoadRun, own: Collection[str]) -> tuple[Sequence[Request], tupl
 
 
 def failure(tool: str, text: str) -> HfxError:
-    """The error of a tool that ended before its time, by the last reason in the `text` that it printed."""
+    """The error for a tool that ended too early, with the last reason in its output `text`."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reasons = [line[match.end() :].strip() or line for line in lines if (match := ERROR.search(line))]
     reason = ["It printed nothing.", *lines, *reasons][-1]
@@ -159,10 +160,12 @@ def failure(tool: str, text: str) -> HfxError:
     return LoadFailed(f"{tool} ended by itself: {reason}", "--tool builtin counts requests that fail, and goes on.")
 
 
-def log_of(recorded: Sequence[RequestRecord], run: LoadRun, read: Callable[[Any], Piece], **known: Any) -> RequestLog:
-    """The log of what counts of `recorded`: all after the warm-up where the tool chose the end.
+def log_of(
+    recorded: Sequence[RequestRecord], run: LoadRun, read: Callable[[Any], AnswerPart], **known: Any
+) -> RequestLog:
+    """The log of the `recorded` requests that count: if the tool decided about stability, all after the warm-up.
 
-    `known` are fields of the log. Raises LoadFailed where nothing counts.
+    `known` are further fields of the log. Raises LoadFailed if no request counts.
     """
     limits = run.spec.limits
     log = RequestLog(bool(run.spec.stream), counts_tokens(run.model), interrupted=run.stop.is_set(), **known)
@@ -183,7 +186,7 @@ def log_of(recorded: Sequence[RequestRecord], run: LoadRun, read: Callable[[Any]
 
 
 def split(times: Iterable[float], limits: LoadLimits) -> tuple[list[float], list[float]]:
-    """`times`, which rise from 0, of the warm-up and of what counts; no more of them are read."""
+    """Split ascending `times` (from 0) into those of the warm-up and those that count; later ones are not read."""
     warm: list[float] = []
     counts: list[float] = []
     for at in times:
@@ -197,8 +200,8 @@ def split(times: Iterable[float], limits: LoadLimits) -> tuple[list[float], list
 
 
 def due_times(plan: Open, limits: LoadLimits) -> tuple[float, ...]:
-    """When each request of an open load is due, those of the warm-up first; seconds from the start."""
-    if plan.at_once:  # after the warm-up, one by one
+    """When each request of an open plan is due, in seconds from the start, beginning with the warm-up."""
+    if plan.at_once:  # after a warm-up that is sent one by one
         start = limits.warmup_requests * WARM_SECONDS
         warm = [number * WARM_SECONDS for number in range(limits.warmup_requests)]
         return (*warm, *(start + at for at in plan.times(limits.requests)))
@@ -207,7 +210,7 @@ def due_times(plan: Open, limits: LoadLimits) -> tuple[float, ...]:
 
 
 def callers_of(spans: Iterable[tuple[float, float]], callers: int) -> list[int]:
-    """Which of `callers` sent each of (sent, end), in the order of `sent`: the one that has been free for longest."""
+    """Assign a caller to each (sent, end) in the order of `sent`: the one that has been idle for longest."""
     free = [(-math.inf, caller) for caller in range(callers)]
     senders = []
     for _, ended in spans:

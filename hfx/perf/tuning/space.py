@@ -31,7 +31,7 @@ class Setting:
     name: str
     field: str
     suffixes: tuple[str, ...]
-    words: str
+    description: str
     least: int = 1
     shared: bool = False
 
@@ -64,7 +64,9 @@ def parse(name: str, text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,7})(us|ms|)", text.strip(), re.ASCII)
     if not found or (found[2] and not setting.is_time):
         example = "500us or 2ms" if setting.is_time else "4"
-        raise UsageError(f"{text!r} is not a value of {name}.", f"It is {setting.words}: a number such as {example}.")
+        raise UsageError(
+            f"{text!r} is not a value of {name}.", f"It is {setting.description}: a number such as {example}."
+        )
     return _checked(setting, int(found[1]) * MICROSECONDS[found[2]])
 
 
@@ -102,7 +104,7 @@ def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], dev
     return tuple(made)
 
 
-def words(settings: Mapping[str, object]) -> str:
+def settings_line(settings: Mapping[str, object]) -> str:
     """Settings in one line."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
@@ -229,7 +231,7 @@ def _counts(most: int) -> list[int]:
 
 
 def _dimension(name: str, options: Sequence[Settings]) -> Dimension:
-    return Dimension(name, {words(option): option for option in options})
+    return Dimension(name, {settings_line(option): option for option in options})
 
 
 def _siblings(repository: Path, manifest: Manifest, device: str) -> list[str]:

@@ -21,7 +21,7 @@ from hfx.perf.report.tables import FINAL
 from hfx.perf.results import Machine, Result, Run, Scalar
 from hfx.perf.tuning import search
 from hfx.perf.tuning import study as studies
-from hfx.perf.tuning.space import MODEL, Settings, current, edits, space, words
+from hfx.perf.tuning.space import MODEL, Settings, current, edits, settings_line, space
 from hfx.perf.tuning.study import PUBLISHED, Study, Trial, p99, rate, score
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, change, scratch
@@ -142,7 +142,7 @@ def best(trials: Sequence[Trial]) -> Trial:
     if not top.kept:
         raise LoadFailed(
             f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * top.run.kept:.1f} % of the "
-            f"requests did, with {words(found.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
+            f"requests did, with {settings_line(found.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
             f"p99 {p99(top.run):.4g} ms).",
             "Ask for less: a smaller --concurrency or --rate, or a looser --slo.",
         )
@@ -163,7 +163,7 @@ def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
         "files": {path: entry.sha256 for path, entry in manifest.files.items() if not path.endswith(".pbtxt")},
         "settings": current(spec.repository, manifest, spec.device),
         "device": spec.device,
-        "loads": [plan.load(requests.words, "").label for plan in spec.plans],
+        "loads": [plan.load(requests.description, "").label for plan in spec.plans],
         "data": hashlib.sha256(repr(requests.items).encode()).hexdigest(),
         "slo": slo.text if slo else "",
         "stream": spec.measure.stream,
@@ -179,14 +179,14 @@ def line(trial: Trial) -> str:
     kept = "" if top.kept else f", {100 * top.run.kept:.0f} % as wanted"
     early = " (stopped early)" if trial.state == "pruned" else ""
     figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{kept}"
-    return f"{trial.label}{early}: {figures}: {words(trial.settings)}"
+    return f"{trial.label}{early}: {figures}: {settings_line(trial.settings)}"
 
 
 def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
     """`findings` as a result file."""
     runs: list[Run] = [run for trial in findings.trials for run in trial.runs]
     failed = [trial for trial in findings.trials if trial.state == "failed"]
-    notes = [f"{trial.label} ({words(trial.settings)}) failed: {trial.reason}" for trial in failed]
+    notes = [f"{trial.label} ({settings_line(trial.settings)}) failed: {trial.reason}" for trial in failed]
     best_label, proof = findings.best.label if findings.best else "", findings.proof
     proven = proof is not None and proof.proven
     details: dict[str, Scalar | list[Scalar] | dict[str, Scalar] | None] = {

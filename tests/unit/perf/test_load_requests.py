@@ -63,7 +63,7 @@ def test_a_row_s_own_settings_come_before_those_of_all_and_need_an_input_of_the_
     made = from_file(path, TEXT, {"max_tokens": "20", "seed": 3}, inputs=["text_input", "max_tokens"])
     assert made.items[0].inputs == {"text_input": ("a",), "max_tokens": (7,), "seed": (3,)}
     assert made.items[1].inputs == made.at(3).inputs == {"text_input": ("b",), "max_tokens": (20,), "seed": (3,)}
-    assert made.words == "a.csv, column text: 2 requests of 1 words, max_tokens=20, seed=3"
+    assert made.description == "a.csv, column text: 2 requests of 1 words, max_tokens=20, seed=3"
 
 
 @pytest.mark.parametrize(

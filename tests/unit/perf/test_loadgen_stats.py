@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.perf.load import Closed, Open, Plan, Slo
-from hfx.perf.loadgen.log import Piece, RequestLog, RequestRecord, percentile
+from hfx.perf.loadgen.log import AnswerPart, RequestLog, RequestRecord, percentile
 from hfx.perf.loadgen.stats import run_of, saturation
 from hfx.perf.results import Run, Subject
 
@@ -31,9 +31,9 @@ def streamed(number: int, due: float, times: list[float]) -> RequestRecord:
     return found
 
 
-def read(message: str) -> Piece:
+def read(message: str) -> AnswerPart:
     count, _, end = message.partition(" ")
-    return Piece(read=3, written=int(count), finish_reason=end)
+    return AnswerPart(read=3, written=int(count), finish_reason=end)
 
 
 def made(plan: Plan, *ended: RequestRecord, slo: str = "", stream: bool = False, **others: Any) -> Run:

@@ -162,7 +162,7 @@ def test_what_listens_but_is_no_triton_has_no_metrics_and_a_free_port_nothing() 
     with pytest.raises(ServerUnreachable, match="is not answered"):
         metrics.read(f"http://{url}/metrics")
     with Statistics(url) as statistics, pytest.raises(ServerUnreachable, match="statistics"):
-        statistics.look()
+        statistics.snapshot()
 
 
 @pytest.mark.parametrize(("text", "is_found"), [(METRICS, True), ("other_metrics 1\n", False)])

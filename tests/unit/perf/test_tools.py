@@ -19,7 +19,7 @@ import pytest
 from hfx.errors import HfxError, UsageError
 from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.perf.load import Closed, LoadLimits, Open, Plan, Request, RequestSet, Slo
-from hfx.perf.loadgen.log import LoadRun, Piece, RequestRecord, Watch
+from hfx.perf.loadgen.log import AnswerPart, LoadRun, RequestRecord, Watch
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.measuring import MeasureSpec, Target
 from hfx.perf.results import Run, Subject
@@ -55,8 +55,8 @@ def run(rows: list[RequestRecord], plan: Plan, limits: LoadLimits, *, stream: bo
     return run_of(log, Subject("a", "a", "locust"), plan.load("", ""), plan, Slo.parse(slo) if slo else None)
 
 
-def read(message: Any) -> Piece:
-    return Piece.of(message) if isinstance(message, dict) else Piece(*message)
+def read(message: Any) -> AnswerPart:
+    return AnswerPart.of(message) if isinstance(message, dict) else AnswerPart(*message)
 
 
 # What counts
