@@ -1,1 +1,1 @@
-"""Searching for the settings of a published model on the real server, and proving what they gain."""
+"""`hfx tune`: search better settings for a published model, measured on a real server, and prove the gain."""

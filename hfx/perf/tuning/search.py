@@ -1,12 +1,11 @@
-"""The search and its proof.
+"""The search for better settings, and the proof that the best ones gain something.
 
-Optuna proposes, short measurements come before long ones, and a budget of seconds ends it. One objective, because
-Optuna prunes only then: what is done within the SLO, by a TPE sampler and asynchronous successive halving. A trial's
-server is started once; the next, longer measurement is made while it runs.
+Optuna proposes settings (TPE sampler) and prunes trials (asynchronous successive halving, which needs a single
+objective: the throughput within the SLO). A trial is measured RUNGS times on one server, each time FACTOR times as
+long, until Optuna prunes it. A budget of seconds ends the search.
 
-A search takes the highest of many noisy figures, so its own figure proves nothing: the proof's rounds are new, with the
-best settings and the published ones on two servers, in turn; a gain has to exceed what a candidate differs by from one
-round to the next.
+The best of many noisy figures is too high by chance, so the search's own figure proves nothing. The proof measures the
+best and the published settings again, in turns on two servers; the gain must exceed the noise between rounds.
 """
 
 from __future__ import annotations
@@ -31,12 +30,13 @@ from hfx.perf.tuning.space import Settings
 from hfx.perf.tuning.study import FACTOR, PUBLISHED, Score, Study, Trial, score
 
 RUNGS = 3  # measurements of a trial, each FACTOR times as long as the one before
-SHORTEST, FIRST, LONGEST = 0.5, 1.0, 10.0  # seconds: of any measurement; of the first look; of the longest measurement
-SLOW_LONGEST = 30.0  # seconds of the longest measurement of requests that take seconds
-REQUESTS = 20  # that the shortest measurement has to hold
-PROOF_SHARE, TRIAL_SHARE = 0.25, 0.05  # of the budget: for the proof's measurements, and for those of one whole trial
+# Seconds of a measurement: of any at least, of the first one, which plans the budget, and of the longest one.
+SHORTEST, FIRST, LONGEST = 0.5, 1.0, 10.0
+SLOW_LONGEST = 30.0  # as LONGEST, if a request takes seconds
+REQUESTS = 20  # wanted in the shortest measurement
+PROOF_SHARE, TRIAL_SHARE = 0.25, 0.05  # shares of the budget: all measurements of the proof, those of a full trial
 
-Measure = Callable[[float], tuple[Run, ...]]  # seconds of each load -> a run of each
+Measure = Callable[[float], tuple[Run, ...]]  # measures each load for so many seconds; a run for each
 Open = Callable[[str, Settings], AbstractContextManager[Measure]]
 
 
@@ -44,8 +44,9 @@ Open = Callable[[str, Settings], AbstractContextManager[Measure]]
 class Budget:
     """How a budget is spent, in seconds.
 
-    `seconds` is the longest measurement of each of `loads`, `overhead` what a server's start and end take, `margin`
-    what goes on around a measurement (warm-up, last answers, the server's figures), `rounds` those of the proof.
+    `seconds` is the length of a trial's longest measurement, for each of `loads` loads. `overhead` is the time to start
+    and end a server, `margin` the time around a measurement (warm-up, last answers, the server's metrics). `rounds` is
+    the number of rounds of the proof.
     """
 
     seconds: float
@@ -61,28 +62,28 @@ class Budget:
 
     @property
     def proof(self) -> float:
-        """What the proof takes: of two candidates, under the best load of each."""
+        """Seconds of the proof: two candidates, each under the best load of either."""
         return 2 * self.overhead + 2 * self.rounds * min(self.loads, 2) * (self.seconds + self.margin)
 
     @property
     def least(self) -> float:
-        """The smallest total: a first look, two trials, and the proof."""
+        """The smallest total in seconds: the first measurement, two full trials, and the proof."""
         trial = self.overhead + sum(map(self.measurement, range(RUNGS)))
         return self.overhead + self.loads * FIRST + 2 * trial + self.proof
 
     def measurement(self, rung: int) -> float:
-        """What one of a trial's measurements takes."""
+        """Seconds of a trial's measurement number `rung`, of all loads."""
         return self.loads * (self.rungs[rung] + self.margin)
 
     def allows(self, rung: int, until: float, overhead: float = 0.0) -> bool:
-        """Whether a measurement, after `overhead`, and then the proof end before `until` (time.monotonic)."""
+        """Whether `overhead`, measurement number `rung` and then the proof end before `until` (time.monotonic)."""
         return time.monotonic() + overhead + self.measurement(rung) + self.proof <= until
 
 
 def budget(runs: Sequence[Run], overhead: float, margin: float, total: float, rounds: int) -> Budget:
-    """The budget of `total` seconds, where FIRST seconds of each load gave `runs`. Its `least` may exceed `total`.
+    """How to spend `total` seconds. `runs` are a measurement of FIRST seconds for each load.
 
-    Slow requests lengthen the measurements where the total allows it.
+    Slow requests lengthen the measurements if the total allows it. The `least` of the result may exceed `total`.
     """
     loads = len(runs)
     whole_trial = sum(FACTOR**-n for n in range(RUNGS))
@@ -94,7 +95,7 @@ def budget(runs: Sequence[Run], overhead: float, margin: float, total: float, ro
 
 
 def first(study: Study, budget: Budget, measure: Measure) -> Trial:
-    """Measure what is published, in full length, on a server that runs already. Raises what goes wrong."""
+    """Measure the published settings in full length, on a running server. Raises whatever `measure` raises."""
     proposal = study.ask()
     assert proposal is not None and study.space.settings(proposal.params) == study.space.old
     return _measured(study, proposal, budget, math.inf, lambda label, settings: nullcontext(measure))
@@ -103,10 +104,10 @@ def first(study: Study, budget: Budget, measure: Measure) -> Trial:
 def search(
     study: Study, budget: Budget, until: float, open_trial: Open, max_trials: float = math.inf
 ) -> Iterator[Trial]:
-    """Measure one proposal after the other, until only the proof's time, no choices or `max_trials` are left.
+    """Measure one proposal after the other, until only the proof's time is left, all are tried, or `max_trials` are.
 
-    Each trial is in the study when it is yielded. An HfxError while it is measured is its failure; an interrupt leaves
-    it to be measured again.
+    Each trial is in the study when it is yielded. An HfxError during a measurement makes the trial a failed one. After
+    an interrupt, its settings are proposed again.
     """
     while len(study.trials) < min(max_trials, study.space.size) and budget.allows(0, until, budget.overhead):
         proposal = study.ask()
@@ -121,7 +122,7 @@ def search(
 
 def _measured(study: Study, proposal: optuna.Trial, budget: Budget, until: float, open_trial: Open) -> Trial:
     settings = study.space.settings(proposal.params)
-    is_first = not study.trials  # what is published is never pruned, and must be measurable
+    is_first = not study.trials  # the published settings: never pruned, and a failure ends the search
     runs = tuple[Run, ...]()
     try:
         with open_trial(study.next_label, settings) as measure:
@@ -139,7 +140,7 @@ def _measured(study: Study, proposal: optuna.Trial, budget: Budget, until: float
 
 
 def uninterrupted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """`runs`, all in full length. Raises KeyboardInterrupt where one was ended early: its figures are not used."""
+    """`runs`. Raises KeyboardInterrupt if one was interrupted, so that its figures are not used."""
     if any(run.interrupted for run in runs):
         raise KeyboardInterrupt
     return runs
@@ -152,20 +153,15 @@ MIN_ROUNDS, ROUNDS = 3, 5
 
 @dataclass(frozen=True)
 class Proof:
-    """All runs, the gain round by round (1.1: 10 % more), and by how much a candidate differs between rounds.
-
-    The gain is of one load, which the new settings hold best. `kept` says whether they keep the SLO there, `missed`
-    whether the published ones don't, `better` whether they do more than those do under their own best load. `measure`
-    says what the gain is of, and under which load.
-    """
+    """The comparison of the best settings with the published ones, under the load that suits the best ones most."""
 
     runs: tuple[Run, ...]
-    gain: Spread | None
-    noise: float
-    kept: bool
-    missed: bool
-    better: bool
-    measure: str
+    gain: Spread | None  # new / published figure over the rounds (1.1: 10 % more); None for too few rounds
+    noise: float  # the median relative difference of a candidate from one round to the next
+    kept: bool  # whether the new settings keep the SLO in most rounds
+    missed: bool  # whether the published ones don't
+    better: bool  # whether the new ones win each round also if each candidate has its own best load
+    measure: str  # the figure and the load of the gain, in words
     notes: tuple[str, ...] = ()
 
     @property
@@ -176,7 +172,7 @@ class Proof:
 
     @property
     def verdict(self) -> str:
-        """The same in a sentence."""
+        """The outcome in a sentence."""
         stay = "Not proven, the published settings stay"
         if self.gain is None:
             return f"{stay}: the gain was not measured. " + "; ".join(self.notes)
@@ -204,7 +200,7 @@ def prove(
 ) -> Proof:
     """Measure two candidates, the published settings first, for `rounds` rounds of each case.
 
-    What has not begun by `until` (time.monotonic) is left out. Raises KeyboardInterrupt where the session was stopped.
+    No measurement begins after `until` (time.monotonic). Raises KeyboardInterrupt if the session was stopped.
     """
     notes: list[str] = []
     with closing(compare(candidates, cases, rounds, notes, session)) as measured:
@@ -221,7 +217,7 @@ def prove(
 
 
 def judge(runs: Sequence[Run], label: str, notes: Sequence[str] = ()) -> Proof:
-    """What runs of the published settings and of those with this `label` prove."""
+    """The proof from `runs` of the published settings and of those with this `label`."""
     loads = Counter(each.run.load.label for each in _rounds(runs, label).values())
     load = loads.most_common(1)[0][0] if loads else ""
     same = [run for run in runs if run.load.label == load]
@@ -254,6 +250,6 @@ def _is_kept(rounds: Mapping[int, Score]) -> bool:
 
 
 def _rounds(runs: Sequence[Run], label: str) -> dict[int, Score]:
-    """The score of each round of one candidate: of the load that it held best."""
+    """Round -> score of the candidate, under its best load of that round."""
     own = [run for run in runs if run.subject.label == label]
     return {number: score([run for run in own if run.round == number]) for number in sorted({r.round for r in own})}

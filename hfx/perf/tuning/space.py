@@ -1,7 +1,7 @@
-"""What of a published model can be tuned, which field of which folder that is, and what a search may try of it.
+"""The settings of a published model: their fields in the config.pbtxt files, and the values that a search tries.
 
-For each dimension a handful of values that are sensible on this machine: instances x threads never exceed a CPU's
-cores, no value makes the model refuse what it takes now, and what is published is always among the choices.
+Each dimension has a few values that suit this machine: instances x threads never exceed the CPU's cores, no value makes
+the model refuse requests that it takes now, and the published value is always among them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hfx.names import NET_SUFFIX, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SU
 from hfx.repository.catalog import models
 from hfx.repository.edit import Edit, value
 
-MODEL = "model"  # the one setting that is no field: another published model of the same checkpoint, for its precision
+MODEL = "model"  # a setting without a field: another published model of the same checkpoint, for its precision
 MICROSECONDS = {"": 1, "us": 1, "ms": 1000}
 LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`field` in the configurations of the members with these suffixes. `shared`: the same for every device."""
+    """`field` in the config.pbtxt of the members with these suffixes. `shared`: the same value for CPU and GPU."""
 
     name: str
     field: str
@@ -78,7 +78,7 @@ def named(name: str) -> Setting:
 
 
 def current(repository: Path, manifest: Manifest, device: str = "cpu") -> dict[str, int]:
-    """What the model's configurations for DEVICE say now, by the names of the settings that they have."""
+    """Setting -> its value in the model's configurations for `device`; without those that the model lacks."""
     found: dict[str, int] = {}
     for setting in SETTINGS:
         entries = (value(repository, folder, setting.field, device) for folder in _folders(manifest, setting))
@@ -88,7 +88,7 @@ def current(repository: Path, manifest: Manifest, device: str = "cpu") -> dict[s
 
 
 def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], device: str = "cpu") -> tuple[Edit, ...]:
-    """The edits that give the model these settings. Raises UsageError for one that it lacks."""
+    """The edits that give the model these settings. Raises UsageError for a setting that it lacks."""
     has = current(repository, manifest, device)
     made: list[Edit] = []
     for name, wanted in settings.items():
@@ -105,7 +105,7 @@ def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], dev
 
 
 def settings_line(settings: Mapping[str, object]) -> str:
-    """Settings in one line."""
+    """`settings` as one line of text."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -121,10 +121,10 @@ def _checked(setting: Setting, number: int) -> int:
 
 # What a search may try
 
-COMPUTE = ("instances", "threads")  # chosen together: their product is bounded
-PROCESSES = (1, 2, 4)  # each has its own copy of everything
-ROOM = ("max_batch_size", "slots", "max_queue_size")
-DELAYS = (0, 200, 500, 1000, 2000)  # microseconds; a hop between steps costs about 250
+COMPUTE = ("instances", "threads")  # one dimension, as the cores bound their product
+PROCESSES = (1, 2, 4)  # few, as each has its own copy of the model
+ROOM = ("max_batch_size", "slots", "max_queue_size")  # useless beyond the number of callers
+DELAYS = (0, 200, 500, 1000, 2000)  # microseconds; passing a request to the next step takes about 250
 TEXT_FILES = ("/settings.json", "/tokenizer.json", "/generation.json")
 LARGEST_BATCH, LARGEST_SLOTS = 512, 256
 Settings = Mapping[str, int | str]
@@ -132,7 +132,7 @@ Settings = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Dimension:
-    """One choice: settings that are set together, by what they are called."""
+    """A dimension of the search. `options`: label -> settings that are set together."""
 
     name: str
     options: Mapping[str, Settings]
@@ -140,7 +140,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """All dimensions; `old` is what is published."""
+    """All dimensions. `old` are the published settings of these dimensions."""
 
     dimensions: tuple[Dimension, ...]
     old: Settings
@@ -151,14 +151,14 @@ class Space:
         return prod(len(dimension.options) for dimension in self.dimensions)
 
     def settings(self, choice: Mapping[str, str]) -> dict[str, int | str]:
-        """The settings of a `choice`: dimension -> option."""
+        """The settings of a `choice` (dimension -> label of the option)."""
         found: dict[str, int | str] = {}
         for dimension in self.dimensions:
             found |= dimension.options[choice[dimension.name]]
         return found
 
     def choice(self, settings: Settings) -> dict[str, str]:
-        """The choice that gives these settings."""
+        """The choice (dimension -> label of the option) that gives these settings."""
         return {
             dimension.name: next(
                 label for label, option in dimension.options.items() if option.items() <= settings.items()
@@ -170,9 +170,10 @@ class Space:
 def space(
     repository: Path, manifest: Manifest, device: str, cores: int, only: Sequence[str] = (), callers: int | None = None
 ) -> Space:
-    """What can be tried for a published model; `only` limits it to some settings. Raises UsageError.
+    """The values to try for a published model on a machine with so many `cores`.
 
-    With no more than `callers` requests at a time, room for more than these is not tried.
+    `only` limits the search to some settings. With at most `callers` requests at a time (None: any number), no larger
+    batches or queues are tried. Raises UsageError if nothing can be chosen.
     """
     has = current(repository, manifest, device)
     siblings = _siblings(repository, manifest, device)
@@ -195,7 +196,7 @@ def space(
 
 
 def _computes(values: Mapping[str, Sequence[int]], has: Mapping[str, int], cores: int | None) -> list[Settings]:
-    """Instances and threads together; on a CPU those that use a quarter of the cores to all, and what is published."""
+    """Pairs of instances and threads: on a CPU those that use 1/4 to all of the `cores`, and the published pair."""
     names = [name for name in COMPUTE if name in values]
     options = [dict(zip(names, numbers, strict=True)) for numbers in product(*(values[name] for name in names))]
 
@@ -217,9 +218,9 @@ def _values(name: str, has: Mapping[str, int], cores: int, callers: int | None, 
         "tokenize_instances": (n for n in PROCESSES if n <= cores),
         "tokenize_max_queue_delay": DELAYS[:-1],
         "postprocess_instances": (n for n in PROCESSES[:2] if n <= cores),
-        # Never less than now: clients that send so many rows would be refused.
+        # Never less than now, or clients that send so many rows would be refused.
         "max_batch_size": (n for n in (2 * now, 4 * now) if n <= LARGEST_BATCH),
-        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),  # nor beams that fit now
+        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),  # the same for beams
         "max_queue_size": (2 * now, 4 * now),
     }
     return sorted({now, *tries[name]})
@@ -235,13 +236,13 @@ def _dimension(name: str, options: Sequence[Settings]) -> Dimension:
 
 
 def _siblings(repository: Path, manifest: Manifest, device: str) -> list[str]:
-    """The published models that answer alike, of other precision or for another runtime; the one in question first."""
+    """The published models with the same answers in other precisions or runtimes; that of `manifest` first."""
     found = [entry.manifest for entry in models(repository) if entry.manifest and entry.name != manifest.name]
     alike = [each.name for each in found if getattr(each.precision, device) and _content(each) == _content(manifest)]
     return [manifest.name, *sorted(alike)]
 
 
 def _content(manifest: Manifest) -> tuple[object, ...]:
-    """What makes two models answers to the same question: checkpoint, task, and how texts are cut and read."""
+    """A key that is equal for models with the same answers: task, checkpoint, tokenizer and generation settings."""
     files = {path.removeprefix(manifest.name): entry for path, entry in manifest.files.items()}
     return manifest.task, manifest.source.sha256, {p: e for p, e in files.items() if p.endswith(TEXT_FILES)}

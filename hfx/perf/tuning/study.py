@@ -1,4 +1,4 @@
-"""The trials of a search on disk, an Optuna study in an SQLite file that survives a kill; and how good each is."""
+"""The trials of a search and their scores. They are kept in an Optuna study, an SQLite file that survives a kill."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hfx.perf.compare.cost import KEPT
 from hfx.perf.results import Run
 from hfx.perf.tuning.space import Settings, Space
 
-LATE = 1e-4  # what a second of p99 costs where the rate is given: it decides among settings that hold it
+LATE = 1e-4  # score lost for a second of p99 under an open load: decides among settings that all keep the SLO
 
 
 @dataclass(frozen=True)
 class Score:
-    """`value`: higher is better; `kept`: enough requests kept the SLO; `run`: the load that it comes from."""
+    """`value`: higher is better; `kept`: enough requests kept the SLO; `run`: the run under the best load."""
 
     value: float
     kept: bool
@@ -35,27 +35,27 @@ class Score:
 
     @property
     def figure(self) -> float:
-        """What two scores of the same load are divided by: their value, or their speed at a given rate."""
+        """The figure for the ratio of two scores under one load: `value`, or for an open load kept**2 / p99."""
         return self.run.kept**2 / p99(self.run) if self.run.load.kind == "open" else self.value
 
 
 def score(runs: Sequence[Run]) -> Score:
-    """The score of one trial: of the load that it holds best.
+    """The score of one trial: the best of its runs, which have a load each.
 
-    Closed loops count successful requests (tokens, where they are written) a second; a load that misses the SLO counts
-    the less, the more requests miss it. Of an open load the rate is given: the share that keeps the SLO counts, then
-    the latency.
+    A closed loop scores its tokens (or else its requests) a second; if it misses the SLO, that is multiplied by the
+    squared share of requests that keep it. The rate of an open load is fixed, so it scores the share of requests that
+    keep the SLO, and then the latency.
     """
     return max((_score(run) for run in runs), key=lambda each: (each.kept, each.value))
 
 
 def rate(run: Run) -> float:
-    """What a run gets done in a second: tokens where they are written, else requests."""
+    """Tokens a second of a generator's run, else requests a second."""
     return run.tokens_per_second or run.throughput
 
 
 def p99(run: Run) -> float:
-    """Milliseconds; infinite without a single answer."""
+    """The p99 latency in ms; infinite if nothing was answered."""
     return run.latency.p99 if run.latency else float("inf")
 
 
@@ -67,16 +67,16 @@ def _score(run: Run) -> Score:
 
 
 State = Literal["complete", "pruned", "failed"]
-PUBLISHED = "published"  # the label of the settings as they were found
-FACTOR = 3  # of successive halving: a trial in so many gets its next, longer measurement
-MAX_PROPOSALS = 100  # random ones in turn that were all tried: there is nothing new
+PUBLISHED = "published"  # the label of the published settings
+FACTOR = 3  # of successive halving: one trial in so many gets its next, longer measurement
+MAX_PROPOSALS = 100  # after so many known proposals in a row, the search is over
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried. `runs` are those of its longest measurement, one for each load.
+    """Settings that were measured. `runs` are from its longest measurement, one for each load.
 
-    complete: measured in full length; pruned: ended early, as others were better; failed: `reason` says why.
+    `state`: complete, pruned (ended early, as others were better), or failed for `reason`.
     """
 
     label: str
@@ -86,7 +86,7 @@ class Trial:
     reason: str = ""
 
 
-_trial = TypeAdapter(Trial)  # written as the user attribute "trial" of Optuna's
+_trial = TypeAdapter(Trial)  # stored as JSON in the attribute "trial" of Optuna's trial
 
 
 class Study:
@@ -103,20 +103,20 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """All that are over, in order; the first is what is published."""
+        """All finished trials in order. The first is that of the published settings."""
         over = self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE, TrialState.PRUNED])
         return [_trial.validate_json(frozen.user_attrs["trial"]) for frozen in over]
 
     @property
     def next_label(self) -> str:
-        """The label of a trial that begins now."""
+        """The label of the next trial."""
         return f"trial {number}" if (number := len(self.trials)) else PUBLISHED
 
     def ask(self) -> optuna.Trial | None:
-        """The next settings that were not tried; None where only such are left."""
+        """Settings that were not tried yet; None if there seem to be no more."""
         tried = [trial.settings for trial in self.trials]
         for number in range(MAX_PROPOSALS):
-            seed = self._seed + len(self._study.get_trials(deepcopy=False))  # a resumed search proposes other ones
+            seed = self._seed + len(self._study.get_trials(deepcopy=False))  # a resumed search proposes others
             tpe = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6, multivariate=True)
             self._study.sampler = optuna.samplers.RandomSampler(seed=seed) if number else tpe
             trial = self._study.ask()
@@ -128,22 +128,22 @@ class Study:
         return None
 
     def keep(self, proposal: optuna.Trial, state: State, runs: tuple[Run, ...], reason: str = "") -> Trial:
-        """Write down how a trial ended."""
+        """Store the outcome of a proposal, and return it as a trial."""
         trial = Trial(self.next_label, self.space.settings(proposal.params), state, runs, reason)
         proposal.set_user_attr("trial", _trial.dump_json(trial).decode())
         if state == "complete":
             self._study.tell(proposal, score(runs).value)
-        else:  # a pruned trial without a value is worse to the sampler than any other, as a failed one should be
+        else:  # Optuna ranks a pruned trial without a value last, which suits a failed one too
             self._study.tell(proposal, state=TrialState.PRUNED)
         return trial
 
 
 @contextmanager
 def opened(path: Path, identity: Mapping[str, object], space: Space, seed: int, again: bool) -> Iterator[Study]:
-    """The study of `identity` (all but the choices that makes trials comparable) in the file `path`, locked.
+    """The study of `identity` (see tune.identity) in the file `path`, which stays locked meanwhile.
 
-    A finished study begins anew unless `again`. Raises UsageError where another process has the file, or it
-    is no study.
+    A finished study is deleted and begun anew, unless `again`. Raises UsageError if another process has the file, or
+    it is no study.
     """
     optuna.logging.set_verbosity(logging.WARNING)
     choices = {dimension.name: list(dimension.options) for dimension in space.dimensions}
@@ -155,7 +155,7 @@ def opened(path: Path, identity: Mapping[str, object], space: Space, seed: int, 
 
 
 def _locked(path: Path) -> AbstractContextManager[object]:
-    """The lock beside the file, held; the kernel drops it when its holder dies."""
+    """The held lock of the file. The kernel releases it if the process dies."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(path.with_name(f"{path.name}.lock")).acquire(timeout=0)
@@ -182,6 +182,6 @@ def _study(path: Path, name: str, again: bool) -> optuna.Study:
         )
         study.set_user_attr("done", False)
     except (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         raise UsageError(f"{path} is not a study that can be used: {reason}.", "Give another --study.") from error
     return study

@@ -1,4 +1,4 @@
-"""Tuning from end to end: a budget, the search, the final proof, and the change of what is published."""
+"""A whole `hfx tune`: plan the budget, search, prove the best settings, and apply them to the published model."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from hfx.repository.edit import Edit, change, scratch
 from hfx.strict_json import Json
 
 MADE_BY = "hfx tune"
-STOP_SECONDS = 1.5  # that a server takes to end: it looks once a second
-WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # before a measurement that follows another load, or a server's start
+STOP_SECONDS = 1.5  # to end a server, which checks for that once a second
+WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # of a measurement; at most
 
 
 @dataclass(frozen=True)
 class TuneSpec:
-    """What is to be tuned, and what it may cost.
+    """What to tune, and at which cost.
 
-    `budget` is seconds; `only` limits the settings, `max_trials` their number; without a `study` the trials are kept
-    until the search is done.
+    `budget` is in seconds. `only` names the settings to search (none: all). `study` is the file of the trials; without
+    it they are kept in the cache until the search is done.
     """
 
     repository: Path
@@ -57,7 +57,7 @@ class TuneSpec:
 
 @dataclass
 class Findings:
-    """What is known so far: enough for a result at any moment."""
+    """The outcome so far, from which `result` can be made at any moment."""
 
     old: Settings = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
@@ -69,10 +69,10 @@ class Findings:
 
 
 def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
-    """Fill `findings`. An interrupt leaves the study on disk: the same call goes on with it.
+    """Fill `findings`. After an interrupt, the same call continues with the study on disk.
 
-    Raises UsageError (nothing to choose, a budget for fewer than two trials), LoadFailed where nothing keeps the SLO,
-    and what a server raises that does not even serve the published model.
+    Raises UsageError (nothing to choose, or a budget for fewer than two trials), LoadFailed if no settings keep the
+    SLO, and any HfxError of a server that can't serve the published model.
     """
     begin = time.monotonic()
     manifest = model(spec.repository, spec.name)
@@ -98,7 +98,7 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
 
 @dataclass(frozen=True)
 class Copies:
-    """Changed copies of the published model in `folder`, each on a Triton of its own while it is measured."""
+    """Makes changed copies of the published model in `folder`, each served by its own Triton while it is measured."""
 
     spec: TuneSpec
     folder: Path
@@ -107,32 +107,32 @@ class Copies:
 
     @contextmanager
     def opened(self, label: str, settings: Settings) -> Iterator[search.Measure]:
-        """A copy with `settings`, served: seconds of each load -> a run of each."""
+        """Serve a copy with `settings`; gives the function that measures all loads on it."""
         with self.candidate(label, settings).opened(self.session) as measure:
             yield lambda seconds: tuple(measure(self.case(plan, seconds), 0) for plan in self.spec.plans)
 
     def candidate(self, label: str, settings: Settings) -> Candidate:
-        """The model with `settings`. Its runs name the settings that are not the published ones."""
+        """The model with `settings`. Its runs name only the settings that differ from the published ones."""
         name, changes = self.edits(settings)
         other = {key: value for key, value in settings.items() if value != self.published.get(key)}
         copy = self.folder / label.replace(" ", "-")
         return changed(label, self.spec.repository, name, changes, copy, MADE_BY, self.spec.device, other)
 
     def edits(self, settings: Settings) -> tuple[str, tuple[Edit, ...]]:
-        """The model that `settings` choose, and how it is to be changed."""
+        """The name of the model that `settings` choose, and the edits for it."""
         spec, name = self.spec, str(settings.get(MODEL, self.spec.name))
         numbers = {key: int(value) for key, value in settings.items() if key != MODEL}
         return name, edits(spec.repository, model(spec.repository, name), numbers, spec.device)
 
     def case(self, plan: Plan, seconds: float, name: str = "") -> Case:
-        """A load for so many seconds."""
+        """A measurement of `plan` for so many seconds, after a short warm-up."""
         warmup = min(WARMUP_SECONDS, WARMUP_SHARE * seconds)
         limits = LoadLimits(seconds=seconds, warmup_seconds=warmup, timeout=self.spec.measure.limits.timeout)
         return Case(plan, replace(self.spec.measure, limits=limits), name)
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The best of the trials in full length. Raises LoadFailed where none keeps the SLO."""
+    """The best trial of those in full length. Raises LoadFailed if none keeps the SLO."""
     full = [trial for trial in trials if trial.state == "complete"]
     found = max(full, key=lambda trial: (score(trial.runs).kept, score(trial.runs).value), default=None)
     if found is None:
@@ -150,13 +150,13 @@ def best(trials: Sequence[Trial]) -> Trial:
 
 
 def max_callers(plans: Sequence[Plan]) -> int | None:
-    """The most requests at a time; None where requests come whether others are answered or not."""
+    """The most concurrent requests of closed loops; None if a plan is open."""
     closed = [plan.callers for plan in plans if isinstance(plan, Closed)]
     return max(closed) if len(closed) == len(plans) else None
 
 
 def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
-    """All but the choices that makes trials comparable: the model as it is, the load, the machine's cores."""
+    """Trials are comparable, and in one study, if this is equal: the model, the load, the SLO, the cores."""
     requests, slo = spec.measure.requests, spec.measure.slo
     return {
         "model": manifest.name,
@@ -172,7 +172,7 @@ def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
 
 
 def line(trial: Trial) -> str:
-    """A trial in a line."""
+    """A trial as one line of text."""
     if not trial.runs:
         return f"{trial.label} failed: {trial.reason}"
     top = score(trial.runs)
@@ -217,7 +217,7 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
 
 
 def _planned(spec: TuneSpec, study: Study, open_trial: search.Open) -> search.Budget:
-    """The budget, by a first look at what is published, which is the first trial of a new study too."""
+    """The budget, planned by a short run of the published settings. Also makes the first trial of a new study."""
     began = time.monotonic()
     with open_trial(PUBLISHED, study.space.old) as measure:
         overhead, began = time.monotonic() - began + STOP_SECONDS, time.monotonic()
@@ -236,7 +236,7 @@ def _planned(spec: TuneSpec, study: Study, open_trial: search.Open) -> search.Bu
 
 
 def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: search.Budget, until: float) -> None:
-    """The best trial, its proof, and what follows from it."""
+    """Fill in the best trial, its proof and the verdict; apply the settings if `spec.apply` says so."""
     old, findings.best = findings.trials[0], best(findings.trials)
     if findings.best == old:
         findings.verdict = f"None of {len(findings.trials)} trials beat the published settings, which stay."

@@ -104,7 +104,7 @@ def test_texts_have_exactly_so_many_tokens() -> None:
         return 2 + sum((len(word) + 3) // 4 for word in text.split())
 
     requests = Case("c", Closed(1), Texts(lengths="fixed:64"), requests=5, new=3).request_set(tokens)
-    assert requests.words == "synthetic texts of 64 tokens, max_tokens=3, min_tokens=3"
+    assert requests.description == "synthetic texts of 64 tokens, max_tokens=3, min_tokens=3"
     assert {tokens(str(each.inputs["text_input"][0])) for each in requests.items} == {64}
     with pytest.raises(UsageError, match="exactly 1 tokens"):
         Case("c", Closed(1), Texts(lengths="fixed:1"), requests=1).request_set(tokens)
