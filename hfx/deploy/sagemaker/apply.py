@@ -1,8 +1,8 @@
-"""The calls of a written folder, made with boto3: an endpoint created, updated, awaited and deleted.
+"""Creates, updates, awaits and deletes the endpoint of a written folder, with boto3.
 
-The folder is the truth: what it says is sent as it is. Models and configurations have names of their own for each
-version, so that a repeated call finds what it made before, and an update changes the endpoint alone. Credentials are
-boto3's own matter (environment, profile, instance role).
+The bodies of the calls are sent as the folder has them. A model and an endpoint configuration have the version in their
+names, so a repeated call finds what it made before, and an update changes the endpoint only. boto3 finds the
+credentials itself (environment, profile, instance role).
 """
 
 from __future__ import annotations
@@ -22,14 +22,22 @@ POLL_SECONDS = 15
 LONGEST_SECONDS = 3600
 EXISTS = ("Cannot create already existing", "already exist")  # ValidationException has no code of its own for it
 MISSING = ("Could not find", "does not exist", "No scalable target", "not found")
+FIELDS = {  # what is read of each file here; the calls take the rest
+    "create-model.json": ("ModelName",),
+    "create-endpoint-config.json": ("EndpointConfigName",),
+    "create-endpoint.json": ("EndpointName", "EndpointConfigName"),
+    "register-scalable-target.json": ("ResourceId", "ServiceNamespace", "ScalableDimension", "MaxCapacity"),
+    "put-scaling-policy.json": (),
+}
 
 Report = Callable[[str], None]
 
 
 def apply(folder: Path, report: Report) -> str:
-    """Upload the archives and make or update the endpoint; its name. What exists already is left.
+    """Upload the archives, and create or update the endpoint; returns its name. Archives in S3 are not replaced.
 
-    Raises UsageError without boto3 or for another folder, ServerError with AWS's reason.
+    Raises UsageError if boto3 is missing or the folder is not one of `hfx deploy sagemaker`, and ServerError with
+    AWS's reason.
     """
     made = _read(folder)
     sagemaker = _client("sagemaker", made)
@@ -51,7 +59,7 @@ def apply(folder: Path, report: Report) -> str:
 
 
 def scale(folder: Path, report: Report) -> None:
-    """Register the autoscaling of the folder, if it has any: AWS takes it once the endpoint is in service."""
+    """Register the folder's autoscaling, if it has any. AWS accepts that once the endpoint is in service."""
     made = _read(folder)
     if "register-scalable-target.json" not in made:
         return
@@ -63,7 +71,7 @@ def scale(folder: Path, report: Report) -> None:
 
 
 def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
-    """Wait until the endpoint is in service; ServerError with AWS's reason when it fails or takes an hour."""
+    """Wait until the endpoint is in service. Raises ServerError with AWS's reason if it fails or takes an hour."""
     made = _read(folder)
     sagemaker, name = _client("sagemaker", made), made["create-endpoint.json"]["EndpointName"]
     from botocore.exceptions import WaiterError
@@ -83,7 +91,7 @@ def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
 
 
 def delete(folder: Path, report: Report) -> None:
-    """Delete the endpoint, its configuration and its model, as far as they exist; the archives in S3 stay."""
+    """Delete the endpoint, its configuration and its model if they exist. The archives in S3 stay."""
     made = _read(folder)
     sagemaker, scaling = _client("sagemaker", made), _client("application-autoscaling", made)
     target = made.get("register-scalable-target.json")
@@ -98,22 +106,30 @@ def delete(folder: Path, report: Report) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    """The bodies of the calls by their files' names. Raises UsageError for a folder without them."""
     try:
         made = {call.file: json.loads((folder / call.file).read_text("utf-8")) for call in CALLS[:3]}
         scaling = {call.file: folder / call.file for call in CALLS[3:]}
-        return made | {name: json.loads(path.read_text("utf-8")) for name, path in scaling.items() if path.exists()}
-    except (OSError, ValueError) as error:
+        made |= {name: json.loads(path.read_text("utf-8")) for name, path in scaling.items() if path.exists()}
+        missing = [f"{key} in {name}" for name, body in made.items() for key in FIELDS[name] if key not in body]
+        missing += [key for each in _containers(made) for key in ("Image", "ModelDataUrl") if key not in each]
+        if missing:
+            raise ValueError(f"there is no {missing[0]}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{folder} can't be read: {error}.", "Give a folder that `hfx deploy sagemaker` wrote."
         ) from error
+    return made
 
 
 def _containers(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The containers in create-model.json."""
     model = made["create-model.json"]
     return list(model.get("Containers") or [model["PrimaryContainer"]])
 
 
 def _client(service: str, made: dict[str, Any]) -> Any:
+    """boto3's client of a service, in the region of the image."""
     try:
         import boto3
     except ModuleNotFoundError as error:
@@ -123,7 +139,8 @@ def _client(service: str, made: dict[str, Any]) -> Any:
     image = ECR_PATTERN.fullmatch(_containers(made)[0]["Image"])
     if image is None:
         raise UsageError("The image in create-model.json is not in Amazon ECR.", "Write the folder again with --force.")
-    return boto3.client(service, region_name=image["region"])
+    with _reasons():
+        return boto3.client(service, region_name=image["region"])
 
 
 def _upload(folder: Path, made: dict[str, Any], report: Report) -> None:
@@ -134,8 +151,11 @@ def _upload(folder: Path, made: dict[str, Any], report: Report) -> None:
         if _is_stored(s3, bucket, key):
             report(f"{uri} is there already.")
             continue
+        archive = folder / Path(uri).name
+        if not archive.is_file():
+            raise UsageError(f"The archive {archive} is missing.", "Write the folder again with --force.")
         report(f"Uploading {uri}.")
-        s3.upload_file(str(folder / Path(uri).name), bucket, key)
+        s3.upload_file(str(archive), bucket, key)
 
 
 def _is_stored(s3: Any, bucket: str, key: str) -> bool:
@@ -147,11 +167,11 @@ def _is_stored(s3: Any, bucket: str, key: str) -> bool:
         if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
             return False
         raise
-    return True  # its hash is in its key
+    return True  # the same file, as its hash is in its key
 
 
 def _current(sagemaker: Any, name: str) -> str:
-    """The configuration of the endpoint; empty for one that doesn't exist."""
+    """The name of the endpoint's configuration; empty if there is no such endpoint."""
     from botocore.exceptions import ClientError
 
     try:
@@ -168,13 +188,13 @@ def _create(call: Callable[..., Any], body: dict[str, Any], report: Report) -> N
 
 
 def _delete(call: Callable[..., Any], body: dict[str, Any], keys: Sequence[str], report: Report) -> None:
-    """Delete what the entry of `body` under the first of `keys` names; the call takes the entries of all."""
+    """Make a deleting call with the entries `keys` of `body`; the first one names the thing in the report."""
     done = _takes(call, {key: body[key] for key in keys}, MISSING)
     report(f"Deleted {body[keys[0]]}." if done else f"{body[keys[0]]} was not there.")
 
 
 def _takes(call: Callable[..., Any], body: dict[str, Any], reasons: tuple[str, ...]) -> bool:
-    """Make a call; False where AWS refuses it for one of `reasons`."""
+    """Make a call. False if AWS refuses it with one of the texts `reasons`."""
     from botocore.exceptions import ClientError
 
     try:
@@ -192,7 +212,7 @@ def _says(error: Any, texts: tuple[str, ...]) -> bool:
 
 @contextmanager
 def _reasons() -> Iterator[None]:
-    """AWS's errors as ServerError, with its own words."""
+    """Raises boto3's errors as ServerError with AWS's reason."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 

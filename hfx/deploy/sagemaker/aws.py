@@ -99,7 +99,7 @@ def read_prices(path: Path, region: str) -> dict[str, Price]:
         head = {key: _text(table[key]) for key in ("source", "date", "region", "currency")}
         source = f"{head['source']}, {head['date']}"
         prices = {name: _price(name, row, head["currency"], source) for name, row in table["instances"].items()}
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{path} is not a price file: {error!r}.", "docs/deploy-sagemaker.md has its form.") from error
     if head["region"] != region:
         raise UsageError(f"{path} has the prices of {head['region']}, not of {region}.", "Give those of the region.")

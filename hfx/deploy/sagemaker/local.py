@@ -1,8 +1,8 @@
-"""A written archive on this machine: the embedded tritonserver with the arguments of AWS's container.
+"""Serves a written archive on this machine: the embedded tritonserver with the arguments of AWS's container.
 
-`--allow-sagemaker` binds every address, with no option for another, so the server runs in a network of its own
-(isolated.py) of which 127.0.0.1:PORT is the only door. Two arguments differ from the container's: where the
-archive is unpacked, and where Triton's backends are. The wheel has no ONNX Runtime backend; hfx's takes its place.
+`--allow-sagemaker` listens on all addresses and has no option for that, so the server runs in its own network namespace
+(isolated.py), which only 127.0.0.1:PORT leads into. Two arguments differ from the container's: the folder of the
+archive and the folder of Triton's backends. The wheel has no ONNX Runtime backend, so hfx's replaces it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import socket
 import subprocess
 import sys
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hfx.deploy.sagemaker import isolated
 from hfx.deploy.sagemaker.aws import PORT, server_arguments
@@ -34,18 +34,18 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @contextmanager
 def serving(folder: Path, port: int = PORT, container: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Serve the archive of the output `folder` at 127.0.0.1:`port` while the block runs.
+    """Serve the archive of the output `folder` at 127.0.0.1:`port` while the block runs. Yields the process.
 
-    `container` is the ContainerHostname where there are several. Yields the process.
-    Raises ServerError, and UsageError for packages of another Python or a port that is taken.
+    `container` is the ContainerHostname, if there are several. Raises ServerError, and UsageError for a folder without
+    an archive, for packages of another Python, and for a port that is in use.
     """
-    definition, archive = _container(folder, container)
+    variables, archive = _container(folder, container)
     workspace = Workspace()
     running: subprocess.Popen[bytes] | None = None
     try:
         with _listener(port) as listener:
-            command = _command(workspace.folder, definition["Environment"], archive)
-            running = _launch(workspace, listener, command, definition["Environment"])
+            command = _command(workspace.folder, variables, archive)
+            running = _launch(workspace, listener, command, variables)
             _wait(running, workspace.folder / LOG, listener.getsockname()[1])
             yield running
     finally:
@@ -54,14 +54,14 @@ def serving(folder: Path, port: int = PORT, container: str = "") -> Iterator[sub
         workspace.remove()
 
 
-def _container(folder: Path, name: str) -> tuple[dict[str, Any], Path]:
-    """The definition of a container in create-model.json, and its archive."""
+def _container(folder: Path, name: str) -> tuple[dict[str, str], Path]:
+    """The environment variables of a container in create-model.json, and its archive."""
     try:
         body = json.loads((folder / "create-model.json").read_text("utf-8"))
         containers = body.get("Containers") or [body["PrimaryContainer"]]
         chosen = next(each for each in containers if not name or each["ContainerHostname"] == name)
-        return chosen, folder / Path(chosen["ModelDataUrl"]).name
-    except (OSError, ValueError, KeyError, StopIteration) as error:
+        return chosen["Environment"], folder / Path(chosen["ModelDataUrl"]).name
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration) as error:
         raise UsageError(
             f"{folder} has no container{f' {name!r}' if name else ''}: {error!r}.",
             "Give a folder that `hfx deploy sagemaker` wrote.",
@@ -77,8 +77,11 @@ def _listener(port: int) -> socket.socket:
 
 def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]:
     repository = place / "model"
-    with tarfile.open(archive) as packed:
-        packed.extractall(repository, filter="data")
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(repository, filter="data")
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise UsageError(f"{archive} can't be unpacked: {error}.", "Write the folder again with --force.") from error
     _check_python(repository)
     wheel = find_wheel()
     (place / "cwd").mkdir()
@@ -92,7 +95,7 @@ def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]
 
 
 def _check_python(repository: Path) -> None:
-    """Refuse packages that this Python's stubs can't import."""
+    """Raises UsageError for packages of another Python than that of this machine's stubs."""
     for manifest in repository.glob("*/hfx.json"):
         python = json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]["python"]
         if python != HERE:

@@ -274,9 +274,11 @@ def test_a_budget_buys_the_cheapest_instance_that_the_model_fits(prices: Path, e
         opened(encoder, replace(settings, budget=0.4, instances=2))
     with pytest.raises(UsageError, match="prices of eu-west-1"):
         opened(encoder, replace(settings, budget=1.0, region="us-east-1"))
-    prices.write_text(prices.read_text().replace('"date"', '"day"'))
-    with pytest.raises(UsageError, match="not a price file"):
-        opened(encoder, replace(settings, budget=1.0))
+    text = prices.read_text()
+    for damaged in (text.replace('"memory_gib": 8', '"memory_gib": Infinity'), text.replace('"date"', '"day"')):
+        prices.write_text(damaged)
+        with pytest.raises(UsageError, match="not a price file"):
+            opened(encoder, replace(settings, budget=1.0))
 
 
 def test_trying_an_archive_refuses_a_taken_port_and_another_folder(encoder: Deployment, tmp_path: Path) -> None:
@@ -286,4 +288,6 @@ def test_trying_an_archive_refuses_a_taken_port_and_another_folder(encoder: Depl
         with pytest.raises(UsageError, match=f"Port {port}"), serving(tmp_path, port):
             pass
     with pytest.raises(UsageError, match="has no container"), serving(tmp_path / "repository"):
+        pass
+    with pytest.raises(UsageError, match=r"m.tar.gz can't be unpacked"), serving(tmp_path, 0):
         pass

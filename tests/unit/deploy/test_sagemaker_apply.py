@@ -109,6 +109,26 @@ def test_a_wait_without_credentials_is_refused(folder: Path, tmp_path: Path, mon
         wait(folder, poll_seconds=0)
 
 
+def test_an_unknown_profile_of_aws_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(ServerError, match="nobody"):
+        apply(folder, lambda note: None)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"EndpointName": "m"}', "[" * 100_000])
+def test_an_incomplete_folder_is_refused_before_any_call(folder: Path, text: str) -> None:
+    (folder / "create-endpoint.json").write_text(text)
+    with pytest.raises(UsageError, match="can't be read"):
+        apply(folder, lambda note: None)
+
+
+def test_a_missing_archive_is_refused(aws: Any, folder: Path) -> None:
+    (folder / "model.tar.gz").unlink()
+    with pytest.raises(UsageError, match=r"model.tar.gz is missing"):
+        apply(folder, lambda note: None)
+
+
 def test_awss_refusal_keeps_its_words_and_another_folder_is_refused(aws: Any, folder: Path, tmp_path: Path) -> None:
     text = (folder / "create-model.json").read_text()
     (folder / "create-model.json").write_text(text.replace("s3://bucket", "s3://missing"))
