@@ -82,9 +82,9 @@ def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
 
 
 def _number(config: Any, parameter: str) -> int:
-    """An integer parameter of a configuration; 0 where it has none."""
+    """An integer parameter of a configuration; 0 if it is missing or not such a number."""
     text = config.parameters[parameter].string_value if parameter in config.parameters else ""
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
 
 
 def _weights(manifest: Manifest, configs: dict[str, Any], device: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,5 +267,9 @@ def _value(tensor: str, text: str) -> str | list[str]:
 
 
 def _label(text: str, labels: list[str]) -> str:
-    """A label's name; a number stands for a label where no label is called so."""
-    return labels[int(text)] if text not in labels and text.isdigit() and int(text) < len(labels) else text
+    """The name of a label, which is given by its name, or by its number unless a label has that name."""
+    return (
+        labels[int(text)]
+        if text not in labels and re.fullmatch("[0-9]{1,9}", text) and int(text) < len(labels)
+        else text
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,11 +140,11 @@ def _holder(message: Any, field: str) -> tuple[Any, str] | None:
 
 
 def _read(holder: tuple[Any, str] | None) -> Value | None:
-    """The value of a field; numbers among parameters, whose values are strings, as numbers."""
+    """The value of a field. A parameter, which is always a string, becomes an int if it has up to 9 digits."""
     if holder is None:
         return None
     current: Value = getattr(*holder)
-    return int(current) if isinstance(current, str) and current.isascii() and current.isdecimal() else current
+    return int(current) if isinstance(current, str) and re.fullmatch("[0-9]{1,9}", current) else current
 
 
 # Configurations

@@ -187,7 +187,7 @@ def parse_seconds(text: str, what: str = "duration", *, unit: str = "s") -> floa
 def parse_warmup(text: str) -> tuple[int, float]:
     """(requests, seconds) of a warm-up: "20" is 20 requests, "2s" two seconds, "0" none. Raises UsageError."""
     bare = text.strip()
-    if bare.isascii() and bare.isdigit():
+    if _is_digits(bare):
         return int(bare), 0.0
     try:
         return 0, parse_seconds(text, "warm-up", unit="")

@@ -46,6 +46,7 @@ def write(folder: Path, header: tuple[str, ...], *rows: tuple[str, ...]) -> Path
         ),
         (Task.TEXT_CLASSIFICATION, [("a", "2")], CONFIG, ("line 2", "'2'")),
         (Task.TEXT_CLASSIFICATION, [("a", "")], CONFIG, ("line 2", "''")),
+        (Task.TEXT_CLASSIFICATION, [("a", "²")], CONFIG, ("line 2", "'²'")),
         (Task.TOKEN_CLASSIFICATION, [("a", '[{"entity": "O", "start": 0, "end": 1}]')], TAGS, ("'O'", "'PER'")),
         (Task.TOKEN_CLASSIFICATION, [("a", "[]"), ("a", "PER")], TAGS, ("line 3", "JSON list of entities")),
         (Task.TOKEN_CLASSIFICATION, [("a", '[{"entity": "PER"}]')], TAGS, ("line 2", "JSON list of entities")),
