@@ -74,7 +74,7 @@ class BeamSearch:
         """The token that this step must choose, if it must."""
         return self._endings.forced(self._length - self._start)
 
-    def best_token(self, argmax: int, logits: Floats) -> int | None:
+    def allowed_token(self, argmax: int, logits: Floats) -> int | None:
         """None: beams compare scores."""
         return None
 

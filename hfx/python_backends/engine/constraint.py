@@ -21,11 +21,14 @@ from .search import Floats
 class Matcher(Protocol):
     """The tokens of one sequence so far, as a form reads them. Forced tokens are not among them. For one thread."""
 
-    def allows(self, token: int) -> bool:
-        """Whether `token` may come next: quicker than a mask. False, too, where `best` raises."""
+    def few(self) -> NDArray[np.int64] | None:
+        """The tokens that may come next, ascending, where they are few; None where they are many. Raises StepFailed."""
 
-    def best(self, logits: Floats) -> int:
-        """The best token of a row [vocabulary] that may come next, the lowest of equal ones. Raises StepFailed."""
+    def best(self, logits: Floats, argmax: int) -> int:
+        """The best token of a row [vocabulary] that may come next, the lowest of equal ones. Raises StepFailed.
+
+        `argmax` is the best of all.
+        """
 
     def forbid(self, scores: Floats) -> None:
         """Make the `scores` [vocabulary] of tokens that may not come minus infinity, in place. Raises StepFailed."""

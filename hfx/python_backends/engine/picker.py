@@ -176,7 +176,7 @@ def _edit(search: Search, scores: Floats) -> EngineError | None:
 
 
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
-    """The step of a search that needs no edited scores: of each row the argmax, what is forced, or its best token."""
+    """The step of a search that needs no edited scores: of each row the argmax, what is forced, or what a form lets."""
     search, logits = sequence.search, models.outputs.logits
     argmax = models.best[rows[0]] if len(rows) == 1 else None
     token: int | None = argmax if search.forced is None else search.forced
@@ -184,7 +184,7 @@ def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int
         if search.candidates != 0:
             if argmax is None or logits is None:
                 return None
-            token = search.best_token(argmax, logits[rows[0]])
+            token = search.allowed_token(argmax, logits[rows[0]])
         if token is None:
             return None
         if isinstance(search, SingleSearch) and not search.wants_log_probs:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from .constraint import Matcher
-from .processors import Endings, Processors
+from .processors import BANNED, Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
 from .search import WHOLE_ROW, Floats, check_best
 
@@ -73,11 +73,14 @@ class SingleSearch:
             return 0
         return self._drawn_from or int(bool(self._edits) or self._matcher is not None)
 
-    def best_token(self, argmax: int, logits: Floats) -> int | None:
-        """Of greedy decoding, where nothing but a matcher changes scores: the best token that it allows."""
-        if self._matcher is None or self._drawn_from or self._edits:
+    def allowed_token(self, argmax: int, logits: Floats) -> int | None:
+        """Where nothing but a matcher changes scores: the best token that it allows, or one drawn of few."""
+        if self._matcher is None or self._edits:
             return None
-        return argmax if self._matcher.allows(argmax) else self._matcher.best(logits)
+        if not self._drawn_from:
+            return self._matcher.best(logits, argmax)
+        few = self._matcher.few()
+        return None if few is None else self._drawn(few, logits)
 
     def feed(self) -> Sequence[int]:
         """The newest token."""
@@ -116,12 +119,21 @@ class SingleSearch:
             check_best(float(values[0]))
             return 0
         number = uniform(self._key, self._generated)
-        if not whole_row:
-            return position(weights_of_best(values[: self._drawn_from], self._settings), number)
-        columns, weights = weights_of_row(values, self._settings)
-        if columns is None:
-            return position_in_row(weights, number)
-        return int(columns[position(weights, number)])
+        if whole_row:
+            return position_of(*weights_of_row(values, self._settings), number)
+        return position(weights_of_best(values[: self._drawn_from], self._settings), number)
+
+    def _drawn(self, few: NDArray[np.int64], logits: Floats) -> int:
+        """One of `few` tokens: the one that is drawn, to the bit, where all other logits are minus infinity."""
+        settings, number, values = self._settings, uniform(self._key, self._generated), logits[few]
+        if self._drawn_from == WHOLE_ROW:
+            weights = np.zeros_like(logits)
+            weights[few] = _weights(values, values.max(initial=BANNED), settings.temperature)
+            return position_of(*_kept_of_row(weights, settings), number)
+        order = (-values).argsort(kind="stable")[: self._drawn_from]
+        best = np.full(min(self._drawn_from, len(logits)), BANNED)
+        best[: len(order)] = values[order]
+        return int(few[order[position(weights_of_best(best, settings), number)]])
 
     def _take(self, token: int, log_prob: float | None, top: Top) -> Step:
         """Append `token`, and what is forced after it unless its log-probability is wanted."""
@@ -180,6 +192,10 @@ def weights_of_row(values: Floats, settings: Settings) -> tuple[NDArray[np.int64
     weights = _weights(values, values.max(), settings.temperature)
     if 0 < settings.top_k < len(values):
         weights[values < np.partition(values, -settings.top_k)[-settings.top_k]] = 0
+    return _kept_of_row(weights, settings)
+
+
+def _kept_of_row(weights: Floats, settings: Settings) -> tuple[NDArray[np.int64] | None, Floats]:
     lowest = np.float32(settings.min_p)
     if settings.top_p < 1:
         lowest = max(lowest, _lowest_of_nucleus(weights, settings.top_p))
@@ -196,6 +212,11 @@ def position(weights: Floats, number: float) -> int:
     found = int(cumulative.searchsorted(number * cumulative[-1], side="right"))
     # Rounding may leave nothing beyond `number`; the last weight that is not 0 is meant then.
     return found if found < len(weights) else int(np.flatnonzero(weights)[-1])
+
+
+def position_of(columns: NDArray[np.int64] | None, weights: Floats, number: float) -> int:
+    """`position` in the row that `weights_of_row` had."""
+    return position_in_row(weights, number) if columns is None else int(columns[position(weights, number)])
 
 
 def position_in_row(weights: Floats, number: float) -> int:

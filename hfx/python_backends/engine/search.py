@@ -59,8 +59,8 @@ class Search(Protocol):
     def forced(self) -> int | None:
         """The token that this step must choose, if it must; `candidates` is 0 then."""
 
-    def best_token(self, argmax: int, logits: Floats) -> int | None:
-        """The token that a search of one row takes of its unedited logits [vocabulary], whose best is `argmax`.
+    def allowed_token(self, argmax: int, logits: Floats) -> int | None:
+        """The token that a search of one row with a form takes of its logits [vocabulary], whose best is `argmax`.
 
         None where it needs more, as edited scores. Else `choose` gets it as if `candidates` were 0. Raises StepFailed.
         """

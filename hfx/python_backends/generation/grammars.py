@@ -13,8 +13,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
+import numpy as np
+
 from ..engine.constraint import NUMPY, Masking, NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
+from ..engine.processors import BANNED, Array
 from ..engine.search import Floats, check_best
 from ..errors import InvalidRequest, StepFailed
 from .grammar_process import AT_ONCE, error_of
@@ -23,6 +26,8 @@ from .vocabulary import Vocabulary, read_vocabulary
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 KEPT = 64  # compiled grammars, and refusals, of a model
+STATES = 256  # of a grammar are kept, with the tokens that may come next where they are at most FEW: 2 kB
+FEW = 256
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
@@ -98,12 +103,12 @@ class GrammarCompiler:
         first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
         if first.is_error():
             raise _refused(form, first.get_error())
-        begin = TokenMatcher(first, self._size, self._eos, self._masking)
+        begin = Grammar(first, self._eos, self._masking)
         try:
-            begin.mask()
+            begin.new().few()
         except StepFailed as error:
             raise _refused(form, error.message) from None
-        return begin.copy
+        return begin.new
 
     def _open(self, form: Form) -> tuple[Any, Vocabulary]:
         """The vocabulary as llguidance wants it. Raises InvalidRequest where this model has none."""
@@ -120,53 +125,141 @@ class GrammarCompiler:
             return self._opened
 
 
-class TokenMatcher:
-    """A Matcher around llguidance's."""
+class State:
+    """What may come after some tokens of a form, kept for sequences to come: `few` tokens; None where they are many.
 
-    def __init__(self, matcher: Any, size: int, eos: tuple[int, ...], masking: Masking, over: bool = False) -> None:
-        self._matcher = matcher
-        self._size = size
-        self._eos = eos
-        self._masking = masking
-        self._over = over
+    `is_known` once that was computed. `next` are the states behind tokens.
+    """
+
+    __slots__ = ("few", "is_known", "next")
+
+    def __init__(self, few: Array | None = None) -> None:
+        self.few = few
+        self.is_known = few is not None
+        self.next: dict[int, State] = {}
+
+
+class Grammar:
+    """A compiled form: what its matchers have in common. `first` is llguidance's matcher of a beginning."""
+
+    def __init__(self, first: Any, eos: tuple[int, ...], masking: Masking) -> None:
+        self.first, self.eos, self.masking = first, eos, masking
+        self.begin = State()
+        self.end = State(np.array(sorted(eos)))  # behind an end token end tokens alone may come
+        self._states = 1
+
+    def new(self) -> TokenMatcher:
+        """The matcher of a sequence that begins."""
+        return TokenMatcher(self, self.begin)
+
+    def next(self, state: State | None, token: int) -> State | None:
+        """What comes behind `token`; None where it is not kept."""
+        if state is None:
+            return None
+        found = state.next.get(token)
+        if found is None and self._states < STATES:
+            self._states += 1
+            found = state.next[token] = State()
+        return found
+
+
+class TokenMatcher:
+    """A Matcher of a grammar: llguidance's own is made, and takes tokens, where no kept state knows what may come."""
+
+    def __init__(self, grammar: Grammar, state: State | None, matcher: Any = None, untaken: Sequence[int] = ()) -> None:
+        self._grammar = grammar
+        self._state = state
+        self._own = matcher
+        self._untaken = [*untaken]
+        self._mask: bytes | None = None
+
+    def few(self) -> Array | None:
+        """The tokens that may come next, where they are few."""
+        state = self._state
+        if state is not None and state.is_known:
+            return state.few
+        few = few_of(self.mask())
+        if state is not None:
+            state.few, state.is_known = few, True
+        return few
 
     def allows(self, token: int) -> bool:
         """Whether `token` may come next."""
-        if token in self._eos:
-            return self._over or bool(self._matcher.is_accepting())
-        return not self._over and bool(self._matcher.validate_tokens([token]) == 1)
+        if self._state is not None and (few := self.few()) is not None:
+            return token in few
+        matcher = self._matcher()
+        return bool(matcher.is_accepting() if token in self._grammar.eos else matcher.validate_tokens([token]) == 1)
 
-    def best(self, logits: Floats) -> int:
-        """The best token that may come next."""
-        best = self._masking.best(logits, self.mask())
+    def best(self, logits: Floats, argmax: int) -> int:
+        """The best token that may come next: where tokens are not few, `argmax` is looked at before all others."""
+        few = None if self._state is None else self.few()
+        if few is not None:
+            best = int(few[logits[few].argmax()]) if few.size else -1
+        else:
+            best = argmax if self.allows(argmax) else self._grammar.masking.best(logits, self.mask())
         check_best(float(logits[best]) if best >= 0 else float("-inf"))
         return best
 
     def forbid(self, scores: Floats) -> None:
         """Make the scores of tokens that may not come minus infinity."""
-        self._masking.forbid(scores, self.mask())
+        few = None if self._state is None else self.few()
+        if few is None:
+            self._grammar.masking.forbid(scores, self.mask())
+        else:
+            kept = scores[few]
+            scores.fill(BANNED)
+            scores[few] = kept
 
     def mask(self) -> bytes:
         """Which tokens may come next: see constraint.py. Raises StepFailed where that can't be computed."""
-        if self._over:
-            bits = bytearray(-(-self._size // 32) * 4)
-        else:
-            bits = bytearray(self._matcher.compute_bitmask())
-            if self._matcher.is_error():
-                raise StepFailed(_short(self._matcher.get_error()), "Send a simpler schema or regular expression")
-        may_end = self._over or self._matcher.is_accepting()
-        for token in self._eos:
+        if self._mask is not None:
+            return self._mask
+        matcher = self._matcher()
+        bits = bytearray(matcher.compute_bitmask())
+        if matcher.is_error():
+            raise StepFailed(_short(matcher.get_error()), "Send a simpler schema or regular expression")
+        may_end = matcher.is_accepting()
+        for token in self._grammar.eos:
             bit = 1 << token % 8
             bits[token // 8] = bits[token // 8] | bit if may_end else bits[token // 8] & ~bit
-        return bytes(bits)
+        self._mask = bytes(bits)
+        return self._mask
 
     def take(self, token: int) -> None:
         """Go on with `token`."""
-        self._over = self._over or token in self._eos or not self._matcher.consume_token(token)
+        state, eos = self._state, self._grammar.eos
+        self._mask = None
+        if token in eos:
+            goes_on = False
+        elif state is None or state.few is None:
+            goes_on = self._matcher().consume_token(token)
+        else:
+            goes_on = token in state.next or token in state.few
+            self._untaken.append(token)
+        self._state = self._grammar.next(state, token) if goes_on else self._grammar.end
 
     def copy(self) -> TokenMatcher:
         """One that goes on from here by itself."""
-        return TokenMatcher(self._matcher.deep_copy(), self._size, self._eos, self._masking, self._over)
+        return TokenMatcher(self._grammar, self._state, self._own and self._own.deep_copy(), self._untaken)
+
+    def _matcher(self) -> Any:
+        """llguidance's matcher, with all tokens so far."""
+        if self._own is None:
+            self._own = self._grammar.first.deep_copy()
+        if self._untaken:
+            self._own.consume_tokens(self._untaken)
+            self._untaken = []
+        return self._own
+
+
+def few_of(mask: bytes) -> Array | None:
+    """The tokens of a mask, ascending, where they are few."""
+    if len(mask) - mask.count(0) > FEW:
+        return None
+    words = np.frombuffer(mask, np.uint32)
+    at = np.flatnonzero(words)
+    rows, bits = np.nonzero(np.unpackbits(words[at].view(np.uint8), bitorder="little").reshape(-1, 32))
+    return at[rows] * 32 + bits if len(bits) <= FEW else None
 
 
 def form_of(texts: Texts) -> Form | None:

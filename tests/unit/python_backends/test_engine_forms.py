@@ -14,7 +14,17 @@ from hfx.python_backends.engine.generation_settings import Texts
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Event, Settings
 from tests.rigs import forms
-from tests.rigs.torch_decoding import END, FAMILIES, OTHER_END, TorchModel, drive, pad_id, request, torch_model
+from tests.rigs.torch_decoding import (
+    END,
+    FAMILIES,
+    OTHER_END,
+    TorchModel,
+    drive,
+    one_step,
+    pad_id,
+    request,
+    torch_model,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +128,51 @@ def test_sampled_answers_have_their_form(family: str, cases: range) -> None:
         check(form, found, settings, prompt)
         seen[str(found.finish_reason)] += 1
     assert seen["stop"] > len(cases) / 4, seen
+
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    *(
+        {"do_sample": True, **each}
+        for each in ({}, {"top_k": 0}, {"top_k": 7, "top_p": 0.8}, {"top_k": 0, "top_p": 0.7})
+    ),
+    *({"do_sample": True, "typical_p": 0.6, "top_k": top_k, "temperature": 3.0} for top_k in (0, 50, 1200)),
+    *({"do_sample": True, "epsilon_cutoff": 0.05, "top_k": top_k, "min_p": 0.01} for top_k in (0, 50)),
+)
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=str)
+def test_a_token_is_chosen_of_few_as_of_all_scores(settings: dict[str, Any]) -> None:
+    random, size, several = np.random.default_rng(5), 1300, 0
+    for case in range(60):
+        matchers = forms.compiler((END,), size).compile(Texts(**forms.random_form(3000 + case)))
+        chosen = Settings(max_tokens=40, eos_ids=(END,), seed=case, new_matcher=matchers, **settings)
+        (by_few,), (by_scores,) = (new_searches(request((9,), chosen)) for _ in range(2))
+        over = False
+        while not over:
+            logits = random.normal(0, 3, (1, size)).astype(np.float32)
+            token = by_few.allowed_token(int(logits.argmax()), logits[0])
+            step = one_step(by_scores, logits)
+            assert [event.ids for event in step.emitted] == [(token,)]
+            by_few.choose(None, np.array([[token]]))
+            over, several = bool(step.completions), several + (token not in (END, int(logits.argmax())))
+    assert several > 100
+
+
+def test_what_may_come_does_not_depend_on_kept_states() -> None:
+    random, form = np.random.default_rng(6), Texts(regex="[a-f]{1,9}(12|ab)*-?")
+    new, allowed = forms.compiler((END,)).compile(form), forms.new_mask(form, (END,))
+    assert new is not None
+    for walk in range(100):  # after 40 or so there is room for no more states
+        matcher, tokens = new(), list[int]()
+        for _ in range(10):
+            may, some = allowed(tokens), int(random.integers(forms.VOCABULARY))
+            assert matcher.allows(some) == (some in may)
+            row = np.zeros(forms.VOCABULARY, np.float32)
+            other = matcher.copy()
+            other.forbid(row)
+            assert np.flatnonzero(row == 0).tolist() == other.few().tolist() == may
+            token = some if walk % 9 == 0 else int(random.choice(may))
+            matcher = (matcher, other)[walk % 2]
+            matcher.take(token)
+            tokens.append(token)
