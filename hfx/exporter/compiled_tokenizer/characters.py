@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hfx.exporter.compiled_tokenizer.file import CODE_POINTS, NotCompiled, Writer, blocks
+from hfx.exporter.compiled_tokenizer.file import CODE_POINTS, NotCompiled, blocks
 
 Codes = np.ndarray[Any, Any]
 # Neither a letter with case nor punctuation, of no decomposition and in none: it keeps its neighbours apart.
@@ -74,8 +74,8 @@ class CharMap:
         codes = np.where(self.codes < 0, self.codes, after[np.maximum(self.codes, 0)])
         return CharMap(codes, texts)
 
-    def add(self, writer: Writer) -> int:
-        """Add it as sections, those of CharMap in tables.h."""
+    def sections(self) -> tuple[Codes, Codes, bytes]:
+        """The contents of its sections, those of CharMap in tables.h."""
         changed = np.flatnonzero(self.codes != np.arange(CODE_POINTS))
         values, places = np.unique(self.codes[changed], return_inverse=True)
         made = [(chr(value) if value >= 0 else self.texts[-1 - value]).encode() for value in values.tolist()]
@@ -91,7 +91,7 @@ class CharMap:
         entries[changed] = np.array([len(content) | offsets[content] << 8 for content in made], np.int64)[
             places.reshape(-1)
         ]
-        return writer.add(*blocks(entries), bytes(text))
+        return (*blocks(entries), bytes(text))
 
 
 def char_map(normalizer: Any) -> CharMap:
@@ -99,16 +99,17 @@ def char_map(normalizer: Any) -> CharMap:
     codes = probed()
     line = np.full(2 * len(codes), SEPARATOR, "<u4")
     line[::2] = np.where(codes == SEPARATOR, ord("-"), codes)
-    out = _codes(normalizer.normalize_str(line.tobytes().decode("utf-32-le")))
+    text = normalizer.normalize_str(_text(line))
+    out = _codes(text)
     ends = np.flatnonzero(out == SEPARATOR)
     if len(ends) != len(codes):
         raise NotCompiled("a normalizer that changes Yi syllables")
     lengths = np.diff(ends, prepend=-1) - 1
     texts: dict[str, int] = {}
     made = np.where(lengths == 1, out[np.maximum(ends - 1, 0)], 0)
-    for at in np.flatnonzero(lengths != 1).tolist():
-        content = out[ends[at] - lengths[at] : ends[at]].astype("<u4").tobytes().decode("utf-32-le")
-        made[at] = texts.setdefault(content, -1 - len(texts))
+    others = np.flatnonzero(lengths != 1)
+    spans = zip((ends - lengths)[others].tolist(), ends[others].tolist(), strict=True)
+    made[others] = [texts.setdefault(text[begin:end], -1 - len(texts)) for begin, end in spans]
     if normalizer.normalize_str(chr(SEPARATOR)) != chr(SEPARATOR):
         raise NotCompiled("a normalizer that changes Yi syllables")
     made[codes == SEPARATOR] = SEPARATOR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, block
 from hfx.exporter.compiled_tokenizer.graphemes import graphemes
 
 MOST_STEPS = 32
+KEPT = 8  # normalizers of a process that exports several models
 
 
 class Kind(IntEnum):
@@ -24,22 +26,30 @@ class Kind(IntEnum):
     ORDER, COMPOSE, REPLACE, REPLACE_RUN, STRIP, PREPEND, PRECOMPILED = range(2, 9)
 
 
-# A character map, which is joined with its neighbours, or what adds the sections of a step: it, flags and value.
-Part = CharMap | Callable[[Writer], tuple[int, int, int, int]]
+Step = tuple[Kind, tuple[Any, ...], int, int]  # with the contents of its sections, flags and value
+Part = CharMap | Step  # a character map is joined with its neighbours
 
 
 def add_normalizer(writer: Writer, spec: dict[str, Any] | None) -> None:
     """Add the normalizer of a tokenizer.json. Raises NotCompiled."""
+    steps = _steps(json.dumps(spec)) if spec else ()
+    if len(steps) > MOST_STEPS:
+        raise NotCompiled(f"a normalizer of {len(steps)} steps")
+    writer.add_steps(
+        Tag.NORMALIZER, [(kind, writer.add(*sections), flags, value) for kind, sections, flags, value in steps]
+    )
+
+
+@functools.lru_cache(KEPT)
+def _steps(spec: str) -> tuple[Step, ...]:
+    """The steps of a normalizer in JSON. The tables of BERT's take 0.3 s."""
     parts: list[Part] = []
-    for part in _parts(spec) if spec else ():
+    for part in _parts(json.loads(spec)):
         if isinstance(part, CharMap) and parts and isinstance(parts[-1], CharMap):
             parts[-1] = parts[-1].then(part)
         else:
             parts.append(part)
-    steps = [(Kind.MAP, part.add(writer), 0, 0) if isinstance(part, CharMap) else part(writer) for part in parts]
-    if len(steps) > MOST_STEPS:
-        raise NotCompiled(f"a normalizer of {len(steps)} steps")
-    writer.add_steps(Tag.NORMALIZER, steps)
+    return tuple((Kind.MAP, part.sections(), 0, 0) if isinstance(part, CharMap) else part for part in parts)
 
 
 # Of DeBERTa-v3: runs are gone when single characters are replaced, and a blank is none of these.
@@ -58,8 +68,8 @@ def _parts(spec: dict[str, Any]) -> Iterator[Part]:
         yield from _bert(spec)
     elif kind in ("NFC", "NFD", "NFKC", "NFKD"):
         yield characters.decomposition(f"{kind[:-1]}D")
-        yield _order
-        yield from [_compose] if kind.endswith("C") else []
+        yield _order()
+        yield from [_compose()] if kind.endswith("C") else []
     elif kind in ("Lowercase", "StripAccents", "Nmt"):
         yield char_map(_library(spec))
     elif kind in OTHERS:
@@ -84,7 +94,7 @@ def _bert(spec: dict[str, Any]) -> Iterator[Part]:
     if strips:
         # It decomposes, and drops the marks that don't take space: which those are shows in characters alone.
         yield characters.decomposition("NFD")
-        yield _order
+        yield _order()
         yield char_map(_library({**off, "strip_accents": True}))
     if lowercase:
         yield char_map(_library({**off, "lowercase": True}))
@@ -98,13 +108,12 @@ def _library(spec: dict[str, Any]) -> Any:
     return Tokenizer.from_str(json.dumps({"version": "1.0", **empty})).normalizer
 
 
-def _order(writer: Writer) -> tuple[int, int, int, int]:
-    return Kind.ORDER, writer.add(*blocks(characters.combining_classes())), 0, 0
+def _order() -> Step:
+    return Kind.ORDER, blocks(characters.combining_classes()), 0, 0
 
 
-def _compose(writer: Writer) -> tuple[int, int, int, int]:
-    tables = blocks(characters.combining_classes())
-    return Kind.COMPOSE, writer.add(*tables, characters.compositions()), 0, 0
+def _compose() -> Step:
+    return Kind.COMPOSE, (*blocks(characters.combining_classes()), characters.compositions()), 0, 0
 
 
 def _strip(spec: dict[str, Any]) -> Part:
@@ -112,11 +121,11 @@ def _strip(spec: dict[str, Any]) -> Part:
 
     sides = spec["strip_left"] * 1 + spec["strip_right"] * 2
     spaces = 1 - characters.kept(pre_tokenizers.WhitespaceSplit())
-    return lambda writer: (Kind.STRIP, writer.add(*blocks(spaces)), sides, 0)
+    return Kind.STRIP, blocks(spaces), sides, 0
 
 
 def _prepend(spec: dict[str, Any]) -> Part:
-    return lambda writer: (Kind.PREPEND, writer.add(spec["prepend"].encode()), 0, 0)
+    return Kind.PREPEND, (spec["prepend"].encode(),), 0, 0
 
 
 def _replace(spec: dict[str, Any]) -> Part:
@@ -133,14 +142,14 @@ def _replace(spec: dict[str, Any]) -> Part:
     if least == "0":
         raise NotCompiled(f"a normalizer that replaces {pattern!r}")
     members = characters.matches(character)
-    return lambda writer: (Kind.REPLACE_RUN, writer.add(*blocks(members), content.encode()), 0, int(least or 1))
+    return Kind.REPLACE_RUN, (*blocks(members), content.encode()), 0, int(least or 1)
 
 
 def _replace_text(pattern: str, content: str) -> Part:
     if not pattern:
         raise NotCompiled("a normalizer that replaces nothing")
     if len(pattern) > 1:
-        return lambda writer: (Kind.REPLACE, writer.add(pattern.encode(), content.encode()), 0, 0)
+        return Kind.REPLACE, (pattern.encode(), content.encode()), 0, 0
     mapped = CharMap(texts=[content])
     mapped.codes[ord(pattern)] = -1
     return mapped
@@ -152,7 +161,7 @@ def _precompiled(spec: dict[str, Any]) -> Part:
     end = 4 + 4 * (int.from_bytes(table[:4], "little") // 4)
     if end == 4:
         raise NotCompiled("an empty table of characters")
-    return lambda writer: (Kind.PRECOMPILED, writer.add(table[4:end], table[end:], *blocks(graphemes())), 0, 0)
+    return Kind.PRECOMPILED, (table[4:end], table[end:], *blocks(graphemes())), 0, 0
 
 
 OTHERS: dict[str, Callable[[dict[str, Any]], Part]] = {

@@ -87,8 +87,8 @@ def generated(tokenizer: Any, seed: int = 0) -> Iterator[str]:
     kinds = (_characters, _characters, _words, _words, _sentence, _runs)
     while True:
         # Characters are drawn by the thousand: one by one they would take most of the time.
-        drawn = iter(_drawn(chance, 60_000))
-        for _ in range(2_000):
+        drawn = iter(_drawn(chance, 3_000))
+        for _ in range(100):
             text = chance.choice(kinds)(chance, drawn, pieces)
             if added and chance.random() < 0.15:
                 text = _with_added(chance, text, chance.choice(added))
