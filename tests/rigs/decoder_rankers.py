@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rigs import tiny_encoders
-from tests.rigs.sentence_models import TEXTS, learned_pieces
+from tests.rigs.sentence_models import BARE, TEXTS, learned_pieces
 from tests.zoo import tokenization
 
 POSITIONS, LENGTH = 400, 160
@@ -88,7 +88,7 @@ def write_logit_ranker(folder: Path, ranker: Ranker, both: bool = True, **settin
         str(folder / "base"), transformer_task="text-generation", **settings.pop("transformer", {})
     )
     modules = [transformer, LogitScore(yes, no if both else None)]
-    CrossEncoder(modules=modules, device="cpu", **settings).save_pretrained(str(folder / "model"))
+    CrossEncoder(modules=modules, device="cpu", **settings).save_pretrained(str(folder / "model"), **BARE)
     return CrossEncoder(str(folder / "model"), device="cpu")
 
 
@@ -97,5 +97,5 @@ def write_classifier(folder: Path, ranker: Ranker, labels: int = 1, **settings: 
     from sentence_transformers import CrossEncoder
 
     write_decoder(folder / "base", ranker, "AutoModelForSequenceClassification", num_labels=labels)
-    CrossEncoder(str(folder / "base"), device="cpu", **settings).save_pretrained(str(folder / "model"))
+    CrossEncoder(str(folder / "base"), device="cpu", **settings).save_pretrained(str(folder / "model"), **BARE)
     return CrossEncoder(str(folder / "model"), device="cpu")

@@ -14,6 +14,7 @@ from tests.zoo import tokenization
 
 DECODER_POSITIONS, STATIC_WIDTH = 400, 24
 CASED_WORDS = (*WORDS, "The", "Cat", "Paris", "A")
+BARE: Any = {"create_model_card": False}  # whose template takes as long to compile as all else to write
 TEXTS = (
     "the cat sat in paris.",
     "",
@@ -145,7 +146,7 @@ def write_embedder(folder: Path, recipe: Recipe) -> Any:
     torch.manual_seed(1)
     source = base(folder / "base", recipe)
     modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
-    SentenceTransformer(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"))
+    SentenceTransformer(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"), **BARE)
     return SentenceTransformer(str(folder / "model"), device="cpu")
 
 
@@ -162,7 +163,7 @@ def static_embedding(folder: Path, *layers: Any, cased: bool = False, **settings
     words = bert_words(CASED_WORDS, cased)
     table = torch.randn(words.get_vocab_size(), STATIC_WIDTH)
     modules = [StaticEmbedding(words, embedding_weights=table), *(make() for make in layers)]
-    SentenceTransformer(modules=modules, device="cpu", **settings).save(str(folder))
+    SentenceTransformer(modules=modules, device="cpu", **settings).save(str(folder), **BARE)
     return SentenceTransformer(str(folder), device="cpu")
 
 
@@ -176,10 +177,10 @@ def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
     if recipe.modules:
         source = base(folder / "base", recipe)
         modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
-        CrossEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+        CrossEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"), **BARE)
     else:
         source = base(folder / "base", recipe, "ForSequenceClassification", num_labels=labels)
-        CrossEncoder(str(source), device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+        CrossEncoder(str(source), device="cpu", **recipe.settings).save_pretrained(str(folder / "model"), **BARE)
     return CrossEncoder(str(folder / "model"), device="cpu")
 
 
@@ -195,7 +196,7 @@ def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
         Transformer(str(source), transformer_task="fill-mask", **recipe.transformer),
         *(make() for make in recipe.modules),
     ]
-    SparseEncoder(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"))
+    SparseEncoder(modules=modules, device="cpu", **recipe.settings).save(str(folder / "model"), **BARE)
     return SparseEncoder(str(folder / "model"), device="cpu")
 
 
@@ -216,7 +217,7 @@ def write_router(folder: Path, recipe: Recipe, **settings: Any) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(source)
     table = SparseStaticEmbedding(tokenizer, torch.rand(len(tokenizer)) * 3, frozen=True)
     router = Router.for_query_document([table], [first, *(make() for make in recipe.modules)], **settings)
-    SparseEncoder(modules=[router], device="cpu", **recipe.settings).save(str(folder / "model"))
+    SparseEncoder(modules=[router], device="cpu", **recipe.settings).save(str(folder / "model"), **BARE)
     return SparseEncoder(str(folder / "model"), device="cpu")
 
 
@@ -229,7 +230,7 @@ def write_multi_vector_encoder(folder: Path, recipe: Recipe) -> Any:
     torch.manual_seed(1)
     source = base(folder / "base", recipe)
     modules = [Transformer(str(source), **recipe.transformer), *(make() for make in recipe.modules)]
-    MultiVectorEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"))
+    MultiVectorEncoder(modules=modules, device="cpu", **recipe.settings).save_pretrained(str(folder / "model"), **BARE)
     return MultiVectorEncoder(str(folder / "model"), device="cpu")
 
 

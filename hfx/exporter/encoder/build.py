@@ -68,9 +68,10 @@ class _SameTypeCasts(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=changed)
 
 
-def clean(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` without identities, unused nodes, duplicated initializers and constants that are nodes."""
+def clean(model: onnx.ModelProto, *first: ir.passes.PassBase) -> onnx.ModelProto:
+    """`model`, after the passes `first`, without identities, unused nodes, equal initializers and constant nodes."""
     pipeline = Sequential(
+        *first,
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         _TopLevelIdentities(),
         passes.DeduplicateInitializersPass(),
@@ -84,13 +85,7 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """`model` with the definitions of its operators in their place; itself where it has none."""
-    return clean(ir.to_proto(passes.InlinePass()(ir.from_proto(model)).model)) if model.functions else model
-
-
-def _without_casts(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` with identities where a tensor is cast to its own type."""
-    pipeline = Sequential(passes.ShapeInferencePass(), _SameTypeCasts())
-    return ir.to_proto(pipeline(ir.from_proto(model)).model)
+    return clean(model, passes.InlinePass()) if model.functions else model
 
 
 def build_graph(
@@ -110,7 +105,7 @@ def build_graph(
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [str(pooler.reads)] if pooler is not None else [spec.name for spec in outputs]
-    graph = clean(_without_casts(_export(model, task, read, exporter, types)))
+    graph = clean(_export(model, task, read, exporter, types), passes.ShapeInferencePass(), _SameTypeCasts())
     sum_by_operators(graph, names.ATTENTION_MASK)
     if not types:
         _of_one_type(graph)

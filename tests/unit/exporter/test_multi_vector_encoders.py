@@ -19,6 +19,7 @@ from tests.rigs import tiny_encoders
 from tests.rigs.colbert_models import WORDS, change, write_pylate, write_stanford
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import (
+    BARE,
     HIDDEN,
     TEXTS,
     Recipe,
@@ -79,7 +80,7 @@ def write_of_type(folder: Path, model_type: str, pieces: str, **transformer: Any
     tokenization.train(pieces, [*TEXTS, *string.punctuation], 400, 64).save_pretrained(folder / "base")
     tiny_encoders.build(model_type, "AutoModel", vocab_size=400).save_pretrained(folder / "base")
     modules = [Transformer(str(folder / "base"), **transformer), *(make() for make in MASKED)]
-    MultiVectorEncoder(modules=modules, device="cpu", **PROMPTS).save_pretrained(str(folder / "model"))
+    MultiVectorEncoder(modules=modules, device="cpu", **PROMPTS).save_pretrained(str(folder / "model"), **BARE)
     return MultiVectorEncoder(str(folder / "model"), device="cpu")
 
 
@@ -87,7 +88,7 @@ def write_again(folder: Path, write: Callable[[Path], Path]) -> Any:
     """A ColBERT of another library that sentence-transformers have read and saved; the model as they read it back."""
     from sentence_transformers import MultiVectorEncoder
 
-    MultiVectorEncoder(str(write(folder / "base")), device="cpu").save_pretrained(str(folder / "model"))
+    MultiVectorEncoder(str(write(folder / "base")), device="cpu").save_pretrained(str(folder / "model"), **BARE)
     return MultiVectorEncoder(str(folder / "model"), device="cpu")
 
 
