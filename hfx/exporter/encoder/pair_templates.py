@@ -135,21 +135,21 @@ def _chat_template(folder: Path, message: Message) -> PairTemplate | None:
     template = PairTemplate(_parts(plain), _parts(prompted) if has_prompt and prompted is not None else None)
     if config.get("truncation_side") == "left":
         raise _refused(folder, "is read with truncation_side left, which cuts its beginning")
-    for parts in filter(None, (template.plain, template.prompted)):
-        if parts[1::2].count(TEXT_INPUT) != 1 or parts[-2] != TEXT_INPUT:
-            raise _refused(folder, "does not end with the document")
-        _check(folder, renderer, parts)
+    forms = [parts for parts in (template.plain, template.prompted) if parts is not None]
+    if any(parts[1::2].count(TEXT_INPUT) != 1 or parts[-2] != TEXT_INPUT for parts in forms):
+        raise _refused(folder, "does not end with the document")
+    probes = [(parts, fields) for parts in forms for fields in _probes(parts)]
+    for (parts, fields), text in zip(probes, renderer.texts([fields for _, fields in probes]), strict=True):
+        if text != rendered(parts, fields):
+            raise _refused(folder, f"changes the text of a {next(n for n in fields if fields[n] != 'a')}")
     return template
 
 
-def _check(folder: Path, renderer: _Renderer, parts: Sequence[str]) -> None:
-    """Raise CheckpointUnsupported unless fields stand in the template's text as they are."""
+def _probes(parts: Sequence[str]) -> list[dict[str, str]]:
+    """Fields that show whether each stands in the template's text as it is."""
     names = {QUERY, TEXT_INPUT, *parts[1::2]}
     usual = dict.fromkeys(names, "a")
-    probes = [{**usual, name: text} for name in names for text in PROBES if text or name != PROMPT]  # "": no prompt
-    for fields, text in zip(probes, renderer.texts(probes), strict=True):
-        if text != rendered(parts, fields):
-            raise _refused(folder, f"changes the text of a {next(n for n in names if fields[n] != 'a')}")
+    return [{**usual, name: text} for name in names for text in PROBES if text or name != PROMPT]  # "": no prompt
 
 
 def _refused(folder: Path, what: str) -> CheckpointUnsupported:

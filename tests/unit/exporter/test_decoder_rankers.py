@@ -185,7 +185,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_templates_that_are_no_texts_around_fields_are_refused(tmp_path: Path, name: str) -> None:
+def test_templates_that_are_no_texts_around_fields_are_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hfx.exporter.encoder.pair_templates.SECONDS", 1.0)
     write_decoder(tmp_path, Ranker("gemma3_text", template=REFUSED[name]))
     with pytest.raises(CheckpointUnsupported, match="chat template"):
         plan_of(tmp_path, task=Task.TEXT_RANKING)
