@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.client import Client
+from hfx.exporter.parity_texts import bundled_texts
 from tests.rigs import published
 from tests.rigs.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
 from tests.rigs.client_servers import Script, grpc_server, http_server
@@ -34,6 +35,18 @@ def client(url: str) -> Iterator[Client]:
 def server() -> Iterator[FakeServer]:
     with FakeServer() as running:
         yield running
+
+
+@pytest.fixture
+def few_ordinary_texts(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Encoders of this test are compared on a quarter of the ordinary texts, and on all at the edges.
+
+    In make test-full on all. For tests that compare answers with a library's themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "not full" in pytestconfig.option.markexpr:
+            patch.setattr("hfx.exporter.encoder.steps.bundled_texts", lambda: bundled_texts()[::4])
+        yield
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS, Recipe
 from tests.rigs.tiers import full, thinned
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 RESIDUAL = (
     {"out_features": 40, "bias": True, "activation_function": "torch.nn.modules.activation.GELU"},
     {"use_residual": True},

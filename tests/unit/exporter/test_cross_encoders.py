@@ -14,6 +14,8 @@ from hfx.local.encoder import LocalModel
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, layer_norm, normalize, pooling, write_cross_encoder
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 SCORES = {"module_output_name": "scores"}
 IDENTITY = {"activation_fn": torch.nn.Identity()}
 PROMPTS = {"prompts": {"query": "the dog: ", "odd": "a [SEP] fil", "long": "a " * 70}}

@@ -21,6 +21,8 @@ from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, furthest, normalize, pooling, write_embedder
 from tests.rigs.tiers import full
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 PROMPTS = {
     "prompts": {"query": "Instruct: find a film\nQuery:", "document": "", "title": "title: none | text: "},
     "default_prompt_name": "document",

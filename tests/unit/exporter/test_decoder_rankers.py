@@ -37,6 +37,8 @@ from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS
 from tests.rigs.tiers import full
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 PAIRS = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)] + [
     ("<|im_end|>", "a<|endoftext|>"),
     ("the dog ran in a good film. " * 30, "a cat"),  # of which the template's end alone is kept

@@ -31,6 +31,8 @@ from tests.rigs.sentence_models import (
 from tests.rigs.tiers import thinned
 from tests.zoo import tokenization
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 LAYERS = (dense(HIDDEN, 24, "Identity", bias=False, **TOKENS), partial(normalize, **TOKENS))
 FIXED = {"strategy": "fixed", "length": 32}

@@ -28,6 +28,8 @@ from tests.rigs.sentence_models import (
     write_sparse_encoder,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 PROMPTS = {"prompts": {"query": "the dog: ", "passage": "A CAT? "}, "default_prompt_name": "query"}
 TRANSFORMER, LIBRARY = "sentence_bert_config.json", "config_sentence_transformers.json"
 TOKENIZER = "tokenizer_config.json"

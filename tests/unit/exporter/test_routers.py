@@ -33,6 +33,8 @@ from tests.rigs.sentence_models import (
     write_router,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 PROMPTS = {"prompts": {"query": "the dog: ", "odd": "a [SEP] fil"}}
 RECIPES = {
     "max": Recipe((splade(),)),

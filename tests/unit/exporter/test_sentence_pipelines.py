@@ -28,6 +28,8 @@ from tests.rigs.sentence_models import (
 )
 from tests.rigs.tiers import thinned
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 MODES = tuple(POOLING_FIELDS.values())
 WIDE = HIDDEN * len(MODES)
 SHORT = {"max_seq_length": 20}

@@ -15,6 +15,8 @@ from hfx.local.encoder import LocalModel
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS, Recipe, furthest, splade, write_sparse_encoder
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 PROMPTS = {"prompts": {"query": "the dog: ", "odd": "a [SEP] fil"}, "default_prompt_name": "query"}
 RECIPES = {
     "max": Recipe((splade(),)),

@@ -22,6 +22,8 @@ from tests.attacks.damage import edit_json
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import TEXTS, dense, furthest, layer_norm, normalize, static_embedding
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 PROMPTS = {"prompts": {"query": "the dog: ", "odd": "a [SEP] fil"}, "default_prompt_name": "query"}
 RECIPES: dict[str, Any] = {
     "plain": ((), {}),

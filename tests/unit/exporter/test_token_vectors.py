@@ -28,6 +28,8 @@ from tests.rigs.sentence_models import (
     write_sparse_encoder,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
 OF_TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 PROMPTS = {"prompts": {"query": "the dog: ", "document": "a [SEP] fil"}, "default_prompt_name": "document"}
 RECIPES = {
