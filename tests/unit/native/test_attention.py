@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,13 @@ def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np
 
 
 def caches(rows: int, heads: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    k, v = generator.standard_normal((2, rows, heads, CAPACITY, dim)).astype(np.float32)
+    k, v = normal((2, rows, heads, CAPACITY, dim), seed).copy()
     return k, v
+
+
+@lru_cache(4)
+def normal(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def cached_feed(qkv: np.ndarray, k: np.ndarray, v: np.ndarray, last: list[int], total: int) -> dict[str, np.ndarray]:
