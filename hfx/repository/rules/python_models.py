@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import warnings
 from collections.abc import Iterator
@@ -78,15 +79,20 @@ def _runtimes(path: Path) -> tuple[str, ...]:
 
 
 def _syntax_problem(path: Path, python: str | None) -> tuple[str, int | None] | None:
-    major, minor = (python or "3.12").split(".")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of invalid escapes and the like: not this rule's subject
-            text = read_text(Path(os.path.realpath(path)), SOURCE_BYTES)
-            ast.parse(text, str(path), feature_version=(int(major), int(minor)))
-    except SyntaxError as error:
-        return f"does not compile: {error.msg}.", error.lineno
+        return _problem_of(read_text(Path(os.path.realpath(path)), SOURCE_BYTES), python or "3.12")
     except RepositoryError as error:
         return error.message, None
+
+
+@functools.lru_cache(256)  # each model has copies of the same files
+def _problem_of(text: str, python: str) -> tuple[str, int | None] | None:
+    major, minor = python.split(".")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of invalid escapes and the like: not this rule's subject
+            ast.parse(text, feature_version=(int(major), int(minor)))
+    except SyntaxError as error:
+        return f"does not compile: {error.msg}.", error.lineno
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; expressions nested too deeply
         return f"does not compile: {str(error) or type(error).__name__}.", None
     return None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,8 +39,12 @@ def simplified(graph: onnx.ModelProto, longest: int = LONG) -> onnx.ModelProto:
     return clean(changed)
 
 
-def answers(graph: onnx.ModelProto, widths: list[int], masked: bool) -> list[object]:
-    """Of a batch of rows of these widths; some of their tokens are masked."""
+def opened(graph: onnx.ModelProto) -> Callable[[list[int], bool], list[object]]:
+    """What answers a batch of rows of given widths; some of their tokens are masked, or none."""
+    return partial(answers, onnx_toys.session(graph), {value.name for value in graph.graph.input})
+
+
+def answers(run: Callable[..., Any], inputs: set[str], widths: list[int], masked: bool) -> list[object]:
     chance = np.random.default_rng(sum(widths))
     tokens = sum(widths)
     feed = {
@@ -46,9 +53,7 @@ def answers(graph: onnx.ModelProto, widths: list[int], masked: bool) -> list[obj
         names.TOKEN_TYPE_IDS: np.zeros(tokens, np.int32),
         names.ITEM_SHAPE: np.array([[width] for width in widths], np.int32),
     }
-    taken = {value.name for value in graph.graph.input}
-    found = onnx_toys.session(graph)(**{name: value for name, value in feed.items() if name in taken})
-    return [each.tobytes() for each in found]
+    return [each.tobytes() for each in run(**{name: value for name, value in feed.items() if name in inputs})]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +64,10 @@ def test_answers_are_the_same_to_the_bit(model_type: str) -> None:
     changed = simplified(graph)
     int8 = [row_wise(each, LEVELS) for each in (graph, changed)]
     assert int8[0].skips_padding == int8[1].skips_padding
-    quantized = [each.model for each in int8]
+    pairs = [(opened(graph), opened(changed)), (opened(int8[0].model), opened(int8[1].model))]
     for widths in ([1], [7, 3, 12], [LONG, 2]):
         for masked in (False, True):
-            assert answers(changed, widths, masked) == answers(graph, widths, masked)
-            assert answers(quantized[1], widths, masked) == answers(quantized[0], widths, masked)
+            assert all(one(widths, masked) == other(widths, masked) for one, other in pairs)
     fewer = len(graph.graph.node) - len(changed.graph.node)
     assert (fewer == 0) if model_type in OTHERS else (fewer > 0)
 
@@ -71,8 +75,8 @@ def test_answers_are_the_same_to_the_bit(model_type: str) -> None:
 def test_a_window_is_kept_that_only_a_long_text_leaves() -> None:
     """ModernBERT's layers of all tokens get the small mask, those of a window of 17 tokens keep theirs."""
     graph = traced("modernbert", local_attention=32)
-    windowed, all_alike = simplified(graph), simplified(graph, SHORT)
-    assert answers(windowed, [LONG], False) == answers(graph, [LONG], False) != answers(all_alike, [LONG], False)
+    whole, windowed, all_alike = map(opened, (graph, simplified(graph), simplified(graph, SHORT)))
+    assert windowed([LONG], False) == whole([LONG], False) != all_alike([LONG], False)
 
 
 def test_models_of_longer_texts_are_left_as_they_are() -> None:

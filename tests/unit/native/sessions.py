@@ -76,6 +76,7 @@ def options(library: Path | None, threads: int = 1) -> onnxruntime.SessionOption
     """With `library` registered, if there is one. Sanitizers see each tensor's end only without an arena."""
     made = onnxruntime.SessionOptions()
     made.intra_op_num_threads = threads
+    made.add_session_config_entry("session.intra_op.allow_spinning", "0")  # of cores that other tests need
     made.enable_cpu_mem_arena = not SANITIZED
     made.log_severity_level = 4  # refusals are logged as errors
     if library:
