@@ -35,6 +35,7 @@ from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_reco
 from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.onnxruntime.config import OPERATORS
+from hfx.python_backends.tasks import TASKS
 
 FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
 Candidates = dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]]
@@ -209,13 +210,14 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
-    """Whether a request becomes any tokens. Without special ones some texts have none, and are refused.
+    """Whether a request becomes any tokens, and has a mask that a truncation leaves. Others are refused.
 
-    With several sequences a row, a question or label has some.
+    Without special ones some texts have none; with several sequences a row, a question or label has some.
     """
     if plan.takes_empty or plan.task.item_rank > 1:
         return True
-    return any(plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length))
+    [ids, *_] = plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length)
+    return artefacts.tokenizer.mask_token_id in ids if TASKS[plan.task.task].of_masks else len(ids) > 0
 
 
 def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

@@ -24,11 +24,12 @@ Fill = dict[str, Any]
 
 
 class Postprocessor:
-    """logits [rows, masks, vocabulary], input_ids [rows, width] -> fills STRING [rows, 1], in JSON a list for each mask
-    of {score, token, token_str, sequence}, best first. `targets` STRING [rows, n] are the only tokens that count.
+    """logits [rows, masks, vocabulary], input_ids and attention_mask [rows, width] -> fills STRING [rows, 1], in JSON a
+    list for each mask of {score, token, token_str, sequence}, best first. `targets` STRING [rows, n] are the only
+    tokens that count.
     """
 
-    required: tuple[str, ...] = ("logits", "input_ids")
+    required: tuple[str, ...] = ("logits", "input_ids", "attention_mask")
     optional: tuple[str, ...] = ("top_k", "targets")
 
     def __init__(self, tokenizer: Any, mask_id: int, pad_id: int | None, cleans_up: bool) -> None:
@@ -47,7 +48,8 @@ class Postprocessor:
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """The fills of each row. Raises InvalidInput for a text without masks or with too many, and for settings."""
-        logits, ids = tensors["logits"], tensors["input_ids"]
+        logits = tensors["logits"]
+        ids = [row[mask != 0] for row, mask in zip(tensors["input_ids"], tensors["attention_mask"], strict=True)]
         count = top_k(tensors, DEFAULT_TOP_K, logits.shape[-1])
         if count > MOST_TOP_K:
             raise InvalidInput(f"top_k must be at most {MOST_TOP_K}")

@@ -50,7 +50,7 @@ class Line:
         fed = encoded(self.encoder, [text])
         logits = run_torch(self.model, fed, ("logits",))["logits"]
         masks = np.flatnonzero(fed["input_ids"][0] == self.tokenizer.mask_token_id)
-        return {"input_ids": fed["input_ids"], "logits": logits[:, masks] if masks.size else logits[:, :1]}
+        return fed | {"logits": logits[:, masks] if masks.size else logits[:, :1]}
 
     def fills(self, text: str, **settings: Any) -> Any:
         """As the pipeline has them: a list, or one for each of several masks."""
@@ -81,6 +81,16 @@ def test_targets_are_scored_as_the_pipeline_scores_them(kind: str, tmp_path: Pat
     text = f"Anna went to {line.mask} by train."
     for targets in (["train"], ["Oslo", "garden", "supercalifragilistic", "garden"], [line.mask, "a"]):
         check_equal_fills(line.fills(text, targets=strings(*targets).reshape(1, -1)), line.pipe(text, targets=targets))
+
+
+def test_padding_is_no_part_of_a_text_where_the_tokenizer_has_no_token_for_it(tmp_path: Path) -> None:
+    line = Line("roberta", tmp_path)
+    line.tokenizer.pad_token = None
+    line.encoder = encoder_for(line.tokenizer, "fill-mask", tmp_path, pad_id=0)  # "<s>", as an export has it
+    line.last_step = opened(tmp_path, line.tokenizer)
+    for text in ("<mask> <s>", "a <mask> b<mask>"):
+        assert len(line.tensors(text)["input_ids"][0]) > len(line.tokenizer(text)["input_ids"])
+        check_equal_fills(line.fills(text), line.pipe(text))
 
 
 def test_what_can_not_be_filled_is_refused(tmp_path: Path) -> None:
