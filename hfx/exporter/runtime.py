@@ -177,13 +177,19 @@ def choose(
         raise CheckpointUnsupported(
             f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime, or leave --cpu-math out."
         )
-    if len(sessions) > 1:
-        for runtime, session in sessions.items():
-            if _depends_on_batch(session, inputs, item_rank, max_length):
-                refused[runtime] = "its answers depend on the batch on this processor"
-        sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
-    with other_work() as other_cores:
-        seconds = _times(sessions, inputs, item_rank, max_length)
+    try:
+        if len(sessions) > 1:
+            for runtime, session in sessions.items():
+                if _depends_on_batch(session, inputs, item_rank, max_length):
+                    refused[runtime] = "its answers depend on the batch on this processor"
+            sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
+        with other_work() as other_cores:
+            seconds = _times(sessions, inputs, item_rank, max_length)
+    except Exception as error:  # each runtime has its own
+        raise CheckpointUnsupported(
+            f"The exported graph fails: {last_line(error, path.parent)}",
+            "If only long texts are the reason, pass a smaller --max-length.",
+        ) from error
     added: dict[Runtime, float] = {"openvino": STEPS_MILLISECONDS} if one_hop and "openvino" in sessions else {}
     near = near_tie(seconds, {name: ms / 1e3 for name, ms in added.items()})
     return replace(

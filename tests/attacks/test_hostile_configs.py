@@ -146,6 +146,7 @@ def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_ty
         *(({"model_type": name}, name) for name in ("vit", "gpt2", "longformer", "funnel", "fnet", "xlnet", "../x")),
         *(({"model_type": "big_bird", "attention_type": attention}, "attention_type")
           for attention in (DROPPED, "block_sparse", ["original_full"])),
+        *(({"model_type": "ibert", "quant_mode": mode}, "quant_mode") for mode in (True, None, "no")),
         ({"max_position_embeddings": 5}, "5 tokens"),
     ],
 )  # fmt: skip

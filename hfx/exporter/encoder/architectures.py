@@ -27,9 +27,13 @@ ENCODERS = POSITIONS_AFTER_PADDING | {
     "eurobert", "flaubert", "layoutlm", "mbart", "megatron-bert", "mobilebert", "modernbert", "nomic_bert",
     "nystromformer", "rembert", "roformer", "squeezebert", "xlm",
 }  # fmt: skip
-# Model type -> a field of config.json and the value that it must have: with another one a trace would not be the model.
-# BigBird's block-sparse attention begins at about 700 tokens and attends to random blocks.
-REQUIRED = {"big_bird": ("attention_type", "original_full")}
+# Model type -> a field of config.json, the value that it must have, and the one of a config.json without it: with
+# another one a trace would not be the model. BigBird's block-sparse attention begins at about 700 tokens and attends to
+# random blocks; I-BERT's integers are rounded from sums whose last bits differ.
+REQUIRED: dict[str, tuple[str, object, object]] = {
+    "big_bird": ("attention_type", "original_full", "block_sparse"),
+    "ibert": ("quant_mode", False, False),
+}
 
 
 def check_encoder(checkpoint: Checkpoint, task: str) -> None:
@@ -43,10 +47,10 @@ def check_encoder(checkpoint: Checkpoint, task: str) -> None:
             f"Supported architectures: {', '.join(sorted(supported))}.",
         )
     if checkpoint.model_type in REQUIRED:
-        name, required = REQUIRED[checkpoint.model_type]
-        if checkpoint.config.get(name) != required:
+        name, required, default = REQUIRED[checkpoint.model_type]
+        stated = checkpoint.config.get(name, default)
+        if stated != required:
             raise CheckpointUnsupported(
-                f"{name} in {checkpoint.folder / 'config.json'} is {checkpoint.config.get(name)!r}, which can't be "
-                "exported.",
+                f"{name} in {checkpoint.folder / 'config.json'} is {stated!r}, which can't be exported.",
                 f"Set it to {required!r}, export, and compare answers to long texts with --verify-data.",
             )

@@ -104,12 +104,19 @@ class EncoderTask:
         return self.samples(["The quick brown fox jumps over the lazy dog."])[0]
 
 
+def names_labels(config: Config) -> bool:
+    """Whether the names of labels are those of id2label; transformers drops them where num_labels is another number."""
+    names = config.get("id2label")
+    return isinstance(names, dict) and len(names) > 0 and config.get("num_labels") in (None, len(names))
+
+
 def labels_of(config: Config) -> list[str]:
     """Label names in the order of the logits, as transformers reads them (LABEL_0, LABEL_1 where none are given)."""
-    names = config.get("id2label")
-    if isinstance(names, dict) and names:
+    if names_labels(config):
+        names = config["id2label"]
         return [str(names[key]) for key in sorted(names, key=int)]
-    return default_labels(int(config.get("num_labels", 2)))
+    count = config.get("num_labels")
+    return default_labels(2 if count is None else int(count))
 
 
 def default_labels(count: int) -> list[str]:

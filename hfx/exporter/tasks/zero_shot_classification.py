@@ -7,7 +7,7 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.tasks.task import Config, EncoderTask, Request, Settings, labels_of, logits_of_labels
+from hfx.exporter.tasks.task import Config, EncoderTask, Request, Settings, labels_of, logits_of_labels, names_labels
 from hfx.exporter.tasks.text_classification import accuracy, compare
 from hfx.repository.config_pbtxt import TensorSpec
 
@@ -18,10 +18,10 @@ SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
 def entailment_index(config: Config) -> int:
     """Index of the first label that begins with "entail", as transformers' pipeline finds it: in label2id.
 
-    Without label names (id2label), transformers makes a label2id of its own.
+    Where it names no labels, transformers makes a label2id of its own.
     """
     labels = labels_of(config)
-    numbers = (config.get("id2label") and config.get("label2id")) or {label: at for at, label in enumerate(labels)}
+    numbers = (names_labels(config) and config.get("label2id")) or {label: at for at, label in enumerate(labels)}
     index = next((number for label, number in numbers.items() if label.lower().startswith("entail")), None)
     if index is None or not 0 <= index < len(labels):
         raise CheckpointUnsupported(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hfx import names
-from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.encoder.plan import make_encoder_plan
@@ -19,8 +19,11 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tasks import find_task
 from hfx.exporter.tasks.fill_mask import most_rows
+from hfx.local.encoder import LocalModel
 from hfx.names import Task
-from tests.rigs import onnx_toys, tiny_encoders
+from tests.attacks.damage import edit_json
+from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
+from tests.rigs.published import export_checkpoint
 from tests.rigs.tiers import full
 
 TASK = find_task(Task.FILL_MASK)
@@ -65,6 +68,16 @@ def test_a_batch_has_rows_whose_logits_fit_memory(tmp_path: Path, vocabulary: in
     assert make_encoder_plan(checkpoint, ExportOptions()).max_batch_size == rows
     with pytest.raises(UsageError, match="out of range"):
         make_encoder_plan(checkpoint, ExportOptions(max_batch_size=10_000))
+
+
+def test_a_model_whose_texts_lose_their_beginning_is_exported(tmp_path: Path) -> None:
+    folder = tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("ForMaskedLM"))
+    edit_json(folder / "tokenizer_config.json", truncation_side="left")
+    export_checkpoint(folder, tmp_path / "repository", name="m")
+    model = LocalModel.open(tmp_path / "repository", "m")
+    assert model.infer({names.TEXT_INPUT: "the cat " * 90 + "[MASK]"})[names.TRUNCATED_TOKENS] > 90
+    with pytest.raises(RequestRefused, match="no mask token"):
+        model.infer({names.TEXT_INPUT: "[MASK]" + "the cat " * 90})
 
 
 @pytest.mark.parametrize("size", [None, 0, -1, "many", 2.5, True])

@@ -13,6 +13,7 @@ from hfx.exporter.encoder.plan import WIDTHS, EncoderPlan, widths_up_to
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tasks.task import labels_of
 from hfx.names import Task
 from hfx.python_backends.onnxruntime import sessions
 from tests.rigs import tiny_checkpoints
@@ -69,6 +70,25 @@ def test_one_label_without_a_mark_may_be_a_cross_encoders(tmp_path: Path) -> Non
     assert "--task text-ranking" in note
     chosen = ExportOptions(task="text-classification")
     assert plan(tmp_path, chosen, **ONE_LABEL).notes == plan(tmp_path).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, ["LABEL_0", "LABEL_1"]),
+        ({"num_labels": 3}, ["LABEL_0", "LABEL_1", "LABEL_2"]),
+        ({"label2id": {"x": 0, "y": 1}}, ["LABEL_0", "LABEL_1"]),
+        ({"id2label": {"1": "b", "0": "a"}}, ["a", "b"]),
+        ({"id2label": {"1": "b", "0": "a"}, "num_labels": 2}, ["a", "b"]),
+        ({"id2label": {"1": "b", "0": "a"}, "num_labels": 3}, ["LABEL_0", "LABEL_1", "LABEL_2"]),
+    ],
+)
+def test_labels_are_those_of_transformers(config: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    import transformers
+
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | config))
+    names = transformers.AutoConfig.from_pretrained(tmp_path).id2label
+    assert labels_of(config) == [names[at] for at in range(len(names))] == expected
 
 
 @pytest.mark.parametrize(
