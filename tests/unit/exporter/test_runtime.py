@@ -12,15 +12,19 @@ from typing import Any
 
 import pytest
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter import runtime
+from hfx.exporter.encoder.build import build_graph, inlined, save
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export, make_plan
-from hfx.exporter.runtime import CpuChoice, interleave, last_line, near_tie, other_work, weight_levels
+from hfx.exporter.runtime import CpuChoice, choose, interleave, last_line, near_tie, other_work, weight_levels
 from hfx.exporter.source import open_checkpoint
+from hfx.exporter.tasks import find_task
 from hfx.local.encoder import LocalModel
+from hfx.names import ATTENTION_MASK, INPUT_IDS, Task
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import ConfigError
-from tests.rigs import tiny_checkpoints
+from tests.rigs import tiny_checkpoints, tiny_encoders
 from tests.rigs.processors import HAS_NATIVE
 
 
@@ -101,6 +105,14 @@ def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str
     manifest = export(make_plan(checkpoint, options), lambda title: nullcontext())
     choice: Any = manifest.choices["cpu_runtime"]
     assert list(choice["milliseconds"]["onnxruntime"]) == ["1x16", f"8x{positions}"]
+
+
+def test_a_graph_that_fails_on_longer_texts_is_refused(tmp_path: Path) -> None:
+    task, path = find_task(Task.TEXT_CLASSIFICATION), tmp_path / "model.onnx"
+    model = tiny_encoders.build("deberta", task.auto_class, talking_head=True, max_relative_positions=20)
+    save(inlined(build_graph(model, task, 1, None)), path)
+    with pytest.raises(CheckpointUnsupported, match=r"(?s)graph fails: .*GatherElements.*--max-length"):
+        choose({"onnxruntime": (CpuChoice("onnxruntime"), path)}, (INPUT_IDS, ATTENTION_MASK), 1, 1, 128)
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "auto"])
