@@ -177,14 +177,12 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
     with torch.inference_mode():
         try:
             result = model(**feed)
-        except ValueError:
+        except (RuntimeError, IndexError, ValueError) as error:
             # BART's classifiers refuse to batch texts that spell "</s>" a different number of times; one by one they
             # are answered.
-            if rows == 1:
-                raise
-            alone = [_run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooler) for i in range(rows)]
-            return {name: np.concatenate([row[name] for row in alone]) for name in alone[0]}
-        except (RuntimeError, IndexError) as error:
+            if rows > 1 and isinstance(error, ValueError):
+                alone = [_run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooler) for i in range(rows)]
+                return {name: np.concatenate([row[name] for row in alone]) for name in alone[0]}
             raise CheckpointUnsupported(
                 f"{type(model).__name__} itself fails on a text of {length} tokens: {str(error).splitlines()[0][:200]}",
                 "Where only long texts are the reason, pass a smaller --max-length.",

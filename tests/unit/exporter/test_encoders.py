@@ -22,7 +22,8 @@ from hfx.exporter.tasks import find_task
 from hfx.exporter.tasks.feature_extraction import of_tokens
 from hfx.names import Task
 from tests.attacks.damage import edit_json
-from tests.rigs import onnx_toys, tiny_encoders, tiny_generators
+from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders, tiny_generators
+from tests.rigs.published import export_checkpoint
 from tests.rigs.tiers import full
 
 TASKS = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)
@@ -226,6 +227,13 @@ def test_a_head_of_other_numbers_than_labels_is_refused() -> None:
     model = tiny_encoders.build("flaubert", task.auto_class, summary_proj_to_labels=False)
     with pytest.raises(CheckpointUnsupported, match="gives 32 logits, and config"):
         build_graph(model, task, 1, None)
+
+
+def test_a_model_that_fails_on_its_tokenizers_texts_is_refused(tmp_path: Path) -> None:
+    task = find_task(Task.TEXT_CLASSIFICATION)
+    model = tiny_encoders.build("bart", task.auto_class, eos_token_id=100)  # which ends no text of the tokenizer
+    with pytest.raises(CheckpointUnsupported, match=r"itself fails .* at least one <eos>"):
+        export_checkpoint(tiny_checkpoints.save(tmp_path / "tiny", model), tmp_path / "repository")
 
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])
