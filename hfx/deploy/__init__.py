@@ -1,14 +1,14 @@
 """`hfx deploy`: published models as folders of ordinary files for Triton, containers and platforms.
 
-    options.py      what a user chooses for a platform, with its options of the command line
-    deployment.py   what is deployed: models, device, release, ports and resources, every value checked
-    folder.py       the output: rendered from templates, hashed, published by one rename
-    sizing.py       pods: how large, how many, and what shows that there are too few
+    options.py      the options of each platform, as dataclasses and as command-line options
+    deployment.py   Deployment: models, device, Triton release, ports and resources, all checked
+    folder.py       the output folder: rendered from templates, hashed, published by one rename
+    sizing.py       size and number of pods, and the metrics that an autoscaler reads
     bundle.py docker.py compose.py kubernetes.py kserve.py azureml.py    one file a target; its templates are in
                     templates/TARGET/
-    sagemaker/      endpoints of Amazon SageMaker: archive, API calls, role; made and deleted with --apply and --delete
-    check.py        a written folder against its record and the rules
-    server_check.py a running server against the checkpoints of its models
+    sagemaker/      Amazon SageMaker: archive, API calls, role; --apply and --delete make the calls
+    check.py        compares a written folder with its record, and applies the rules to it
+    server_check.py compares a running server's answers with the checkpoints of its models
 
-Nothing else here talks to a platform or needs its tools.
+The network is used only by sagemaker/apply.py, server_check.py, and wheels.py (pip). No platform's tools are needed.
 """

@@ -1,8 +1,8 @@
-"""The target `azureml`: batch deployments with a scoring script, or an online deployment of a self-contained bundle.
+"""The target `azureml`: batch deployments with a scoring script, or an online deployment of a bundle.
 
-A batch deployment runs a Python script in an environment that Azure ML builds, so the script's folder has the part of
-hfx that scores rows beside it. An online deployment without code serves a Triton model repository in a stock image;
-what the image lacks comes with the bundle. The YAML files are those of `az ml`; the batch ones run by `hfx batch` too.
+A batch deployment runs a Python script in an environment that Azure ML builds, so the part of hfx that scores rows is
+copied beside the script. An online deployment serves a Triton model repository in NVIDIA's image, without code; the
+bundle has the packages that the image lacks. The YAML files are for `az ml`; `hfx batch` also runs the batch ones.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from hfx.tasks import TASKS
 MODELS_FOLDER = "models"
 INSTANCE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
 DEFAULT_INSTANCES = {"cpu": "Standard_DS3_v2", "gpu": "Standard_NC4as_T4_v3"}
-ENCODER_REQUESTS = 64  # the rows of a batch, which come as requests of one text
+ENCODER_REQUESTS = 64  # concurrent requests of an encoder: enough to fill a batch
 NAME_PATTERN = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,30}[a-zA-Z0-9]")  # of endpoints and deployments
 # Azure ML's own base image, which its batch jobs expect; the packages come from conda.yml.
 BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
-# What Azure ML's batch jobs import, and what the scoring code does; they resolve together (docs/azureml.md).
+# The packages of Azure ML's batch jobs and of the scoring code; pip can install them together (docs/azureml.md).
 JOB_PACKAGES = ("azureml-core==1.61.0.post4", "azureml-dataset-runtime[fuse]==1.62.0.post1")
 HFX_PACKAGES = (
     NUMPY,
@@ -51,7 +51,7 @@ PACKAGES = ("batch", "local", "python_backends", "repository", "rows", "tasks")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a batch deployment reads: `--column` of `hfx batch run` (empty: `text`), and the settings of each row."""
+    """The input of a batch deployment: `--column` as of `hfx batch run` (empty: `text`), and settings for all rows."""
 
     column: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Rows:
 def write_batch(deployment: Deployment, output: Path, compute: str, rows: Rows, force: bool = False) -> None:
     """Write a batch endpoint and a deployment for each model, on the cluster `compute`.
 
-    Raises UsageError for names that Azure ML does not take, and for GPUs: the environment's ONNX Runtime is for CPUs.
+    Raises UsageError for names that Azure ML refuses, and for GPUs, as the environment's ONNX Runtime is for CPUs.
     """
     if deployment.device != "cpu":
         raise UsageError(
@@ -90,7 +90,7 @@ def write_batch(deployment: Deployment, output: Path, compute: str, rows: Rows, 
 
 
 def deployment_names(models: Sequence[str]) -> dict[str, str]:
-    """The name of each model's batch deployment. Raises UsageError for one that Azure ML does not take."""
+    """Model -> name of its batch deployment. Raises UsageError for names that Azure ML refuses."""
     names = {model: _checked(f"{model.replace('_', '-')}-rows", "from the model's name") for model in models}
     if len(set(names.values())) < len(names):
         raise UsageError(
@@ -109,7 +109,7 @@ def _checked(name: str, what: str) -> str:
 
 
 def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
-    """The environment variables of a model's deployment. Raises UsageError for labels that are missing."""
+    """The environment variables of a model's deployment. Raises UsageError if candidate labels are missing."""
     column = rows.column or _columns(model.manifest.task)
     if model.manifest.task is Task.ZERO_SHOT_CLASSIFICATION and CANDIDATE_LABELS not in rows.settings:
         raise UsageError(
@@ -120,7 +120,7 @@ def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
 
 
 def _columns(task: Task) -> str:
-    """`--column` for rows whose columns are called like the inputs."""
+    """The default `--column`: columns with the names of the model's inputs."""
     several = ",".join(f"{name}={name.removesuffix('_input')}" for name in TASKS[task].row.texts)
     return several if "," in several else "text"
 
@@ -141,9 +141,9 @@ def copy_scoring_code(folder: Path) -> None:
 def write_online(
     deployment: Deployment, output: Path, packages: bundle.Packages, instance_type: str, force: bool = False
 ) -> bundle.Bundle:
-    """Write an online endpoint and a deployment of the self-contained bundle, which Azure ML serves without code.
+    """Write an online endpoint and a deployment of a bundle, which Azure ML serves without code.
 
-    Raises UsageError for names that Azure ML does not take, and what hfx.deploy.bundle raises.
+    Raises UsageError for names that Azure ML refuses, and what hfx.deploy.bundle raises.
     """
     values = {
         "deployment": deployment,
@@ -159,7 +159,7 @@ def write_online(
 
 
 def check_instance_type(text: str) -> str:
-    """`text` when it is the name of an Azure machine, such as Standard_DS3_v2; UsageError otherwise."""
+    """Returns `text`. Raises UsageError unless it looks like an Azure machine, such as Standard_DS3_v2."""
     if not INSTANCE_PATTERN.fullmatch(text):
         raise UsageError(
             f"{text!r} is not a machine of Azure.", "Give --instance-type as Azure writes it: Standard_DS3_v2."

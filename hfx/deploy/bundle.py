@@ -1,15 +1,15 @@
-"""The target `bundle`: a model repository that a stock Triton image serves, with the packages that its models import.
+"""The target `bundle`: a model repository that NVIDIA's own Triton image serves, with the packages of its models.
 
-No NVIDIA image has tokenizers or the Python onnxruntime, and a Python model can't install anything. So the wheels are
+NVIDIA's images lack tokenizers and the Python onnxruntime, and a Python model can't install packages. So the wheels are
 unpacked into one folder of the repository, and each Python model starts with START_FILE (default_model_filename of its
-config.pbtxt), which puts that folder before everything else on sys.path. A stub imports that file before its own module
-(measured with Triton 2.51), so numpy comes from there too; no environment variable is needed.
+config.pbtxt), which puts that folder first on sys.path. Triton's stub imports START_FILE before its own module
+(measured with Triton 2.51), so numpy comes from there too, and no environment variable is needed.
 
-On CPUs encoders are one model in C++ where their export has proven it (hfx/triton/one_hop.py). The nets of others are
-Python models, too: hfx's onnxruntime runs them, which has native operators and pads less than the image's.
+On CPUs an encoder is a single C++ model if its export has proven that (hfx/triton/one_hop.py). The nets of other
+encoders become Python models: hfx's onnxruntime has native operators, and pads less than the image's backend.
 
-The folder lies in the version folder of one model: Triton takes every folder of a repository for a model, warns about
-folders of a model that are no versions, and ignores what a version folder holds beside the model's file.
+The packages are in the version folder of the first model. Triton takes every folder of a repository for a model, warns
+about folders of a model that are not versions, and ignores further files in a version folder.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from hfx.triton import liveness, one_hop
 from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arguments
 
 START_FILE = "start.py"
-ENTRY = "model.py"  # of onnxruntime_files(): what START_FILE imports
-CHOICE = "bundle"  # in the manifest's choices
-PROBE = Path(liveness.__file__).parent  # a module of the standard library alone, which runs in any image
+ENTRY = "model.py"  # the file of onnxruntime_files() that START_FILE imports
+CHOICE = "bundle"  # the key in the manifest's choices
+PROBE = Path(liveness.__file__).parent  # needs only the standard library, so it runs in any image
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """What is vendored: for which Python, from which folder of wheels (None: the package index), what is left out."""
+    """The packages to unpack: for which Python, and from which folder of wheels (None: the package index)."""
 
     python: str
     offline: Path | None = None
@@ -55,7 +55,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What was written: the wheels, and the bytes of the unpacked packages and of the whole folder."""
+    """The written bundle: its wheels, and the bytes of the unpacked packages and of the whole folder."""
 
     wheels: tuple[Wheel, ...]
     package_bytes: int
@@ -63,7 +63,7 @@ class Bundle:
 
 
 def python_of(deployment: Deployment, requested: str = "") -> str:
-    """The Python of the stubs that will serve: the release's unless `requested`. Raises UsageError for none."""
+    """The Python version of the image: `requested`, or that of the release. Raises UsageError if neither is known."""
     python = requested or deployment.release.python
     if python is None:
         raise UsageError(f"The Python of Triton {deployment.release.tag} is not known.", "Give it with --python.")
@@ -73,7 +73,7 @@ def python_of(deployment: Deployment, requested: str = "") -> str:
 
 
 def write(deployment: Deployment, output: Path, packages: Packages, force: bool = False) -> Bundle:
-    """Write the bundle. Raises FetchFailed for wheels that can't be had, and what output_folder raises."""
+    """Write the bundle. Raises FetchFailed if a wheel can't be fetched, and what output_folder raises."""
     needed = requirements(deployment, packages.with_openvino, packages.with_numpy)
     with output_folder(output, "bundle", deployment, force) as folder:
         copy_models(deployment, folder)
@@ -90,14 +90,14 @@ def write(deployment: Deployment, output: Path, packages: Packages, force: bool 
 
 
 def packages_path(deployment: Deployment) -> str:
-    """Where the packages lie, relative to the repository: in the first model, for all of them."""
+    """The folder of the packages, relative to the repository. All models share it."""
     return f"{deployment.models[0].name}/1/{PACKAGES_FOLDER}"
 
 
 def packages_of(deployment: Deployment) -> str:
-    """Where the packages of a bundle lie whose models are deployed, relative to it; empty for other models.
+    """The folder of the packages, relative to the repository, if the models are from a bundle; else empty.
 
-    Raises UsageError for models of both kinds, and for a bundle that was made for another device or Python.
+    Raises UsageError if only some are from a bundle, and for a bundle for another device or Python.
     """
     records: list[Any] = [model.manifest.choices.get(CHOICE) for model in deployment.models]
     if not any(records):
@@ -124,7 +124,7 @@ def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Whee
 
 
 def _add_backend(home: Path) -> None:
-    """Copy hfx's onnxruntime beside the packages, for the ENTRY of nets."""
+    """Copy hfx's onnxruntime backend into the folder of packages, where the ENTRY of nets imports it."""
     for target, source in onnxruntime_files().items():
         if target != ENTRY:
             (home / target).parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def _add_backend(home: Path) -> None:
 def _make_ready(
     deployment: Deployment, model: DeployedModel, folder: Path, packages: Packages, wheels: Sequence[Wheel]
 ) -> None:
-    """Give the copied model the device's configuration, the start file, and a manifest that fits."""
+    """Give the copied model the configuration of the device, the start file and a new manifest."""
     manifest, device = model.manifest, deployment.device
     net = config_of(folder, f"{model.name}_net", device) if f"{model.name}_net" in manifest.folders else None
     for path in manifest.files:
@@ -177,7 +177,7 @@ def _runtime(version: Path, packages: Path) -> str:
 
 
 def _configure(folder: Path, config: Any, device: str, packages: Packages) -> None:
-    """Write config.pbtxt for the device, with START_FILE where the model is Python's, and remove the variants."""
+    """Write config.pbtxt for the device (Python models start with START_FILE), and remove the variants."""
     old = read_text(config_path(folder, device), MAX_CONFIG_BYTES)
     changes = [f"for {device}"]
     if config.backend == "onnxruntime" and device == "cpu":
@@ -197,7 +197,7 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
 
 
 def unproven(deployment: Deployment, packages: Packages) -> list[str]:
-    """The models that --no-openvino gives a runtime which their export did not compare with the checkpoint."""
+    """The models that --no-openvino runs on a runtime that their export did not compare with the checkpoint."""
     if packages.with_openvino:
         return []
     return [model.name for model in deployment.models if runs_openvino(deployment, model)]

@@ -1,6 +1,6 @@
-"""A folder of a deployment: against the record of `hfx deploy`, its models' manifests, and every rule of deployments.
+"""Checks a deployment's folder: against the record of `hfx deploy`, the models' manifests, and the rules.
 
-The rules work offline, on files that hfx didn't write too, and change nothing.
+The rules work offline, change nothing, and also take files that hfx did not write.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def findings(files: Files) -> list[Finding]:
 
 
 def has_servers(files: Files) -> bool:
-    """Whether any rule has something to check."""
+    """Whether `files` have anything that a rule checks."""
     return bool(files.containers or files.unreadable) or any(
         True for key in ("ProductionVariants", "PrimaryContainer", "Containers") for _ in files.with_key(key)
     )
 
 
-MAX_RECORD_BYTES = 16 << 20  # a bundle's record names some thousand files
+MAX_RECORD_BYTES = 16 << 20  # the record of a bundle names thousands of files
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What hfx-deploy.json says: the target, the names of the models, and every file."""
+    """The content of hfx-deploy.json: the target, the names of the models, and every file."""
 
     target: str
     models: tuple[str, ...]
@@ -56,7 +56,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check of a folder found; `target` is empty for one that `hfx deploy` did not write."""
+    """The outcome of check_folder. `target` is empty if `hfx deploy` did not write the folder."""
 
     target: str
     differences: tuple[FileProblem, ...]
@@ -69,9 +69,10 @@ class Checked:
 
 
 def check_folder(folder: Path) -> Checked:
-    """Check `folder` against its record, where it has one, and by the rules.
+    """Check `folder` against its record, if it has one, and by the rules.
 
-    Raises UsageError for one that is not there or has neither a record nor a file that runs Triton, and ModelCorrupt.
+    Raises UsageError if it does not exist, or has neither a record nor a manifest that runs Triton. Raises ModelCorrupt
+    for a damaged record.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -126,7 +127,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _of_models(folder: Path, record: Record) -> Iterator[FileProblem]:
-    """The differences from the manifests, which a folder whose record was written anew may have."""
+    """The differences from the models' manifests, which also show changes after which the record was written again."""
     for name in record.files:
         path = folder / name
         if path.name != MANIFEST_FILE or not path.is_file():

@@ -1,8 +1,8 @@
-"""The target `compose`: the models' container, Prometheus with alerts on its metrics, Grafana with a dashboard.
+"""The target `compose`: the container with the models, Prometheus with alerts, Grafana with a dashboard.
 
 Panels and alerts are templates/compose/panels.yaml and prometheus/rules.yml.j2. Metrics are those of Triton (nv_*,
-labels model and version) and of the generators' engines (hfx_*, label model); hfx serve passes both on at /metrics.
-Every expression is plain PromQL, without variables of a dashboard.
+labels model and version) and of the generators' engines (hfx_*, label model); `hfx serve` has both at /metrics.
+All expressions are plain PromQL, without dashboard variables.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hfx.deploy.deployment import Deployment
 from hfx.deploy.folder import TEMPLATES, copy_models, output_folder, render
 
 PANEL_WIDTH, PANEL_HEIGHT, DASHBOARD_WIDTH = 8, 8, 24
-# Long-term support of Prometheus; both are the user's to change in compose.yaml.
+# The long-term release of Prometheus. Users may change both in compose.yaml.
 PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 GRAFANA_IMAGE = "grafana/grafana:12.1.0"
 
 
 def write(deployment: Deployment, output: Path, force: bool = False) -> None:
-    """Write the folder: compose.yaml, the image's Dockerfile and models, and what Prometheus and Grafana read."""
+    """Write the folder: compose.yaml, the Dockerfile, the models, and the files of Prometheus and Grafana."""
     with output_folder(output, "compose", deployment, force) as folder:
         copy_models(deployment, folder / docker.MODELS_FOLDER)
         images = {"prometheus_image": PROMETHEUS_IMAGE, "grafana_image": GRAFANA_IMAGE}

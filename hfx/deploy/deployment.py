@@ -1,7 +1,7 @@
-"""What is deployed, as one frozen value that every target renders: nothing of it is checked again by a target.
+"""Deployment: the checked values that every target renders. Targets don't check them again.
 
-Names, images and numbers come from a command line, manifests from a folder of unknown origin. What ends up in
-a Dockerfile, a YAML file or a shell line is checked here against the alphabet that all of them can hold.
+Names, images and numbers come from a command line, manifests from a folder of unknown origin. All that is written to
+Dockerfiles, YAML files and shell lines is checked here for characters that one of them can't hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, config_path
 from hfx.strict_json import read_text
 from hfx.triton import one_hop
 
-# What a model needs while it is served
+# The resources of a model
 
 
 DEVICES = ("cpu", "gpu")
@@ -33,32 +33,26 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 
 @dataclass(frozen=True, slots=True)
 class ModelNeeds:
-    """What one model needs on a device.
+    """The resources of one model on a device."""
 
-    `threads` is the largest number of threads that one of its steps computes with, `weights` the bytes of the files
-    that the device's runtime reads, `cache` the bytes that K and V take at most, of all slots and of a prefix cache (0
-    for encoders), and `processes` the number of its Python processes. `slots` and `queue` are a generator's (0 for
-    encoders), `batch` is the largest batch of an encoder's net (0 for generators).
-    """
-
-    threads: int
-    weights: int
-    cache: int
-    processes: int
-    slots: int
-    queue: int
-    batch: int
+    threads: int  # most threads that one of its steps computes with
+    weights: int  # bytes of the files that the device's runtime reads
+    cache: int  # most bytes of the K/V cache, of all slots and the prefix cache; 0 for encoders
+    processes: int  # Python processes
+    slots: int  # 0 for encoders
+    queue: int  # max_queue_size; 0 for encoders
+    batch: int  # max_batch_size; 0 for generators
 
 
 def config_of(repository: Path, folder: str, device: str) -> Any:
-    """The configuration message that a server of DEVICE uses for `folder`."""
+    """The configuration (protobuf) of the model folder `folder` on a server of `device`."""
     return parse_config(read_text(config_path(repository / folder, device), MAX_CONFIG_BYTES))
 
 
 def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
-    """What the model of `manifest` needs on `device`.
+    """The resources of a published model on `device`.
 
-    Raises UsageError for a model that was not built for the device, ModelCorrupt for a generator without its engine.
+    Raises UsageError if it was not exported for the device, and ModelCorrupt for a generator without its engine.
     """
     if getattr(manifest.precision, device) is None:
         raise UsageError(
@@ -88,13 +82,13 @@ def _number(config: Any, parameter: str) -> int:
 
 
 def _weights(manifest: Manifest, configs: dict[str, Any], device: str) -> int:
-    """The bytes of all files but those that only the other device reads."""
+    """The bytes of all files, except those that only the other device reads."""
     net = configs.get(manifest.name + NET_SUFFIX)
     return sum(entry.size for path, entry in manifest.files.items() if not is_others(path, net, device))
 
 
 def is_others(path: str, net: Any, device: str) -> bool:
-    """Whether only the other device reads the file at `path`: an engine's folder, or another graph than `net` has.
+    """Whether only the other device reads the file at `path`: its engine, or another graph than that of `net`.
 
     `net` is the configuration of an encoder's NAME_net for `device`, None for a generator.
     """
@@ -106,7 +100,7 @@ def is_others(path: str, net: Any, device: str) -> bool:
 
 
 def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots: int) -> int:
-    """The bytes of K and V when every slot is full, from engine.json."""
+    """The bytes of the K/V cache when all slots are full, by engine.json."""
     from hfx.python_backends.engine.spec import NATIVE, read_spec
     from hfx.python_backends.errors import EngineError
 
@@ -137,7 +131,7 @@ def _other(device: str) -> str:
 # The deployment
 
 
-NAME_LENGTH = 50  # a DNS label has 63 characters, and platforms append to it
+NAME_LENGTH = 50  # a DNS label has up to 63 characters, and platforms append to it
 _IMAGE_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 IMAGE_PATTERN = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
@@ -148,22 +142,24 @@ LARGEST_DRAIN = 3600
 LARGEST_CPUS = 1024
 MEMORY_STEP = 64 << 20
 
-# Resident memory of a server without models, and of one Python process with its libraries: above what the embedded
-# Triton 2.51 took idle (40 MiB; 36 to 55, and 100 more with a runtime), as requests take memory too.
+# Resident memory of a server without models, and of a Python process with its libraries. The idle embedded Triton 2.51
+# took less (40 MiB; 36 to 55 MiB, and 100 more with a runtime), but requests take memory too.
 SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
 SHARED_BYTES = 1 << 30  # of /dev/shm
-TEMPORARY_BYTES = 256 << 20  # of /tmp: logs, sockets, copies of small files; in containers on one machine, in memory
-# Bodies of requests under way, in the front and in tritonserver; the front takes no more (16 of the largest size, or an
-# eighth of the container's memory). In /dev/shm they count to that.
+TEMPORARY_BYTES = (
+    256 << 20
+)  # of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory
+# Bodies of requests in flight, in the front and in tritonserver. The front takes no more at a time: 16 of the largest
+# size, or an eighth of the container's memory. Copies in /dev/shm count to SHARED_BYTES.
 BODIES_BYTES = 2 * (256 << 20)
 BESIDE_BYTES = SHARED_BYTES + TEMPORARY_BYTES + BODIES_BYTES
-WEIGHT_COPIES = 2  # the file as it is read, and the runtime's own layout of it
+WEIGHT_COPIES = 2  # the file as it is read, and the runtime's own copy
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with where it comes from, for the comment beside it."""
+    """A number and its source, which manifests repeat in a comment."""
 
     value: int
     source: str
@@ -171,9 +167,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the front listens for HTTP and Triton for gRPC, inside the container.
+    """The ports inside the container: of the front (`http`) and of Triton (`grpc`).
 
-    At `scrapes` the front has /metrics and /health alone, where a target opens that port; HTTP has them in any case.
+    At `scrapes` the front has only /metrics and /health, if the target opens that port; `http` always has them too.
     """
 
     http: int = 8000
@@ -196,12 +192,12 @@ class DeployedModel:
 
     @property
     def is_generator(self) -> bool:
-        """Whether an engine with slots serves it."""
+        """Whether it generates text, so that an engine with slots serves it."""
         return self.needs.slots > 0
 
     @property
     def is_native(self) -> bool:
-        """Whether an encoder is served in one hop, without a Python process."""
+        """Whether it is an encoder that a single C++ model serves, without Python processes."""
         return not self.is_generator and self.needs.processes == 0
 
 
@@ -209,8 +205,8 @@ class DeployedModel:
 class Deployment:
     """Published models of one repository, for one device and one Triton release.
 
-    `name` is a DNS label. `cpus` is in processors, `memory` and `shared_memory` in bytes, `drain` in seconds: what
-    requests under way get at the end.
+    `name` is a DNS label. `cpus` is in processors, `memory` and `shared_memory` in bytes. `drain` is the time in
+    seconds that requests in flight get when the server ends.
     """
 
     name: str
@@ -232,13 +228,13 @@ class Deployment:
 
     @property
     def secret(self) -> str:
-        """The value that opens what written arguments of Triton close: unknown to callers, the same for equal files."""
+        """A value that callers don't know, for Triton's options that restrict APIs. Equal files give the same."""
         files = sorted(entry.sha256 for each in self.models for entry in each.manifest.files.values())
         return hashlib.sha256(" ".join(files).encode()).hexdigest()[:32]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is known against the release."""
+        """Known vulnerabilities of the release, as messages."""
         warning = security_warning(self.release.tag)
         return (f"{warning} Deploy {MINIMUM_SECURE}.",) if warning else ()
 
@@ -254,10 +250,9 @@ def open_deployment(
     cpus: int | None = None,
     drain: int = 30,
 ) -> Deployment:
-    """The deployment of the published models `names`; every file is compared with its manifest.
+    """The deployment of the published models `names`, whose files are all compared with their manifests.
 
-    Raises UsageError for a value that can't be taken, ModelMissing, and ModelCorrupt for a model that is not as it was
-    published.
+    Raises UsageError for an invalid value, ModelMissing, and ModelCorrupt for a model that is not as it was published.
     """
     if device not in DEVICES:
         raise UsageError(f"{device!r} is not a device.", "Give cpu or gpu.")
@@ -315,7 +310,7 @@ def _memory(models: Sequence[DeployedModel]) -> Figure:
 
 
 def with_requests(models: int, source: str, note: str) -> Figure:
-    """The memory of a container whose models take `models` bytes: what requests, /dev/shm and /tmp may take beside."""
+    """The memory of a container whose models take `models` bytes, with room for requests, /dev/shm and /tmp."""
     total = -(-(models + BESIDE_BYTES) // MEMORY_STEP) * MEMORY_STEP
     beside = (
         f"{mib(BODIES_BYTES)} of requests, {mib(SHARED_BYTES)} of /dev/shm, {mib(TEMPORARY_BYTES)} of a /tmp in memory"
@@ -328,16 +323,16 @@ def mib(size: int) -> str:
     return f"{-(-size // (1 << 20))} MiB"
 
 
-# What the user types
+# Checks of what the user types
 
 
 def default_name(model_name: str) -> str:
-    """The deployment's name where none is given: the model's, as a DNS label."""
+    """The default name of a deployment: the model's name as a DNS label."""
     return model_name.replace("_", "-")[:NAME_LENGTH].rstrip("-")
 
 
 def check_deployment_name(name: str) -> str:
-    """`name` when it is a DNS label that platforms can append to; UsageError otherwise."""
+    """Returns `name`. Raises UsageError unless it is a DNS label of at most NAME_LENGTH characters."""
     if len(name) > NAME_LENGTH or not NAME_PATTERN.fullmatch(name):
         raise UsageError(
             f"{name!r} can't be a deployment's name.",
@@ -347,7 +342,7 @@ def check_deployment_name(name: str) -> str:
 
 
 def check_image(image: str) -> str:
-    """`image` when it is a container image's reference; UsageError otherwise."""
+    """Returns `image`. Raises UsageError unless it is a reference of a container image."""
     if len(image) > IMAGE_LENGTH or not IMAGE_PATTERN.fullmatch(image):
         raise UsageError(
             f"{image!r} is not a container image.", "Give REGISTRY/NAME:TAG or NAME@sha256:DIGEST, as docker takes it."

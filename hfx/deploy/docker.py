@@ -1,4 +1,4 @@
-"""The target `docker`: an image of the models on top of hfx's image, and the lines that build and run it."""
+"""The target `docker`: a Dockerfile that adds the models to hfx's image, and a script that builds and runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hfx.deploy.deployment import TEMPORARY_BYTES, Deployment
 from hfx.deploy.folder import copy_models, output_folder, render, render_text
 
 MODELS_FOLDER = "models"
-STOP_MARGIN_SECONDS = 10  # beyond the drains, before the container is killed
+STOP_MARGIN_SECONDS = 10  # after the drains, before the container is killed
 
 
 def write(deployment: Deployment, output: Path, force: bool = False) -> None:
@@ -21,13 +21,13 @@ def write(deployment: Deployment, output: Path, force: bool = False) -> None:
 
 
 def write_dockerfile(folder: Path, template_values: dict[str, Any]) -> None:
-    """Write the image's Dockerfile into the folder of another target that builds it."""
+    """Write only the Dockerfile, for another target that builds the image."""
     text = render_text("docker/Dockerfile.j2", template_values)
     (folder / "Dockerfile").write_text(text, encoding="utf-8")
 
 
 def values(deployment: Deployment) -> dict[str, Any]:
-    """What the templates of container targets use."""
+    """The values for the templates of `docker` and `compose`."""
     return {
         "deployment": deployment,
         "image": image(deployment),
@@ -40,19 +40,19 @@ def values(deployment: Deployment) -> dict[str, Any]:
 
 
 def image(deployment: Deployment) -> str:
-    """The image that the folder builds."""
+    """The name of the image that the folder builds."""
     return f"{deployment.name}:{deployment.release.tag}-{deployment.device}"
 
 
 def stop_seconds(drain: int) -> int:
-    """How long `hfx serve --drain` takes at most from SIGTERM to its end: HTTP is drained first, and then gRPC."""
+    """The most seconds that `hfx serve --drain` takes after SIGTERM: it drains HTTP, and then gRPC."""
     return 2 * drain + STOP_MARGIN_SECONDS
 
 
 def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
-    """What runs in the container, with the folder `models`: front and supervisor around the image's tritonserver.
+    """The command of the container: `hfx serve` of the folder `models`, around the image's tritonserver.
 
-    It starts only with a key (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 where the network is trusted.
+    It starts only with API keys (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 in a trusted network.
     """
     return [
         *("hfx", "serve", models, "--with", "local", "--device", deployment.device),
@@ -68,6 +68,6 @@ def is_own_image(deployment: Deployment) -> bool:
 
 
 def base_lines(deployment: Deployment) -> list[list[str]]:
-    """The lines that make the base image, in the root of a checkout of hfx; none where the image is the user's own."""
+    """The commands that build the base image in a checkout of hfx; none for the user's own image."""
     command = deployment.release.build_command(deployment.device, deployment.image)
     return [] if is_own_image(deployment) else [command]

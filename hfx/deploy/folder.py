@@ -1,7 +1,7 @@
-"""The output of a target: files rendered from templates, models copied and compared, all hashed, published by a rename.
+"""The output folder of a target: renders templates, copies models, hashes all files, publishes by one rename.
 
-Templates are jinja2's with StrictUndefined. A value reaches a YAML or JSON file only through `tojson` (JSON is YAML), a
-shell line only through the filter `sh` (shlex.quote), a comment only through the filter `line`.
+The templates are jinja2's, with StrictUndefined. A value in YAML or JSON goes through `tojson` (JSON is YAML), in a
+shell line through the filter `sh` (shlex.quote), in a comment through the filter `line`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hfx.manifest import CHUNK_BYTES, FileEntry, hash_folder
 from hfx.names import MANIFEST_FILE
 from hfx.repository.staging import flush_tree, storage
 
-RECORD_FILE = "hfx-deploy.json"  # which target made the folder of what, and the hashes of its files
+RECORD_FILE = "hfx-deploy.json"  # the target, the models, and the hashes of the files
 RECORD_FORMAT = 1
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE_SUFFIX = ".j2"
@@ -53,18 +53,18 @@ def _environment() -> Any:
 
 
 def one_line(text: str) -> str:
-    """`text` as a comment can hold it: one line of printable characters."""
+    """`text` for a comment: one line, unprintable characters replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
 def render_text(template: str, values: dict[str, Any]) -> str:
-    """The text of the template at the path `template`; `values` are its names, `version` is that of hfx."""
+    """The rendered template at the path `template`. Its names are `values`, and `version` (of hfx)."""
     text: str = _environment().get_template(template).render(version=hfx.__version__, **values)
     return text
 
 
 def render(target: str, folder: Path, values: dict[str, Any]) -> None:
-    """Render every template of templates/TARGET/ into `folder`, under its name without the ending .j2."""
+    """Render every template of templates/TARGET/ into `folder`, under its name without .j2."""
     source = TEMPLATES / target
     for path in sorted(source.rglob(f"*{TEMPLATE_SUFFIX}")):
         text = render_text(path.relative_to(TEMPLATES).as_posix(), values)
@@ -77,10 +77,10 @@ def render(target: str, folder: Path, values: dict[str, Any]) -> None:
 
 
 def copy_models(deployment: Deployment, folder: Path) -> None:
-    """Copy the published models into `folder`, a model repository of its own; each hashed on the way.
+    """Copy the published models into `folder`, which becomes a model repository, and hash the files meanwhile.
 
-    Copies, not links: the output is the user's to edit, a published file is not. Raises ModelCorrupt for a file that
-    was changed meanwhile.
+    They are copies, not links, as the user may edit the output. Raises ModelCorrupt for a file that was changed
+    meanwhile.
     """
     for model in deployment.models:
         for name, entry in model.manifest.files.items():
@@ -89,14 +89,14 @@ def copy_models(deployment: Deployment, folder: Path) -> None:
                 copied = copy_hashed(reader, folder / name)
             if copied != entry:
                 raise ModelCorrupt(f"{deployment.repository / name} was changed while it was copied.", "Try again.")
-        for member in model.manifest.folders:  # Triton wants a version folder, and an ensemble's may be empty
+        for member in model.manifest.folders:  # Triton needs a version folder, even an empty one of an ensemble
             (folder / member / "1").mkdir(parents=True, exist_ok=True)
         manifest = Path(model.name, MANIFEST_FILE)
         shutil.copyfile(deployment.repository / manifest, folder / manifest)
 
 
 def copy_hashed(reader: IO[bytes], target: Path) -> FileEntry:
-    """Write what `reader` has to the new file `target`, and return its hash and size."""
+    """Copy `reader` into the new file `target`, and return its hash and size."""
     digest, size = hashlib.sha256(), 0
     with target.open("xb") as writer:
         while chunk := reader.read(CHUNK_BYTES):
@@ -110,10 +110,10 @@ def copy_hashed(reader: IO[bytes], target: Path) -> FileEntry:
 
 @contextmanager
 def output_folder(output: Path, target: str, deployment: Deployment, force: bool = False) -> Iterator[Path]:
-    """A folder beside `output` that takes its place when the block ends well, and is deleted otherwise.
+    """A folder beside `output` that replaces it at the end of the block, or is deleted after an exception.
 
-    The files that the block writes are recorded in hfx-deploy.json with their hashes. Raises UsageError where `output`
-    holds anything: with `force` it is replaced if `hfx deploy` made it.
+    hfx-deploy.json records the files that the block writes, with their hashes. Raises UsageError if `output` is not
+    empty, unless `force` is set and `hfx deploy` wrote it.
     """
     output = Path(os.path.abspath(output))  # noqa: PTH100 - resolve() would follow a link in its place
     check_output(output, force)
@@ -132,7 +132,7 @@ def output_folder(output: Path, target: str, deployment: Deployment, force: bool
 
 
 def check_output(output: Path, force: bool) -> None:
-    """Raise UsageError when `output` can't be written: call it before the work, not after it."""
+    """Raises UsageError if `output` can't be written. Call it before the work."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UsageError(f"{output} is not a folder.", "Choose another --output.")
     if not output.exists() or not any(output.iterdir()):
@@ -158,14 +158,14 @@ def _write_record(folder: Path, target: str, deployment: Deployment) -> None:
 
 
 def hash_everything(folder: Path) -> dict[str, FileEntry]:
-    """Every file below `folder` by its relative path, manifests of models included, hfx-deploy.json left out."""
+    """Every file below `folder` except hfx-deploy.json, by relative path; with the manifests of models."""
     entries = hash_folder(folder, folder)
     entries.pop(RECORD_FILE, None)
     return dict(sorted(entries.items()))
 
 
 def written_files(folder: Path) -> Sequence[str]:
-    """What a person sees of an output: its top entries, folders with a slash."""
+    """The entries of `folder` to show to a user, folders with a slash."""
     return sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())
 
 

@@ -1,9 +1,10 @@
-"""The target `kserve`: a ServingRuntime of its own, as the one of KServe has an old Triton, and an InferenceService.
+"""The target `kserve`: an InferenceService, and a ServingRuntime, as KServe's own has an old Triton.
 
-KServe runs a service as plain Deployments ("Standard": KEDA scales it) or by Knative (which splits traffic between
-revisions by percent). One excludes the other, so `canary` decides.
+KServe runs a service either as Deployments ("Standard", scaled by KEDA) or on Knative, which can split traffic between
+revisions. It is Knative if `canary` is given.
 
-A bundle brings the packages of its models: its pods run tritonserver in NVIDIA's image, without front and supervisor.
+For models from a bundle, which has their packages, pods run tritonserver in NVIDIA's image, without hfx's front and
+supervisor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hfx.deploy.options import Service
 from hfx.deploy.sizing import SLOTS, WAITING, Sizing
 from hfx.triton.arguments import CONTAINER_SECONDS, server_arguments
 
-MODELS = "/mnt/models"  # where KServe puts what storageUri names
+MODELS = "/mnt/models"  # where KServe mounts storageUri
 FORMAT = "hfx"
 TRITON_METRICS = 8002  # tritonserver's own port
 
@@ -33,14 +34,14 @@ def write(deployment: Deployment, sizing: Sizing, service: Service, output: Path
 
 
 def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str, Any]:
-    """What the templates use."""
+    """The values for the templates."""
     is_knative = service.canary is not None
     predictor = f"{deployment.name}-predictor"
     pods = f'namespace="{service.namespace}",pod=~"{predictor}-.*"'
     return {
         **container_values(deployment, sizing, deployment.ports.http),
         **runtime_values(deployment),
-        "has_pre_stop": not is_knative,  # Knative refuses the field, and drains by its own proxy
+        "has_pre_stop": not is_knative,  # Knative refuses the field, as its proxy drains
         "service": service,
         "is_knative": is_knative,
         "format": FORMAT,
@@ -51,10 +52,10 @@ def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str
 
 
 def runtime_values(deployment: Deployment) -> dict[str, Any]:
-    """What a pod runs: `hfx serve` in hfx's image, or for a bundle tritonserver in the image that it is made for."""
+    """Command and image of the pods: `hfx serve` in hfx's image, or for a bundle tritonserver in NVIDIA's."""
     ports = deployment.ports
     if not (packages := packages_of(deployment)):
-        # The cluster's network policies say who reaches it.
+        # The cluster's network policies decide who reaches it.
         command = [*serve_command(deployment, MODELS), "--insecure"]
         return {"command": command, "image": deployment.image, "metrics_port": ports.http}
     return {

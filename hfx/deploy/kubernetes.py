@@ -1,6 +1,6 @@
-"""The target `kubernetes`: flat manifests for `kubectl apply`, a Job that verifies what runs, rules for the autoscaler.
+"""The target `kubernetes`: manifests for `kubectl apply`, a Job that verifies the pods, rules for prometheus-adapter.
 
-Empty manifests (no budget for one pod, no autoscaler for a fixed number) are left out.
+A manifest that renders empty is not written: no disruption budget for one pod, no autoscaler for a fixed number.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hfx.errors import UsageError
 from hfx.manifest import to_json
 
 USER = 1000  # of the image
-READY_SECONDS = 300  # that the Job waits for the first pod
-# Where the secrets are mounted. The entries of the one with keys are `keys`, a key in each line, and `token`, one of
-# them, for the Job; those of the other one are Kubernetes' own for TLS.
+READY_SECONDS = 300  # how long the Job waits for the first pod
+# Where the secrets are mounted. That of the keys has `keys`, with a key in each line, and `token`, one of them, for the
+# Job. That of TLS has the entries that Kubernetes defines.
 KEYS_FOLDER, TLS_FOLDER = "/run/secrets/hfx-keys", "/run/secrets/hfx-tls"
 PROBE_TIMEOUT = 60  # the probe itself waits while a model makes progress
 
@@ -36,21 +36,23 @@ def write(deployment: Deployment, sizing: Sizing, cluster: Cluster, output: Path
 
 
 def check_service_name(name: str) -> str:
-    """`name` when a Service can have it: those begin with a letter; UsageError otherwise."""
+    """Returns `name`. Raises UsageError unless it begins with a letter, as names of Services must."""
     if not name[0].isalpha():
         raise UsageError(f"{name!r} can't be a Service's name: it begins with a digit.", "Give another --name.")
     return name
 
 
 def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str, Any]:
-    """What the templates use."""
+    """The values for the templates."""
     scrapes = deployment.ports.scrapes
     command = [*serve_command(deployment), "--scrape-port", str(scrapes)]
     return {
         **container_values(deployment, sizing, scrapes),
         "cluster": cluster,
         "labels": labels(deployment),
-        "command": command if cluster.api_keys else [*command, "--insecure"],  # the network policy says who reaches it
+        "command": command
+        if cluster.api_keys
+        else [*command, "--insecure"],  # the network policy decides who reaches it
         "keys_folder": KEYS_FOLDER,
         "tls_folder": TLS_FOLDER,
         "models_digest": models_digest(deployment),
@@ -60,7 +62,7 @@ def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str
 
 
 def container_values(deployment: Deployment, sizing: Sizing, probed: int) -> dict[str, Any]:
-    """What the templates of templates/shared/ use: the container, probed at the port `probed`, and its volumes."""
+    """The values for templates/shared/: the container, probed at the port `probed`, and its volumes."""
     return {
         "deployment": deployment,
         "sizing": sizing,
@@ -77,19 +79,19 @@ def container_values(deployment: Deployment, sizing: Sizing, probed: int) -> dic
 
 
 def labels(deployment: Deployment) -> dict[str, str]:
-    """What tells the pods from all others."""
+    """The labels of the pods, by which they are selected."""
     return {"app.kubernetes.io/name": deployment.name, "app.kubernetes.io/component": "server"}
 
 
 def liveness_command(http: int, metrics: int, folder: str = "/opt/hfx") -> list[str]:
-    """A request to each model, sent inside the container: by ports of HTTP and metrics, with the module in `folder`."""
+    """A probe that sends a request to each model inside the container. `folder` has the module `liveness`."""
     url = "http://127.0.0.1"
     module = ["env", f"PYTHONPATH={folder}", "python3", "-B", "-m", "liveness"]
     return [*module, f"{url}:{http}", f"{url}:{metrics}/metrics"]
 
 
 def check_command(deployment: Deployment, cluster: Cluster) -> list[str]:
-    """The comparison of the pods behind the Service with the checkpoints' recorded answers."""
+    """The command of the Job, which compares the pods' answers with those recorded from the checkpoints."""
     url = f"{'https' if cluster.tls else 'http'}://{deployment.name}:{deployment.ports.http}"
     options = ["--repository", "/models", "--device", deployment.device, "--wait", str(READY_SECONDS)]
     key = ["--token-file", f"{KEYS_FOLDER}/token"] if cluster.api_keys else []
@@ -98,6 +100,6 @@ def check_command(deployment: Deployment, cluster: Cluster) -> list[str]:
 
 
 def models_digest(deployment: Deployment) -> str:
-    """A digest of all manifests: another one, and pods are replaced."""
+    """A digest of all models' manifests. When it changes, Kubernetes replaces the pods."""
     text = "".join(to_json(model.manifest) for model in deployment.models)
     return hashlib.sha256(text.encode()).hexdigest()

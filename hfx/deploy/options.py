@@ -1,4 +1,4 @@
-"""What a user chooses for a platform, with the options of `hfx deploy` that say it; light, as `--help` imports it."""
+"""The options of each platform, as dataclasses that also declare the command-line options. Light, for `--help`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PROMETHEUS_PATTERN = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,
 
 
 def check_range(option: str, value: float | None, low: float, high: float) -> None:
-    """Raise UsageError for the value of an `option` that is outside of `low` to `high`; None is not given."""
+    """Raises UsageError if the `value` of `option` is not in `low` to `high`. None stands for an option not given."""
     if value is not None and not low <= value <= high:
         raise UsageError(f"{option} {value:.9g} is out of range.", f"Choose {low:.9g} to {high:.9g}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many pods there are, and how long requests may wait; a `rate` of None is not known."""
+    """The number of pods, and how long requests may wait."""
 
     PANEL: ClassVar[str] = "Pods"
 
@@ -41,10 +41,10 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the manifests need to know of the cluster.
+    """What the manifests must know about the cluster.
 
-    Pods of the namespace `monitoring` read /metrics; those of `clients`, and of the deployment's own, send requests.
-    Without `api_keys` requests need no key, and without `tls` they are not encrypted.
+    Pods of the namespace `monitoring` may read /metrics. Those of `clients` and of the deployment's namespace may send
+    requests. Without `api_keys` requests need no key, and without `tls` they are not encrypted.
     """
 
     claim: str = option("", "PersistentVolumeClaim with the model repository. Default: the models are in --image.")
@@ -70,12 +70,12 @@ class Cluster:
 
     @property
     def has_grpc(self) -> bool:
-        """Whether gRPC is reachable: Triton knows no API keys."""
+        """Whether the gRPC port is open. With API keys it is closed, as Triton can't check them."""
         return not self.api_keys
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What callers can do that the network policy alone hinders."""
+        """Missing protection, as messages."""
         if self.api_keys and self.tls:
             return ()
         if self.api_keys:
@@ -96,14 +96,14 @@ class Cluster:
 
 
 def check_namespace(name: str) -> None:
-    """Raise UsageError for a name that no namespace can have."""
+    """Raises UsageError unless `name` can be a namespace."""
     if len(name) > LABEL_LENGTH or not NAME_PATTERN.fullmatch(name):
         raise UsageError(f"{name!r} can't be a namespace.", "`kubectl get namespaces` shows them.")
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where KServe takes the models from, and how traffic is split; a `canary` of None is all at once."""
+    """Where KServe finds the models, and how it splits traffic (`canary` None: not at all)."""
 
     storage_uri: Annotated[str, Option(help="Location of the model folders: s3://BUCKET/PATH, pvc://CLAIM/PATH, …")]
     namespace: str = option("default", "Namespace of the service.")
@@ -127,7 +127,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """What an endpoint of SageMaker is; an empty text, list or None is "not given"."""
+    """The options of a SageMaker endpoint. An empty text or tuple, or None, stands for an option not given."""
 
     role: str = option("", "ARN of the execution role, as described by role-trust.json and policy.json.")
     region: str = option("", "Region of AWS's own Triton image. Default: the region of --image.")

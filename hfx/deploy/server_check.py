@@ -1,7 +1,7 @@
-"""`hfx deploy check URL`: the answers of a server against those that the exports recorded from their checkpoints.
+"""`hfx deploy check URL`: compares a server's answers with those that the exports recorded from the checkpoints.
 
-Requests in the dialects of the front have the form that clients of the dialect send, so its parsing and its JSON are
-part of the comparison; its answers are output tensors again.
+With a dialect of the front, requests are sent as clients of the dialect do, and answers are converted back to output
+tensors. So the comparison includes the front's parsing and JSON.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 Dialect = Literal["openai", "huggingface", "tei", "mlserver"]
 NO_HEADERS: Mapping[str, str] = {}
-SECONDS = 60.0  # for an answer, unless a timeout is given
+SECONDS = 60.0  # the default timeout of an answer
 AT_ONCE = 32
-UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # of generators: dialects have them in forms of their own
+UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # each dialect has another form of them
 
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A model to compare; `activation` is that of its scores, empty where it is not in its settings.
+    """A model to compare. `activation` is that of its scores; empty if its settings have none.
 
-    It `has_several` scores or vectors of a text, which other APIs have in forms of their own.
+    `has_several`: it gives several scores or vectors for a text, for which each dialect has another form.
     """
 
     name: str
@@ -53,7 +53,7 @@ def asked_model(repository: Path, name: str, task: Task) -> AskedModel:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A task in a dialect: the path, the JSON of a request to a model, and the output tensors of its answer."""
+    """A task in a dialect: the path, request -> JSON body, and JSON answer -> output tensors."""
 
     path: str
     body: Callable[[AskedModel, Request], dict[str, Any]]
@@ -64,7 +64,7 @@ class Conversion:
 
 
 def _settings(request: Request) -> dict[str, Any]:
-    """What a request has beside its texts."""
+    """The settings of a request: all inputs but its texts."""
     texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.QUERY, names.RETURN_LOG_PROBS}
     return {name: value for name, value in request.items() if name not in texts}
 
@@ -96,7 +96,7 @@ def _ranked_inputs(model: AskedModel, request: Request) -> dict[str, Any]:
 
 
 def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
-    """Scores are sigmoids there, whatever the checkpoint's own are, or logits."""
+    """TEI gives sigmoids, whatever the checkpoint's activation is, or with `raw_scores` logits."""
     pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
     return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True, **_settings(request)}
 
@@ -155,7 +155,7 @@ def _vector(answer: Any) -> Answer:
 
 
 def _generated(answer: Any) -> Answer:
-    [text] = answer.values()  # under a name of its task
+    [text] = answer.values()  # its key depends on the task
     return {names.TEXT_OUTPUT: text}
 
 
@@ -164,7 +164,7 @@ def _first(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
 
 
 def _listed(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
-    """Of MLServer's output: a JSON text for each input."""
+    """MLServer's answer holds a JSON text for each input; `convert` takes the first, parsed."""
     return lambda answer: convert(json.loads(answer["outputs"][0]["data"][0]))
 
 
@@ -205,7 +205,7 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
 
 
 def check_tasks(dialect: Dialect, tasks: Mapping[str, Task]) -> None:
-    """Raise UsageError for models (name -> task) whose task `dialect` does not have."""
+    """Raises UsageError if `dialect` lacks the task of a model (`tasks`: name -> task)."""
     others = [f"{name} ({task})" for name, task in tasks.items() if task not in DIALECTS[dialect]]
     usable = [name for name, task in tasks.items() if task in DIALECTS[dialect]]
     if others:
@@ -226,7 +226,7 @@ def connected(
     token: str | None = None,
     ca: Path | None = None,
 ) -> Iterator[JsonPort]:
-    """The HTTP port of the server at `url`. Raises UsageError for an address of gRPC."""
+    """An HTTP connection to the server at `url`. Raises UsageError for an address of gRPC."""
     from hfx.client import Tls
     from hfx.client.address import checked_headers, parse_address
     from hfx.client.http_transport import JsonPort
@@ -240,9 +240,9 @@ def connected(
 
 
 def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
-    """A function that sends requests for `model` in `dialect`; the answers have the tensors that it carries.
+    """A function that sends requests to `model` in `dialect` and returns the output tensors that the dialect has.
 
-    Raises UsageError for a cross-encoder of several labels, and for vectors of tokens.
+    Raises UsageError for a cross-encoder with several labels, and for vectors of tokens.
     """
     from hfx.client.retries import Deadline, Retries, RetryPolicy
     from hfx.client.transport import run
@@ -285,7 +285,7 @@ def _answer_of(conversion: Conversion, content: bytes, url: str, dialect: Dialec
 def compared(
     published: Published, ask: Ask, device: str, max_drop: float | None, dialect: Dialect | None
 ) -> dict[str, Any]:
-    """What the comparison of one model with its checkpoint gave: its figures, or the error."""
+    """The comparison of one model with its checkpoint, as JSON: the figures, or an `error`."""
     from hfx.exporter.verify import against_checkpoint
 
     name = published.manifest.name

@@ -1,10 +1,11 @@
-"""How large a pod is, how many there are, and what shows that there are too few: from manifests and measured loads.
+"""The size and number of pods, and the metrics for the autoscaler, from manifests and measured loads.
 
 Every number is a Figure with its source, which the manifests repeat in a comment.
 
-Generators: Triton's queue time is useless, as `execute` hands requests over at once. Their engine says how many
-requests wait and how many slots are used. Encoders: seconds of waiting a second, over the members, are the requests
-that wait on average (Little's law). No signal is the processor's load: a full batch keeps it as busy as a long queue.
+Generators: their engine reports the waiting requests and the used slots. Triton's queue time is useless, as `execute`
+takes requests at once. Encoders: the queue time that accrues in a second, summed over the members, is the average
+number of waiting requests (Little's law). The processor's load is no signal: a full batch keeps it as busy as a long
+queue.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from hfx.errors import UsageError
 
 
 RATE_WINDOW = "1m"
-SLOTS_SHARE = 0.8  # of a pod's slots: then another pod starts, before requests have to wait
-QUEUE_SHARE = 0.25  # of a pod's slots, as requests that wait: each waits for a quarter of a request's own time
-BATCH_SHARE = 0.5  # of the largest batch, as requests that wait: fuller batches are cheaper, a second one only waits
+SLOTS_SHARE = 0.8  # used slots of a pod: another pod starts before requests have to wait
+QUEUE_SHARE = 0.25  # waiting requests per slot: a request then waits for a quarter of a request's own time
+BATCH_SHARE = 0.5  # waiting requests per row of the largest batch: full batches are cheap, a second batch only waits
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of Prometheus: `name` is that of the custom metrics API, `series` what Triton's /metrics has.
+    """A metric: `name` in the custom metrics API, `series` in Triton's /metrics.
 
-    `is_rate`: the series counts microseconds, and what it grows by in a second is the figure.
+    `is_rate`: the series counts microseconds; the metric is its increase in seconds a second.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Metric:
     is_rate: bool = False
 
     def query(self, labels: str, by: str = "") -> str:
-        """The PromQL of the figure over the series with `labels`, summed up, or by the labels `by`."""
+        """PromQL: the sum over the series with `labels`, for each value of the labels `by` (empty: one sum)."""
         series = f"{self.series}{{{labels}}}"
         grouped = f" by ({by})" if by else ""
         return f"sum(rate({series}[{RATE_WINDOW}])){grouped} / 1e6" if self.is_rate else f"sum({series}){grouped}"
@@ -52,19 +53,19 @@ WAITING = Metric("hfx_encoder_waiting", "nv_inference_queue_duration_us", is_rat
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One figure of one model: `models` are the values of the label `model`, `target` what a pod may have of it."""
+    """A metric of one model. `models` are the values of the label `model`, `target` is the value to keep per pod."""
 
     metric: Metric
     models: tuple[str, ...]
     target: Figure
 
     def query(self, labels: str) -> str:
-        """The PromQL of the figure over all pods with `labels`."""
+        """PromQL of the metric, summed over all pods with `labels`."""
         return self.metric.query(f'model=~"{"|".join(self.models)}",{labels}')
 
 
 def signals(deployment: Deployment, wait: float, throughput: Mapping[str, float]) -> tuple[Signal, ...]:
-    """The signals of every model. `throughput`: requests a second of a pod by model, where they were measured."""
+    """The signals of all models. `wait`: allowed queueing time in s. `throughput`: model -> measured requests/s."""
     return tuple(
         signal
         for model in deployment.models
@@ -73,7 +74,7 @@ def signals(deployment: Deployment, wait: float, throughput: Mapping[str, float]
 
 
 def metrics(wanted: tuple[Signal, ...]) -> tuple[Metric, ...]:
-    """The metrics of signals, each once."""
+    """The metrics of `wanted`, each once."""
     return tuple(dict.fromkeys(signal.metric for signal in wanted))
 
 
@@ -98,9 +99,9 @@ def _encoder(model: DeployedModel, wait: float, throughput: float | None) -> tup
 
 
 def _by_wait(wait: float, throughput: float | None, most: int | None = None) -> Figure | None:
-    """The requests that wait when each waits for `wait` seconds, by Little's law; None where nothing was measured.
+    """The number of waiting requests if each waits for `wait` seconds (Little's law); None if nothing was measured.
 
-    `most`: more are not waited for, as the queue refuses them.
+    `most` bounds it, as the queue refuses more.
     """
     if throughput is None:
         return None
@@ -114,25 +115,25 @@ def _by_wait(wait: float, throughput: float | None, most: int | None = None) -> 
 # Sizes
 
 
-GROWTH_REPLICAS = 4  # times the least number of pods, where --max-replicas is not given
-PLANNED_SHARE = 0.7  # of the measured throughput: the rest is for peaks until a new pod serves
+GROWTH_REPLICAS = 4  # default of --max-replicas, times --replicas
+PLANNED_SHARE = 0.7  # of the measured throughput; the rest is for peaks until a new pod serves
 MEMORY_RESERVE = 1.25  # times the measured resident memory
 FRONT_SECONDS = 0.00025  # processor time that the HTTP front takes for a request (docs/front.md)
 LOAD_SECONDS = 300  # `hfx serve --timeout`
 COPY_BYTES_PER_SECOND = 50 << 20  # a slow disk: the start hashes and copies every file
-LOG_BYTES = 4 * (3 * 16 << 20)  # logs of tritonserver, and of starts that failed
+LOG_BYTES = 4 * (3 * 16 << 20)  # logs of tritonserver and of failed starts
 LARGEST_REPLICAS = 1000
 LARGEST_SECONDS = 3600
-LARGEST_WAIT = 2.0  # encoders refuse what would wait for 3 s (max_queue_seconds)
+LARGEST_WAIT = 2.0  # encoders refuse requests that would wait for 3 s (max_queue_seconds)
 PROBE_SECONDS = 5
 LIVENESS_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `hfx perf run` measured of one model under the highest load that it answered.
+    """The figures of `hfx perf run` for one model, under the highest load that it answered.
 
-    `cores` and `memory` are of tritonserver and its Python processes; None where the server was elsewhere.
+    `cores` and `memory` (bytes) are of tritonserver and its Python processes; None for a server on another machine.
     """
 
     model: str
@@ -144,7 +145,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """One pod and the number of pods. `millicores`; `memory`, `shared_memory` and `disk` in MiB; times in seconds."""
+    """The size and number of pods. `memory`, `shared_memory` and `disk` are in MiB; the times in seconds."""
 
     millicores: Figure
     memory: Figure
@@ -169,12 +170,12 @@ class Sizing:
 
     @property
     def liveness_probes(self) -> int:
-        """How many liveness probes may fail: a server that `hfx serve` starts again loads its models meanwhile."""
+        """How many liveness probes may fail: `hfx serve` may have to restart Triton and load the models."""
         return -(-self.start.value // LIVENESS_SECONDS)
 
 
 def size(deployment: Deployment, scale: Scale, measured: Mapping[str, Measured]) -> Sizing:
-    """The sizing of `deployment`; `measured` by model, may have some of the models or none. Raises UsageError."""
+    """The sizing of `deployment`. `measured`: model -> figures, not necessarily of all. Raises UsageError."""
     check_range("--replicas", scale.replicas, 1, LARGEST_REPLICAS)
     check_range("--max-replicas", scale.max_replicas, scale.replicas, LARGEST_REPLICAS)
     check_range("--pre-stop", scale.pre_stop, 0, LARGEST_SECONDS)
@@ -211,7 +212,7 @@ def _millicores(deployment: Deployment, measured: Mapping[str, Measured]) -> Fig
 
 
 def _memory(deployment: Deployment, measured: Mapping[str, Measured]) -> Figure:
-    """The container's, in MiB."""
+    """The container's memory in MiB."""
     estimate = deployment.memory
     known = [(run.memory, run) for name in deployment.names if (run := measured.get(name)) and run.memory]
     if known:

@@ -1,7 +1,7 @@
-"""The packages that a bundle's Python models import: which ones, fetched as wheels for the image's Python, unpacked.
+"""The packages of a bundle's Python models: fetches them as wheels for the image's Python, and unpacks them.
 
-pip resolves and fetches, in a process of its own. Wheels are unpacked here rather than installed: nothing of them is
-run, every file is compared with the wheel's own RECORD, and the result depends on nothing but the wheels.
+pip fetches them in a separate process. They are unpacked here, not installed: nothing in them is run, every file is
+compared with the wheel's RECORD, and the result depends only on the wheels.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
 from hfx.names import NET_SUFFIX
 
-# Changed together with docker/Dockerfile and constraints.txt.
+# Change these together with docker/Dockerfile and constraints.txt.
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
 LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
-CUDA_13_TAG = "25.08"  # onnxruntime-gpu's wheels are for CUDA 13, which images have from here on
+CUDA_13_TAG = "25.08"  # the first release with CUDA 13, which onnxruntime-gpu's wheels need
 
 # Of x86-64 images from Ubuntu 22.04 (glibc 2.35) on.
 PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
@@ -55,13 +55,13 @@ class Wheel:
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
     """What the Python models of `deployment` import, as pinned requirements.
 
-    All but encoders in one hop take texts apart with tokenizers; forms of answers are llguidance's. They need ONNX
-    Runtime, and OpenVINO where an encoder runs on it; on GPUs the nets of encoders are run by the image's own backend.
-    Raises UsageError for an image that has another CUDA.
+    tokenizers for all but native encoders, llguidance for generators (structured outputs), ONNX Runtime, and OpenVINO
+    for encoders that run on it. On GPUs, the image's own backend runs the nets of encoders. Raises UsageError for an
+    image with an older CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
-    # ONNX Runtime's wheel wants numpy, which no native model imports.
+    # ONNX Runtime's wheel requires numpy, although native models don't import it.
     needed = [*((NUMPY,) if with_numpy else ()), *((TOKENIZERS,) if in_python else ())]
     needed += [LLGUIDANCE] if generators else []
     if generators and deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
@@ -78,14 +78,14 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
 
 def runs_openvino(deployment: Deployment, model: DeployedModel) -> bool:
-    """Whether the net of an encoder runs on OpenVINO. A generator of an earlier version that did runs without it."""
+    """Whether the net of an encoder runs on OpenVINO. Generators never do, even if an older hfx exported them so."""
     if deployment.device != "cpu" or model.is_generator or model.is_native:
         return False
     return uses_openvino(config_of(deployment.repository, model.name + NET_SUFFIX, deployment.device))
 
 
 def uses_openvino(config: Any) -> bool:
-    """Whether a configuration asks for OpenVINO, as the accelerator of a net."""
+    """Whether a net's configuration has OpenVINO as its accelerator."""
     return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
 
 
@@ -93,7 +93,7 @@ def uses_openvino(config: Any) -> bool:
 
 
 def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None = None) -> tuple[Wheel, ...]:
-    """Put the wheels of `needed` for CPython `python` into `folder`; from the folder `offline` instead of an index.
+    """Put the wheels of `needed` for CPython `python` into `folder`, from the folder `offline` or (None) an index.
 
     Raises FetchFailed with pip's reason.
     """
@@ -121,7 +121,7 @@ def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: s
 
 
 def _download(needed: Sequence[str], python: str) -> list[str]:
-    """pip's command for the wheels of `needed` alone, whatever machine it runs on."""
+    """The arguments of `pip download` for `needed` without dependencies, for the image's platform."""
     options = ("--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}")
     return ["download", *options, *(f"--platform={platform}" for platform in PLATFORMS), *needed]
 
@@ -138,9 +138,10 @@ def _fix(needed: Sequence[str], python: str, offline: Path | None, reason: str) 
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Unpack what `wheel` makes importable, and its licences, into `folder`.
+    """Unpack the modules and the metadata of `wheel` into `folder`.
 
-    Raises FetchFailed for a file that is not as the wheel's RECORD says, leads elsewhere, or is another wheel's too.
+    Raises FetchFailed if the archive is damaged, or a file differs from the wheel's RECORD, would be outside `folder`,
+    or exists already.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -153,7 +154,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def _digests(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """The SHA-256 of each file, by the wheel's RECORD."""
+    """File -> SHA-256 by the wheel's RECORD. That of RECORD itself is empty."""
     record = next(name for name in archive.namelist() if name.endswith(f".dist-info/{RECORD}") and name.count("/") == 1)
     rows = csv.reader(io.StringIO(archive.read(record).decode()))
     return {row[0]: _digest(row[1]) for row in rows if len(row) > 1 and row[1]} | {record: b""}
@@ -167,7 +168,7 @@ def _digest(text: str) -> bytes:
 
 
 def _target(path: PurePosixPath) -> PurePosixPath | None:
-    """Where a wheel's file belongs below the folder of packages; None for scripts and headers."""
+    """The path of a wheel's file below the folder of packages; None for scripts and headers."""
     if path.is_absolute() or ".." in path.parts or "\\" in str(path):
         raise ValueError(f"{str(path)!r} leads out of it")
     if not path.parts[0].endswith(".data"):

@@ -1,1 +1,1 @@
-"""Rules for what runs Triton, grouped by platform; hfx.deploy.check lists them. A rule knows files, no other rule."""
+"""Rules for deployments that run Triton, a module for each platform. hfx.deploy.check applies them all."""

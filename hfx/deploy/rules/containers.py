@@ -105,7 +105,7 @@ def _asks_for_keys(service: Container) -> bool:
 
 
 def _published(service: Container) -> list[str]:
-    """The published ports as the short form has them; a port alone is published at a free port of every address."""
+    """The published ports in compose's short form, such as 127.0.0.1:8000:8000."""
     ports = service.value.get("ports")
     short = [str(port) for port in ports if not isinstance(port, dict)] if isinstance(ports, list) else []
     long = [f"{each.get('host_ip', '0.0.0.0')}:{each.get('published')}" for each in tables(ports)]

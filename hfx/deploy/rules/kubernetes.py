@@ -163,7 +163,7 @@ def old_kserve_runtime(files: Files) -> Iterator[Problem]:
 
 
 def quantity(value: Any) -> float | None:
-    """A quantity of memory in bytes; None for what is none."""
+    """A Kubernetes quantity such as 2Gi in bytes; None if `value` is not one."""
     match = QUANTITY.fullmatch(str(value))
     return float(match[1]) * UNITS[match[2]] if match else None
 
@@ -182,7 +182,7 @@ def _shared_memory(container: Container) -> Table | None:
 
 
 def _with_service(files: Files) -> Iterator[Container]:
-    """Containers of pods that a Service sends requests to; KServe has its own way to end those of its runtimes."""
+    """The containers to which a Service may send requests; without KServe's, which KServe drains itself."""
     kinds = set(TEMPLATED) - set(KSERVE_RUNTIMES)
     return (container for container in files.pods if container.document.kind in kinds)
 

@@ -1,6 +1,6 @@
-"""What rules of deployments read: the YAML and JSON files of a folder, and the containers in them that run Triton.
+"""The input of the rules: the YAML and JSON files of a folder, and the containers in them that run Triton.
 
-Files come from anywhere: what has another shape than expected is left alone, as its platform says that better.
+Files may come from anywhere. Values of unexpected types are ignored, as the platform itself refuses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hfx.repository.subject import Problem
 from hfx.strict_json import read_text
 
 MAX_FILE_BYTES = 256 << 10
-MAX_FIELDS = 10_000  # of a mapping with what is merged into it (`<<`), which can grow exponentially
+MAX_FIELDS = 10_000  # of a mapping after YAML merges (`<<`), which can grow exponentially
 ENDINGS = (".yaml", ".yml", ".json")
 Table = Mapping[str, Any]
 
@@ -33,31 +33,31 @@ TRITON_IMAGE = re.compile(
     r"(?:^|/)(?:sagemaker-tritonserver|tritonserver|hfx-triton)(?::(?P<tag>\d\d\.\d\d)?\S*)?(?:@\S+)?$"
 )
 NUMBER = re.compile(r"[0-9]{1,9}")
-EXIT_SECONDS = 30  # of tritonserver's --exit-timeout-secs and of hfx serve's --drain, without them
+EXIT_SECONDS = 30  # the default of tritonserver's --exit-timeout-secs and of hfx serve's --drain
 
 
 def table(value: Any, *keys: str) -> Table:
-    """The mapping below `keys`; an empty one where there is none."""
+    """The mapping below `keys`; an empty one if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def tables(value: Any) -> list[Table]:
-    """The mappings in a list; none where it is no list."""
+    """The mappings in a list; none if `value` is not a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document of a file, at its path relative to the folder; several of one YAML file have the same path."""
+    """A YAML or JSON document. `path` is that of its file, relative to the folder."""
 
     path: str
     value: Table
 
     @property
     def kind(self) -> str:
-        """Its kind in Kubernetes."""
+        """The `kind` of a Kubernetes object; else empty."""
         return str(self.value.get("kind", ""))
 
     @property
@@ -77,7 +77,7 @@ class Container:
 
     @cached_property
     def words(self) -> list[str]:
-        """Its command and arguments, those of a shell line too."""
+        """The words of its command and arguments; shell lines are split at spaces."""
         parts = [self.value.get(key) for key in ("entrypoint", "command", "args")]
         lines = [line for part in parts for line in (part if isinstance(part, list) else [part])]
         words = " ".join(line for line in lines if isinstance(line, str)).split()
@@ -90,19 +90,19 @@ class Container:
 
     @property
     def exit_seconds(self) -> int:
-        """How long requests under way may take at its end: `hfx serve` drains HTTP, then gRPC."""
+        """How many seconds requests in flight may take after SIGTERM: `hfx serve` drains HTTP, then gRPC."""
         option, times = ("--drain", 2) if self.is_hfx else ("--exit-timeout-secs", 1)
         value = self.option(option)
         return times * (int(value) if NUMBER.fullmatch(value) else EXIT_SECONDS)
 
     @property
     def tag(self) -> str:
-        """The Triton release by the image's tag; empty where that does not say."""
+        """The Triton release in the image's tag; empty if there is none."""
         match = TRITON_IMAGE.search(str(self.value.get("image", "")))
         return (match["tag"] or "") if match else ""
 
     def option(self, name: str) -> str:
-        """The value of an option of its command; empty without it."""
+        """The value of an option of its command; empty if the command lacks it."""
         for word, following in pairwise([*self.words, ""]):
             if word == name:
                 return following
@@ -134,7 +134,7 @@ class Files:
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        """All of them."""
+        """The containers of all platforms that run Triton."""
         return (*self.pods, *self.services)
 
     def of_kind(self, *kinds: str) -> Iterator[Document]:
@@ -142,7 +142,7 @@ class Files:
         return (document for document in self.documents if document.kind in kinds)
 
     def with_key(self, key: str) -> Iterator[Document]:
-        """The documents that have a field: bodies of SageMaker's calls have no kind."""
+        """The documents with the field `key`, by which the bodies of SageMaker's calls are known."""
         return (document for document in self.documents if key in document.value)
 
 
@@ -184,7 +184,7 @@ def _runs_hfx(words: Sequence[str]) -> bool:
 
 
 def read_files(folder: Path) -> Files:
-    """Read every YAML and JSON file below `folder`, but those of model repositories and large ones."""
+    """Read all YAML and JSON files below `folder`, except in model folders and above MAX_FILE_BYTES."""
     documents, unreadable = [], []
     for path in _paths(folder):
         name = path.relative_to(folder).as_posix()
@@ -205,7 +205,7 @@ def _paths(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc] # not the one in C, which deep nesting crashes
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # deep nesting crashes the loader in C
     def flatten_mapping(self, node: Any) -> None:
         super().flatten_mapping(node)
         if len(node.value) > MAX_FIELDS:

@@ -1,10 +1,10 @@
-"""What SageMaker has: instances and their prices, bounds of a call, and AWS's Triton image with its start script.
+"""Facts about SageMaker: instance types and prices, limits of a call, AWS's Triton image and its start script.
 
-The script is docker/sagemaker/serve of triton-inference-server/server (read at commit 7f5070c6). It is not ours to
-change: what hfx needs beyond it goes through SAGEMAKER_TRITON_ADDITIONAL_ARGS. It starts tritonserver without HTTP,
-gRPC and metrics; port 8080 has /ping and /invocations, and only the default model answers there.
+The script is docker/sagemaker/serve of triton-inference-server/server (read at commit 7f5070c6). It takes further
+arguments from SAGEMAKER_TRITON_ADDITIONAL_ARGS. It starts tritonserver without HTTP, gRPC and metrics; port 8080 has
+/ping and /invocations, where only the default model answers.
 
-hfx has no prices of its own: they differ by region and change. A price file is JSON:
+hfx ships no prices, as they differ by region and change. A price file is JSON:
 
     {"source": "…", "date": "2026-11-01", "region": "eu-west-1", "currency": "USD",
      "instances": {"ml.c7i.xlarge": {"price": 0.2, "vcpus": 4, "memory_gib": 8, "gpus": 0}}}
@@ -26,7 +26,7 @@ from hfx.triton.arguments import CONTAINER_SECONDS
 
 GUIDE = "https://docs.aws.amazon.com/sagemaker/latest/dg"
 REFERENCE = "https://docs.aws.amazon.com/sagemaker/latest/APIReference"
-CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"  # driver 580; the other images of instances have 550 or older
+CUDA_13_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"  # driver 580; the other AMIs have 550 or older
 ECR_PATTERN = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<repository>[^:@]+)(?:[:@].*)?"
 )
@@ -34,7 +34,7 @@ ECR_PATTERN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What one call may take: bytes of a request's body, seconds until its answer is complete."""
+    """The limits of one call: bytes of the body, and seconds until the answer is complete."""
 
     body_bytes: int
     seconds: int
@@ -58,14 +58,13 @@ INSTANCES = 1000
 
 INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<features>[a-z]*)\.(?P<size>[a-z0-9]+)")
 GPU_FAMILIES = {"g", "p"}
-# Elastic Inference took no new customers from April 2023 on; the others are chips that neither ONNX Runtime's nor
-# OpenVINO's wheels run on.
+# Elastic Inference ended in April 2023. The wheels of ONNX Runtime and OpenVINO don't run on the other chips.
 OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
-GRAVITON = "g"  # in the features of a CPU family: an Arm processor; a bundle's wheels are for x86-64
+GRAVITON = "g"  # among the features of a CPU family: Arm processors, but a bundle's wheels are for x86-64
 
 
 def check_instance_type(name: str, device: str) -> str:
-    """`name` when it can run a bundle for `device`; UsageError otherwise."""
+    """Returns `name`. Raises UsageError if this instance type can't run a bundle for `device`."""
     match = INSTANCE_PATTERN.fullmatch(name)
     if match is None:
         raise UsageError(f"{name!r} is not an instance type.", "Give one like ml.c7i.xlarge.")
@@ -81,7 +80,7 @@ def check_instance_type(name: str, device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an instance costs an hour, and what it has; `source` says whose figure it is and of which day."""
+    """The price of an instance an hour, and its resources. `source` names who gave the price, and when."""
 
     instance_type: str
     hourly: float
@@ -93,7 +92,7 @@ class Price:
 
 
 def read_prices(path: Path, region: str) -> dict[str, Price]:
-    """The prices of the file at `path`, by instance type. Raises UsageError for a file of another form or region."""
+    """Instance type -> price, from a file. Raises UsageError if it is not a price file, or of another region."""
     try:
         table = json.loads(path.read_text("utf-8"))
         head = {key: _text(table[key]) for key in ("source", "date", "region", "currency")}
@@ -121,7 +120,7 @@ def _text(value: object) -> str:
 
 
 def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budget: float) -> Price:
-    """The cheapest instance that has what `deployments` need together and costs at most `budget` an hour.
+    """The cheapest instance that can hold all `deployments` and costs at most `budget` an hour.
 
     Raises UsageError when there is none.
     """
@@ -161,7 +160,7 @@ PORT = 8080
 NEWEST_TAG = "26.05"  # of AWS's images
 INFERENCE_TYPE_TAG = "25.03"  # from here on /invocations can be Triton's /generate
 ACCOUNT = "763104351884"
-# AWS's accounts that hold the image, where it isn't ACCOUNT: image_uri_config/sagemaker-tritonserver.json of
+# Regions in which another account than ACCOUNT holds the image: image_uri_config/sagemaker-tritonserver.json of
 # aws/sagemaker-python-sdk.
 REGIONAL_ACCOUNTS = {
     "af-south-1": "626614931356",
@@ -183,7 +182,7 @@ COMMON_REGIONS = (
 
 
 def image_of(region: str, tag: str) -> str:
-    """AWS's Triton image of the release `tag` in `region`; UsageError for a region or release without one."""
+    """AWS's Triton image of the release `tag` in `region`. Raises UsageError if there is none."""
     if region not in REGIONAL_ACCOUNTS and region not in COMMON_REGIONS:
         raise UsageError(f"hfx knows no Triton image of AWS in {region!r}.", "Give its URI with --image.")
     if tag > NEWEST_TAG:
@@ -197,7 +196,7 @@ def image_of(region: str, tag: str) -> str:
 
 
 def tag_of(image: str) -> str:
-    """The Triton release of `image` by its tag; AWS's newest without an image. Raises UsageError for another tag."""
+    """The Triton release in the tag of `image` (empty: AWS's newest). Raises UsageError for another form of tag."""
     if not image:
         return NEWEST_TAG
     match = TAG_PATTERN.search(image)
@@ -207,10 +206,10 @@ def tag_of(image: str) -> str:
 
 
 def environment(model: DeployedModel, tag: str, stream: bool) -> dict[str, str]:
-    """The environment variables of the container that serves `model`; with `stream` it answers token by token.
+    """The environment variables of the container that serves `model`. With `stream` it answers token by token.
 
-    Explicit control loads the default model and an ensemble's members; a generator's engine must be named.
-    Raises UsageError for an image that can't do it.
+    Triton loads the default model and the members of an ensemble by itself; a generator's engine must be named. Raises
+    UsageError if the model or the image can't stream.
     """
     added = ["--disable-auto-complete-config", f"--backend-config=python,stub-timeout-seconds={CONTAINER_SECONDS[0]}"]
     added += [f"--load-model={folder}" for folder in model.manifest.folders if folder.endswith(STREAM_SUFFIX)]
@@ -235,7 +234,7 @@ def _check_stream(model: DeployedModel, tag: str) -> None:
 
 
 def server_arguments(variables: Mapping[str, str], repository: str = MODEL_FOLDER) -> list[str]:
-    """What the start script calls tritonserver with, for the environment `variables` of `environment`."""
+    """The arguments that the start script gives tritonserver for the `variables` of `environment`."""
     return [
         "--allow-sagemaker=true",
         "--allow-http=false",

@@ -1,4 +1,4 @@
-"""What is deployed to SageMaker, as one frozen value: nothing of it is checked again by the requests."""
+"""Endpoint: the checked values of a SageMaker endpoint. requests.py doesn't check them again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARIANT = f"{aws.REFERENCE}/API_ProductionVariant.html"
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two options that can't be combined, as they are typed."""
+    """Two options that can't be combined, and why."""
 
     first: str
     second: str
@@ -71,7 +71,8 @@ ID_PATTERNS = {"--subnet": re.compile(r"subnet-[0-9a-f]{8,17}"), "--security-gro
 class Endpoint:
     """A checked endpoint: one deployment for each model, each in a container of its own.
 
-    `bucket` is an S3 URI without a slash at its end, `instance_type` is empty and `memory_mb` set for a serverless one.
+    `bucket` is an S3 URI without a slash at its end. For a serverless endpoint, `instance_type` is empty and
+    `memory_mb` is set; else `memory_mb` is 0.
     """
 
     name: str
@@ -106,20 +107,20 @@ class Endpoint:
 
     @property
     def hostnames(self) -> list[str]:
-        """How callers name the containers where there are several: the models' names, as a hostname can hold them."""
+        """The models' names as hostnames, by which callers choose among several containers."""
         return [each.name for each in self.deployments]
 
     @property
     def slots(self) -> int:
-        """The slots of its generators together; 0 when one of its models has no engine."""
+        """The slots of all generators together; 0 if a model is no generator."""
         needs = [each.models[0].needs.slots for each in self.deployments]
         return sum(needs) if all(needs) else 0
 
 
 def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions) -> Endpoint:
-    """The endpoint of the models of `deployment`; `image` is a URI in ECR, or empty for AWS's own in the region.
+    """The endpoint for the models of `deployment`. `image` is a URI in ECR (empty: AWS's own in the region).
 
-    Raises UsageError for what SageMaker does not take, with the source.
+    Raises UsageError for what SageMaker refuses, with AWS's documentation as the source.
     """
     refuse_conflicts(_given(deployment, settings))
     if not ROLE_PATTERN.fullmatch(settings.role):
@@ -151,7 +152,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
 
 
 def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
-    """The keys of CONFLICTS that are given."""
+    """Those options and conditions of CONFLICTS that hold."""
     asked = {
         "--serverless": settings.serverless,
         "--async": settings.asynchronous,
@@ -169,7 +170,7 @@ def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
 
 
 def _alone(deployment: Deployment, index: int) -> Deployment:
-    """The deployment of one model, with its own part of the memory."""
+    """The deployment of one of several models, with only its part of the memory."""
     if len(deployment.models) == 1:
         return deployment
     return open_deployment(
@@ -198,7 +199,7 @@ def _registry(image: str, region: str) -> re.Match[str]:
 
 
 def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> aws.Price | None:
-    """The price of the chosen instance, or the instance that a budget buys; None without a price file."""
+    """The price of the chosen instance, or of the cheapest one within the budget; None without a price file."""
     if settings.budget is not None and settings.prices is None:
         raise UsageError("--budget needs prices, and hfx has none.", "Give --prices FILE, or --instance-type.")
     if settings.prices is None or settings.serverless:
@@ -210,7 +211,7 @@ def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: En
 
 
 def _serverless_memory(deployment: Deployment, settings: EndpointOptions) -> int:
-    """The memory in MB: as asked for, or the smallest size that holds the estimate."""
+    """The memory in MB: --memory-mb, or the smallest size that holds the estimate."""
     sizes = ", ".join(map(str, aws.SERVERLESS_MEMORY))
     if settings.memory_mb is not None:
         if settings.memory_mb not in aws.SERVERLESS_MEMORY:

@@ -1,8 +1,8 @@
-"""A program in a network of its own, reached through sockets that listen outside it.
+"""Runs a program in a separate network namespace, with one port that is reachable from outside.
 
-For servers that bind every address of the machine and can't be told otherwise. `python3 isolated.py FD PORT COMMAND…`
-(FD: a listening socket of the network outside) leaves the network, starts COMMAND in a new one, where only its
-own loopback exists, and passes the connections of FD on to PORT there. It needs the standard library alone.
+For servers that always listen on all addresses. `python3 isolated.py FD PORT COMMAND…` takes FD, a listening socket of
+the outer network, starts COMMAND in a new namespace that has only a loopback, and forwards connections of FD to PORT
+there. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CHUNK_BYTES = 1 << 16
 
 
 def leave_network() -> None:
-    """Enter a new network with a loopback. Raises OSError where the kernel or a container's rules refuse."""
+    """Enter a new network namespace with a loopback. Raises OSError if the kernel or a container's rules refuse."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
-    if libc.unshare(CLONE_NEWNET) != 0:  # root may; others in a user namespace
+    if libc.unshare(CLONE_NEWNET) != 0:  # root may; other users need a user namespace too
         if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
         Path("/proc/self/setgroups").write_text("deny")
@@ -40,7 +40,7 @@ def leave_network() -> None:
 
 
 async def pass_on(listener: socket.socket, port: int, program: subprocess.Popen[bytes]) -> int:
-    """Connect what arrives at `listener` to `port` until `program` ends; its exit code."""
+    """Forward connections of `listener` to `port` until `program` ends. Returns its exit code."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -61,7 +61,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
     except OSError:
-        pass  # either side has gone
+        pass  # a side closed the connection
     finally:
         writer.close()
 

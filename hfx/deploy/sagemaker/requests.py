@@ -1,4 +1,4 @@
-"""The bodies of the API calls that make an endpoint, as `aws … --cli-input-json` and boto3 take them, and its role."""
+"""The bodies of the API calls for an endpoint, as `aws … --cli-input-json` and boto3 take them, and its role."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hfx.deploy.sagemaker.aws import CUDA_13_AMI, ECR_PATTERN, environment
 from hfx.deploy.sagemaker.endpoint import Endpoint
 
 VARIANT = "AllTraffic"
-DOWNLOAD_SECONDS = 1800  # that an instance may take to fetch and unpack the archive
+DOWNLOAD_SECONDS = 1800  # for an instance to fetch and unpack the archive
 START_SECONDS = 900  # until /ping answers, after that
-VOLUME_FACTOR = 4  # the archive, what it unpacks to, and room
+VOLUME_FACTOR = 4  # times the archive: itself, its unpacked files, and spare room
 SMALLEST_VOLUME_GB = 30
 DIMENSION = "sagemaker:variant:DesiredInstanceCount"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An API call: boto3's service, the operation as in the service model, where its body lies in the folder."""
+    """An API call: boto3's service, the operation as AWS names it, and the file with its body."""
 
     service: str
     operation: str
@@ -44,7 +44,7 @@ class Upload:
 
 
 def bodies(endpoint: Endpoint, version: str, uploads: tuple[Upload, ...]) -> dict[str, dict[str, Any]]:
-    """The body of each call by its file's name; `version` tells models and configurations of one endpoint apart."""
+    """File -> body of the call. `version` makes the names of a model and its endpoint configuration unique."""
     name = f"{endpoint.name}-{version}"
     made = {
         "create-model.json": create_model(endpoint, name, uploads),
@@ -58,7 +58,7 @@ def bodies(endpoint: Endpoint, version: str, uploads: tuple[Upload, ...]) -> dic
 
 
 def create_model(endpoint: Endpoint, name: str, uploads: tuple[Upload, ...]) -> dict[str, Any]:
-    """CreateModel: one container, or several of which a caller names one (TargetContainerHostname)."""
+    """CreateModel: one container, or several, from which callers choose by TargetContainerHostname."""
     settings = endpoint.settings
     containers = [
         {
@@ -81,7 +81,7 @@ def create_model(endpoint: Endpoint, name: str, uploads: tuple[Upload, ...]) -> 
 
 
 def create_endpoint_config(endpoint: Endpoint, name: str, uploads: tuple[Upload, ...]) -> dict[str, Any]:
-    """CreateEndpointConfig: one variant, with what the mode adds."""
+    """CreateEndpointConfig: one variant, and the settings of asynchronous answers and of data capture."""
     settings = endpoint.settings
     variant: dict[str, Any] = {"VariantName": VARIANT, "ModelName": name}
     if settings.serverless:
@@ -110,7 +110,7 @@ def _instances(endpoint: Endpoint, archive_bytes: int) -> dict[str, Any]:
         "ContainerStartupHealthCheckTimeoutInSeconds": START_SECONDS,
     }
     if endpoint.device == "gpu":
-        # Instances with a GPU have a disk of their own, and take no VolumeSizeInGB.
+        # GPU instances have their own disk, and refuse VolumeSizeInGB.
         return options | {"InferenceAmiVersion": endpoint.settings.ami or CUDA_13_AMI}
     gigabytes = -(-VOLUME_FACTOR * archive_bytes // 10**9)
     return options | ({"VolumeSizeInGB": gigabytes} if gigabytes > SMALLEST_VOLUME_GB else {})
@@ -125,7 +125,7 @@ def _asynchronous(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def register_scalable_target(endpoint: Endpoint) -> dict[str, Any]:
-    """RegisterScalableTarget: how many instances there may be."""
+    """RegisterScalableTarget: the fewest and most instances."""
     return _scaled(endpoint) | {
         "MinCapacity": endpoint.settings.instances,
         "MaxCapacity": endpoint.settings.max_instances,
@@ -133,10 +133,10 @@ def register_scalable_target(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def put_scaling_policy(endpoint: Endpoint) -> dict[str, Any]:
-    """PutScalingPolicy: a target for the load of an instance.
+    """PutScalingPolicy: the target load of an instance.
 
-    Generators: requests at once, against their slots. Encoders: requests a minute, as measured. Asynchronous
-    endpoints: the requests that wait.
+    The load of generators is concurrent requests (default target: their slots), of encoders requests a minute, and of
+    asynchronous endpoints waiting requests.
     """
     settings = endpoint.settings
     target = settings.scale_target if settings.scale_target is not None else endpoint.slots
@@ -170,7 +170,7 @@ def _scaled(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-# The execution role: whose it is, and the least that an endpoint needs
+# The execution role: who may use it, and the fewest permissions for the endpoint
 
 
 NAMESPACES = ("/aws/sagemaker/Endpoints",)  # of the metrics that an instance writes
@@ -182,7 +182,7 @@ NETWORK_ACTIONS = (
 
 
 def trust(endpoint: Endpoint) -> dict[str, Any]:
-    """Who may use the role: SageMaker, for this account."""
+    """The trust policy of the role: SageMaker may use it, for this account."""
     return _document(
         {
             "Effect": "Allow",
@@ -194,9 +194,9 @@ def trust(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def policy(endpoint: Endpoint, uploads: tuple[Upload, ...]) -> dict[str, Any]:
-    """What the role may do: fetch the archives and the image, write logs and metrics, and what options add.
+    """The permissions of the role: fetch the archives and the image, write logs and metrics, and what options add.
 
-    Where a statement has the resource "*", the action knows no narrower one.
+    The actions with the resource "*" support no narrower one.
     """
     settings, place = endpoint.settings, f"arn:{endpoint.partition}"
     logs = f"{place}:logs:{endpoint.region}:{endpoint.account}:log-group:/aws/sagemaker/Endpoints/{endpoint.name}"

@@ -1,4 +1,4 @@
-"""The target `sagemaker`: archives, the bodies of the API calls, the role, and a README with lines that use them."""
+"""The target `sagemaker`: archives, the bodies of the API calls, the role, and a README with the commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(deployment: Deployment, endpoint: Endpoint, output: Path, packages: bu
 
 
 def _archived(endpoint: Endpoint, index: int, folder: Path, packages: bundle.Packages) -> Upload:
-    """Bundle one model into an archive of its own; its place in S3 has its hash, so that no upload replaces another."""
+    """Bundle one model into an archive. Its key in S3 has its hash, so that no upload replaces another archive."""
     deployment, unpacked = endpoint.deployments[index], folder / "bundle"
     bundle.write(deployment, unpacked, packages)
     target = folder / ("model.tar.gz" if len(endpoint.deployments) == 1 else f"{deployment.name}.tar.gz")
@@ -47,7 +47,7 @@ def _archived(endpoint: Endpoint, index: int, folder: Path, packages: bundle.Pac
 
 
 def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the README's template uses; each of `calls` is a command line as a list of words."""
+    """The values for the README's template. Commands are lists of words."""
     return {
         "endpoint": endpoint,
         "uploads": uploads,
@@ -62,7 +62,7 @@ def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict
 
 
 def cost(endpoint: Endpoint) -> str:
-    """What the endpoint costs by the price file; empty without one."""
+    """A line with the cost of the endpoint by the price file; empty without one."""
     if (price := endpoint.price) is None:
         return ""
     count = endpoint.settings.instances
@@ -79,7 +79,7 @@ def _line(service: str, operation: str, file: str, endpoint: Endpoint) -> list[s
 
 
 def _invocations(endpoint: Endpoint) -> list[list[str]]:
-    """The lines that call each model with request.json."""
+    """The commands that send request.json to each model."""
     common = ["--region", endpoint.region, "--endpoint-name", endpoint.name, "--content-type", "application/json"]
     if endpoint.settings.asynchronous:
         place = f"{endpoint.bucket}/requests/request.json"
@@ -94,11 +94,11 @@ def _invocations(endpoint: Endpoint) -> list[list[str]]:
 # model.tar.gz, as SageMaker unpacks it into /opt/ml/model
 
 
-COMPRESSION = 1  # weights hardly shrink, and a higher level takes minutes for gigabytes
+COMPRESSION = 1  # weights hardly shrink, and a higher level would take minutes
 
 
 def write_archive(folder: Path, target: Path) -> None:
-    """Write everything below `folder` to `target`: equal folders give equal bytes."""
+    """Write everything below `folder` to the archive `target`. Equal folders give equal bytes."""
     with (
         target.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", compresslevel=COMPRESSION, fileobj=file, mtime=0) as compressed,
