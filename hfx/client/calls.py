@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hfx import names
 from hfx.client import results
+from hfx.client.errors import MALFORMED
 from hfx.client.settings import GenerationSettings, setting_values
-from hfx.errors import UsageError
+from hfx.errors import ServerError, UsageError
 from hfx.metadata import INT32_MAX, Values, check_text
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
@@ -39,12 +40,19 @@ GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.O
 
 @dataclass(frozen=True)
 class Call(Generic[Result]):
-    """One request: the model, its inputs as plain values, how its answer is decoded, the outputs that it must have."""
+    """One request: the model, its inputs as plain values, the function that decodes the answer, the needed outputs."""
 
     model: str
     values: Values
     decode: Callable[[Tensors], Result]
     needs: tuple[str, ...] = ()
+
+    def result(self, outputs: Tensors) -> Result:
+        """The decoded answer. Raises ServerError also for tensors of types that `decode` doesn't expect."""
+        try:
+            return self.decode(outputs)
+        except MALFORMED as error:
+            raise ServerError(f"The answer of the model {self.model!r} can't be read: {error!r}.") from error
 
 
 def classify(name: str, top_k: Count) -> Callable[[str], Call[results.Classification]]:

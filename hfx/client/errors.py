@@ -59,7 +59,7 @@ UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
 UNAUTHORIZED = "Send the server's token: --token-file or HFX_TOKEN; in Python, Client(..., token=...)."
 UNLOADED = "has no available versions"
 # What reading an answer raises that has another form than Triton's.
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 # Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status) and the fix (empty: of the class).
 PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
     ("is not healthy", ServerError, RESTART),  # the process of a Python model

@@ -187,7 +187,7 @@ class Session:
         return await self.explain_errors(call.model, request.id, deadline, self._answer(call, request))
 
     async def _answer(self, call: Call[Result], request: Request) -> Result:
-        return call.decode(await self.transport.infer(request))
+        return call.result(await self.transport.infer(request))
 
     async def _describe(self, name: str, deadline: Deadline) -> ModelMetadata:
         self.check_open()

@@ -97,7 +97,7 @@ class _Reader:
         if self._ended:
             return None
         if outputs is not None:
-            return self._call.decode(outputs)
+            return self._call.result(outputs)
         if not (self._pieces and self._pieces[-1].finish_reason):
             raise ServerError("The stream ended without its last piece.", "See the server's log.")
         return None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from hfx.client import ModelMetadata, Request, TensorMetadata, calls
+from hfx import names
+from hfx.client import GenerationSettings, ModelMetadata, Request, TensorMetadata, calls
 from hfx.client.grpc_transport import decode_response, encode_request
 from hfx.client.results import Token, decode_classification, decode_entities, decode_generation
 from hfx.client.tensors import DATA_TYPES, Array, decode_event, decode_infer, encode_infer, to_tensors
@@ -265,3 +266,37 @@ def test_tokens_that_do_not_fit_each_other_are_an_error() -> None:
         decode_generation({**WITH_TOKENS, "output_log_probs": np.float32([[0, 0, 0, 0]])})
     with pytest.raises(ServerError, match="5 ids of 2 tokens"):
         decode_generation({**WITH_TOKENS, "token_ids": np.int32([[5, 5, 6, 1, 7]])})
+
+
+NUMBERS = {names.INPUT_TOKENS: 3, names.OUTPUT_TOKENS: 1}
+TEXTS = {names.TEXT_OUTPUT: b"a", names.FINISH_REASON: b"stop"}
+WRONG_TOKENS = {
+    names.OUTPUT_LOG_PROBS: -1.0,
+    names.TOKEN_IDS: 7,
+    names.TOKEN_TEXTS: 7,
+    names.TOKEN_LOG_PROBS: -1.0,
+    names.TOKEN_SPECIAL: False,
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "outputs"),
+    [
+        (calls.classify("m", None)("a"), {names.LABEL: b"x", names.SCORE: b"high"}),
+        (calls.embed("m")("a"), {names.EMBEDDING: b"x"}),
+        (calls.predict("m", None, None)(("a", "b")), {names.SCORE: b"high"}),
+        (
+            calls.generate("m", GenerationSettings())("a"),
+            NUMBERS | TEXTS | WRONG_TOKENS | {names.OUTPUT_LOG_PROBS: -1.0},
+        ),
+    ],
+    ids=range(4),
+)
+def test_tensors_of_other_types_than_the_tasks_are_the_servers_error(
+    call: calls.Call[Any], outputs: dict[str, Any]
+) -> None:
+    arrays = {
+        name: np.array([[value]], object if isinstance(value, bytes) else None) for name, value in outputs.items()
+    }
+    with pytest.raises(ServerError, match="The answer of the model 'm' can't be read"):
+        call.result(arrays)
