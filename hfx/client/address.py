@@ -1,6 +1,6 @@
-"""The address of a server, and what connections to it carry: TLS, headers and a token.
+"""The address of a server, and the TLS files, headers and token of connections to it.
 
-A token never travels in plain text to another machine.
+A token is never sent to another machine in plain text.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ class Tls:
             if path is not None and not Path(path).is_file():
                 raise UsageError(f"The TLS file {name}={path} does not exist.", "Give the path of a PEM file.")
 
-    def context(self) -> ssl.SSLContext:
-        """The files as Python's ssl module loads them. Raises UsageError for a file that it can't read as PEM."""
-        import ssl
 
-        try:
-            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
-            if self.certificate is not None:
-                context.load_cert_chain(str(self.certificate), str(self.key), password=lambda: "")
-        except OSError as error:  # also ssl.SSLError
-            given = ", ".join(f"{name}={path}" for name, path in vars(self).items() if path is not None)
-            raise UsageError(
-                f"The TLS files {given} can't be used: {error}.",
-                "Give PEM files that you may read: certificates, and a key without a password.",
-            ) from error
-        return context
+def ssl_context(tls: Tls) -> ssl.SSLContext:
+    """The files of `tls` as Python's ssl module loads them. Raises UsageError for a file that it can't read as PEM."""
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=None if tls.ca is None else str(tls.ca))
+        if tls.certificate is not None:
+            context.load_cert_chain(str(tls.certificate), str(tls.key), password=lambda: "")
+    except OSError as error:  # also ssl.SSLError
+        given = ", ".join(f"{name}={path}" for name, path in vars(tls).items() if path is not None)
+        raise UsageError(
+            f"The TLS files {given} can't be used: {error}.",
+            "Give PEM files that you may read: certificates, and a key without a password.",
+        ) from error
+    return context
 
 
 @dataclass(frozen=True)
 class Address:
-    """A server's address; `url` is as people write it."""
+    """A server's address. `url` is as the user gave it."""
 
     protocol: str
     secure: bool
@@ -78,7 +79,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """The parts of `url`; raises UsageError for what is no address."""
+    """The parts of `url`. Raises UsageError if it is not an address."""
     try:
         parts = urlsplit(url if "://" in url else f"grpc://{url}")
         port = parts.port or (USUAL_PORTS.get(parts.scheme) if parts.port is None else None)
@@ -93,7 +94,7 @@ def parse_address(url: str) -> Address:
 def checked_headers(
     address: Address, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None
 ) -> dict[str, str]:
-    """The headers of each request, with lower-case names; raises UsageError for what contradicts the address."""
+    """The headers of each request, with lower-case names. Raises UsageError if one can't be sent to `address`."""
     if tls is not None and not address.secure:
         raise UsageError(f"{address.url} is not encrypted, so tls has no effect.", "Give grpcs:// or https://.")
     sent = {name.lower(): value for name, value in (headers or {}).items()}

@@ -98,7 +98,7 @@ class AsyncClient(AsyncBase):
     @overload
     async def answer(self, name: str, question: Many, context: Texts, *, timeout: Seconds = None) -> list[Answer]: ...
     async def answer(self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None) -> Any:
-        """The answer that `context` gives to `question`; of lists, pair by pair (one context serves all questions)."""
+        """The answer to `question` in `context`. Lists are paired up; a single context is for all questions."""
         pairs = calls.pairs(question, context)
         if isinstance(pairs, tuple):
             return await self._session.call(calls.answer(name)(pairs), timeout)
@@ -116,8 +116,8 @@ class AsyncClient(AsyncBase):
     ) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
 
-        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before each text. `dimensions`
-        are those of a shorter vector, of models that have these: its first numbers, scaled to length 1.
+        A prompt is put before each text: `prompt_name` is one of the model's prompts, `prompt` any text. `dimensions`,
+        of models trained for it, shortens the vectors: their first numbers, scaled to length 1.
         """
         embeddings = await self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, await self.metadata(name))

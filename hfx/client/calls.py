@@ -1,4 +1,4 @@
-"""One function a task: what is sent to a model for a text, and what its answer means."""
+"""One function a task: it makes the Call for a text, with the inputs and the decoder of the answer."""
 
 from __future__ import annotations
 
@@ -96,20 +96,20 @@ def embed(
 
 
 def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[results.Embedding]]:
-    """Feature extraction, of models that have a vector for each token."""
+    """Feature extraction by models with a vector for each token."""
     options = _prompts(prompt_name, prompt)
     return lambda text: Call(name, _text(text) | options, results.decode_token_embeddings, (names.EMBEDDING,))
 
 
 def query_tokens(name: str, prompt_name: Word, prompt: Word) -> Callable[[str], Call[results.Embedding]]:
-    """The vectors of the tokens of a ColBERT's query. Raises UsageError for the name of another prompt."""
+    """The token vectors of a ColBERT's query. Raises UsageError for a `prompt_name`."""
     if prompt_name is not None:
         raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
     return embed_tokens(name, QUERY, prompt)
 
 
 def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Call[results.Rank]]:
-    """Text ranking by a ColBERT: MaxSim of a query's vectors, and an index and a text."""
+    """Text ranking by a ColBERT, of (index, text): MaxSim with the vectors of the query."""
     make = embed_tokens(name, DOCUMENT)
 
     def call(item: tuple[int, str]) -> Call[results.Rank]:
@@ -136,7 +136,7 @@ def zero_shot(
 def rank(
     name: str, query: str, raw_scores: Flag, prompt_name: Word = None, prompt: Word = None
 ) -> Callable[[tuple[int, str]], Call[results.Rank]]:
-    """Text ranking, of an index and a text."""
+    """Text ranking, of (index, text)."""
     options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")], **_prompts(prompt_name, prompt)}
     if raw_scores is not None:
         options[names.RAW_SCORES] = [bool(raw_scores)]
@@ -151,7 +151,7 @@ def rank(
 def predict(
     name: str, raw_scores: Flag, apply_softmax: Flag, prompt_name: Word = None, prompt: Word = None
 ) -> Callable[[tuple[str, str]], Call[Vectors]]:
-    """The scores of a pair's labels, of a query and a text."""
+    """The scores of all labels, of (query, text)."""
     options: dict[str, list[Any]] = {**_prompts(prompt_name, prompt)}
     flags = {names.RAW_SCORES: raw_scores, names.APPLY_SOFTMAX: apply_softmax}
     options |= {option: [bool(value)] for option, value in flags.items() if value is not None}
@@ -172,20 +172,20 @@ def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[re
 
 
 def infer(name: str, values: Mapping[str, Any]) -> Call[dict[str, Any]]:
-    """Any model by its tensors; a text or number stands for a list of it."""
+    """Any model by its input tensors. A single text or number is put into a list."""
     lists: Values = {key: [value] if isinstance(value, str | int | float) else value for key, value in values.items()}
     return Call(name, lists, dict)
 
 
 def stream(name: str, text: str, settings: GenerationSettings) -> Call[results.Piece]:
-    """A generated text in pieces: the request is to the engine of `name`."""
+    """A generated text in pieces, requested from the engine of the model `name`."""
     values: Values = _text(text) | {names.STREAM: [True]} | setting_values(settings)
     engine = check_text(name, "model's name").removesuffix(names.STREAM_SUFFIX) + names.STREAM_SUFFIX
     return Call(engine, values, results.decode_piece, GENERATED)
 
 
 def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple[str, str]]:
-    """A question and its context; or pairs of many, with one context for all or one for each."""
+    """(question, context), or for lists such pairs; one context may be for all questions."""
     if isinstance(questions, str):
         if not isinstance(contexts, str):
             raise UsageError("There is one question but a list of contexts.", "Give as many questions as contexts.")
@@ -222,14 +222,14 @@ def scores(rows: Sequence[Vectors], model: ModelMetadata) -> Vectors:
 
 
 def check_several(texts: Many) -> None:
-    """Raise UsageError for what is no iterable of texts, also for one text."""
+    """Raises UsageError unless `texts` is an iterable of texts; a single text is not."""
     if isinstance(texts, str):
         raise UsageError("The texts are one string.", "Give a list of texts.")
     check_iterable(texts)
 
 
 def check_iterable(items: Any) -> None:
-    """Raise UsageError for what is neither a text nor an iterable of texts."""
+    """Raises UsageError if `items` can't be iterated over, or is bytes."""
     if isinstance(items, bytes) or not isinstance(items, Iterable):
         raise UsageError(f"The texts are of type {type(items).__name__}.", "Give a str, or a list of them.")
 

@@ -1,8 +1,8 @@
-"""A server's failure as an error of hfx: HTTP statuses, gRPC codes, and reasons that hfx's own backends write.
+"""Converts a server's failure into an error of hfx.
 
-The reason that a message of hfx's backends begins with (python_backends/errors.py) goes first. Triton has no such
-reason: where its status says too little (every error of a generate endpoint is HTTP 400, and within a stream there is
-none), its phrases are looked up in one table.
+Messages of hfx's own backends begin with a reason (python_backends/errors.py), which decides. For Triton's messages the
+HTTP status or gRPC code decides, except for the phrases in PHRASES: all errors of a generate endpoint are HTTP 400, and
+those within a stream have no status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REFUSED = (
     "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE ALREADY_EXISTS PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED "
     "RESOURCE_EXHAUSTED 400 401 403 413 501"
 )
-# gRPC codes and HTTP statuses; empty: within a stream. Others are a ServerError.
+# gRPC codes and HTTP statuses (empty: within a stream). All others are a ServerError.
 STATUSES: dict[str, Kind] = {
     **dict.fromkeys(("", *REFUSED.split()), RequestRefused),
     **dict.fromkeys(("UNAVAILABLE", "404", "502"), ServerUnreachable),
@@ -58,9 +58,9 @@ NO_TLS = (
 UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
 UNAUTHORIZED = "Send the server's token: --token-file or HFX_TOKEN; in Python, Client(..., token=...)."
 UNLOADED = "has no available versions"
-# What reading an answer raises that has another form than Triton's.
+# The exceptions of Python's while it reads an answer of another form than Triton's.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-# Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status) and the fix (empty: of the class).
+# Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status), and the fix (empty: the class's).
 PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
     ("is not healthy", ServerError, RESTART),  # the process of a Python model
     ("unknown model", ModelUnknown, ""),
@@ -93,26 +93,26 @@ def failure(status: str, text: str, url: str) -> ServerError:
 
 
 def check_authorized(error: ServerError) -> None:
-    """Raise `error` again when the server does not take the token: no later answer will be another one."""
+    """Raises `error` if the server refused the token, as trying again would not help."""
     if error.status in UNAUTHORIZED_STATUSES:
         raise error
 
 
 def no_answer(url: str, waited: float) -> ServerUnreachable:
-    """The error for a server that answers nothing at all."""
+    """The error for a server that does not answer at all."""
     return ServerUnreachable(
         f"Nothing answers at {url} (waited {waited:.3g} s).", "Check the address and port, and the firewall."
     )
 
 
 def timed_out(url: str, timeout: float, status: str = "DEADLINE_EXCEEDED") -> RequestTimeout:
-    """The error for an answer that did not come in time."""
+    """The error for an answer that did not arrive in time."""
     text = f"The server at {url} did not answer within {timeout:.3g} s."
     return RequestTimeout(text, FIXES[RequestTimeout], status=status)
 
 
 def idle(url: str, idle: float) -> RequestTimeout:
-    """The error for a stream on which nothing comes any more."""
+    """The error for a stream without a new piece for `idle` seconds."""
     return RequestTimeout(
         f"Nothing new of the stream came from {url} for {idle:.3g} s.",
         "The model may be stuck or its queue long: look at the server, or give a longer idle_timeout.",
@@ -126,16 +126,16 @@ def client_closed(url: str) -> RequestCancelled:
 
 
 def connection_failed(text: str, url: str) -> ServerError:
-    """The error for an HTTP connection that failed, or on which something else than HTTP came."""
+    """The error for an HTTP connection that failed, or whose answer is not HTTP."""
     error = failure("502", text, url)
     error.status = ""
     return error
 
 
 def unknown_model(error: ModelUnknown, url: str, model: str, present: list[str]) -> ServerError:
-    """`error` with the names of the models that there are; ServerBusy where the model is among them.
+    """`error` with the names of the models `present`; ServerBusy if the model is among them.
 
-    Triton 2.51 may not find a model in the moment in which a new one takes its place.
+    Triton 2.51 may not find a model at the moment when a new version replaces it.
     """
     if model in present and f"'{model}'" in error.message:
         busy = f"The server at {url} was replacing the model {model!r}."

@@ -1,7 +1,7 @@
-"""Requests as Triton's gRPC messages, over a channel that blocks or is asyncio's; its failures as errors of hfx.
+"""The transport over gRPC, for blocking channels and those of asyncio. Failures are raised as errors of hfx.
 
-What ends a wait early (a deadline, Ctrl-C, a cancelled task, the garbage collector) also cancels the call on the
-server. Source: the KServe v2 protocol and Triton's ModelStreamInfer.
+If a wait ends early (deadline, Ctrl-C, cancelled task, garbage collector), the call is cancelled on the server too.
+Source: the KServe v2 protocol and Triton's ModelStreamInfer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from hfx.answering import cancellable
 from hfx.client import errors
-from hfx.client.address import Address, Tls
+from hfx.client.address import Address, Tls, ssl_context
 from hfx.client.tensors import Array, datatype_of, from_bytes, to_bytes
 from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
 from hfx.errors import ServerError
@@ -32,27 +32,28 @@ from hfx.names import TEXT_OUTPUT
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Finding a server that comes up is the retries' business: the channel must not make them wait for its own back-off.
+    # The client has its own retries, which must not wait for the back-off of the channel.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy of the environment can't reach this machine's own ports
-# Without it, Triton sends an error within a stream as words only, and leaves the stream open.
+DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy from the environment can't reach ports of this machine
+# Without it, Triton sends an error within a stream only as text, and leaves the stream open.
 WITH_STATUS = ("triton_grpc_error", "true")
 Read = Callable[[float], Awaitable[Any]]  # the next message within so many seconds, None after the last
 
 
 def open_transport(address: Address, headers: Mapping[str, str], tls: Tls | None, *, for_asyncio: bool) -> Transport:
-    """A transport over a channel that blocks, or over one of asyncio."""
+    """A transport over a blocking channel or one of asyncio."""
     waits = _Waits(grpc.aio, _answer, _reader) if for_asyncio else _Waits(grpc, _blocking_answer, _blocking_reader)
     return _GrpcTransport(address, headers, tls, waits)
 
 
 @dataclass(frozen=True)
 class _Waits:
-    """What blocks the thread, or is asyncio's: the library of channels, one answer, and reading the answers of a call.
+    """The functions that differ between blocking channels and those of asyncio.
 
-    `answer` is called with a method of the stub, its message, timeout and metadata; `reader` with a call.
+    `library` is grpc or grpc.aio. `answer(method, message, timeout=, metadata=)` calls a method of the stub. `reader`
+    makes the Read function of a streaming call.
     """
 
     library: Any
@@ -67,7 +68,7 @@ async def _blocking_answer(method: Any, message: Any, **options: Any) -> Any:
 
 
 def _blocking_reader(call: Any) -> Read:
-    """A thread puts the messages into a queue: reading gRPC's iterator itself has no timeout."""
+    """A thread puts the messages into a queue, as gRPC's iterator has no timeout."""
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_enqueue, args=(call, messages), name="hfx-stream", daemon=True).start()
 
@@ -89,7 +90,7 @@ def _enqueue(call: Any, messages: SimpleQueue[Any]) -> None:
         for message in call:
             messages.put(message)
         messages.put(None)
-    except Exception as error:  # raised where it is read
+    except Exception as error:  # `read` raises it
         messages.put(error)
 
 
@@ -212,14 +213,14 @@ def decode_response(response: Any) -> dict[str, Array]:
 
 @contextmanager
 def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
-    """Raise what the channel raises as errors of hfx."""
+    """Raises the exceptions of the channel as errors of hfx."""
     try:
         yield
     except TimeoutError:
         raise errors.idle(url, idle) from None
     except grpc.FutureCancelledError as error:
         raise errors.client_closed(url) from error
-    except asyncio.CancelledError:  # of the task, or of the call, by closing its channel
+    except asyncio.CancelledError:  # the task was cancelled, or the channel closed
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
@@ -235,12 +236,12 @@ def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
 
 
 def open_channel(library: Any, address: Address, tls: Tls | None = None) -> Any:
-    """A channel of `library`, which is grpc or grpc.aio."""
+    """A channel of `library` (grpc or grpc.aio). Raises UsageError for unusable TLS files."""
     options: Sequence[tuple[str, int]] = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
     if not address.secure:
         return library.insecure_channel(address.target, options=options)
     tls = tls or Tls()
-    tls.context()  # gRPC itself reports a bad file only as a failed handshake
+    ssl_context(tls)  # gRPC itself reports a bad file only as a failed handshake
     credentials = grpc.ssl_channel_credentials(_content(tls.ca), _content(tls.key), _content(tls.certificate))
     return library.secure_channel(address.target, credentials, options=options)
 

@@ -1,6 +1,6 @@
-"""Requests to Triton's HTTP endpoints, over connections that block or are asyncio's; failures as errors of hfx.
+"""The transport over HTTP, blocking or for asyncio. Failures are raised as errors of hfx.
 
-An answer is read within a deadline: httpx's own timeouts are those of single waits.
+A whole answer has one deadline here, as httpx's timeouts are only for single reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from hfx.client import errors, tensors
-from hfx.client.address import Address, Tls
+from hfx.client.address import Address, Tls, ssl_context
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
 from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport, run
@@ -32,26 +32,26 @@ OK = 200
 NO_HEADERS: Headers = {}
 JSON_HEADERS: Headers = {"content-type": tensors.JSON}
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-TIMEOUTS = (TimeoutError, httpx.TimeoutException)  # what all waits here raise when the time is over
-# httpcore's names for the moments when a connection is there.
+TIMEOUTS = (TimeoutError, httpx.TimeoutException)  # raised when a wait takes too long
+# httpcore's names of the events after which a connection is open.
 CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
 def open_transport(address: Address, headers: Headers, tls: Tls | None, *, for_asyncio: bool) -> Transport:
-    """A transport over connections that block, or over those of asyncio."""
+    """A transport over blocking connections or those of asyncio."""
     connection = _AsyncConnection if for_asyncio else _BlockingConnection
     return _HttpTransport(connection(address, headers, tls), address.url)
 
 
 class JsonPort:
-    """Other APIs at the HTTP port of a server, asked with JSON over connections that block."""
+    """A blocking client for other JSON APIs at the HTTP port of a server."""
 
     def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
         self.url = address.url
         self._transport = _HttpTransport(_BlockingConnection(address, headers, tls), address.url)
 
     def post(self, path: str, body: bytes, timeout: float) -> bytes:
-        """The answer to a POST of `body`, which must be there within `timeout` seconds. Raises ServerError."""
+        """The body of the answer to a POST of `body`, within `timeout` seconds. Raises ServerError."""
         return run(self._transport.post(path, body, timeout))
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ def _options(address: Address, headers: Headers, tls: Tls | None) -> dict[str, A
         "limits": LIMITS,
         # A proxy of the environment can't reach this machine's own ports.
         "trust_env": not address.is_loopback,
-        "verify": (tls or Tls()).context() if address.secure else True,
+        "verify": ssl_context(tls or Tls()) if address.secure else True,
     }
 
 

@@ -1,6 +1,6 @@
-"""What models answer: frozen, typed results, each decoded here from a model's output tensors.
+"""The typed results of all tasks, and the functions that decode them from output tensors.
 
-Tensors carry a batch dimension of 1: one text is one request. A tensor that is missing or malformed is a ServerError.
+Tensors have a batch dimension of 1, as each text is a request. A missing or malformed tensor raises ServerError.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Rank:
-    """One of several texts that were ranked for a query: its `index` among them, from 0, and its score.
+    """The score of one of several texts for a query; `index` is the text's number, from 0.
 
     The score is as the model was exported, a probability or a logit, or a logit where raw scores were requested.
     """
@@ -127,7 +127,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Generation:
-    """A generated text; the fields are those of its pieces, the texts, log-probabilities and tokens joined.
+    """A generated text: its pieces joined.
 
     `finish_reason` is "stop", "length", or "cancelled" for a stream that its reader has cancelled.
     """
@@ -230,9 +230,9 @@ def decode_rank(outputs: Tensors, index: int) -> Rank:
 
 
 def max_sim(query: npt.ArrayLike, document: npt.ArrayLike) -> float:
-    """The sum of each of a query's vectors' largest product with one of a text, as ColBERT ranks.
+    """ColBERT's score: the sum over the query's vectors of their largest dot product with a vector of the document.
 
-    A text without vectors has the least that those of length 1 can have.
+    `query` is [n, d], `document` [m, d]. If one of them is empty it is -n, the least for vectors of length 1.
     """
     import numpy as np
 
@@ -264,7 +264,7 @@ def decode_piece(outputs: Tensors) -> Piece:
     """From `text_output` and `finish_reason` BYTES [1, 1], counts INT32 [1, 1], `output_log_probs` FP32 [1, n].
 
     With `logprobs` also from `token_ids` INT32, `token_texts` BYTES, `token_log_probs` FP32 and `token_special` BOOL
-    [1, n, 1 + k]. Raises RequestCancelled for what the server has ended by itself.
+    [1, n, 1 + k]. Raises RequestCancelled if the server ended the request.
     """
     log_probs = tuple(outputs[names.OUTPUT_LOG_PROBS].ravel().tolist()) if names.OUTPUT_LOG_PROBS in outputs else ()
     piece = Piece(
@@ -284,7 +284,7 @@ def decode_piece(outputs: Tensors) -> Piece:
 
 
 def _tokens(outputs: Tensors, count: int) -> tuple[Token, ...]:
-    """The tokens of a piece, each with those that were most probable in its place."""
+    """The tokens of a piece, each with the most probable tokens at its position."""
     if names.TOKEN_IDS not in outputs or not count:
         return ()
     fields = (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)
@@ -298,12 +298,12 @@ def _tokens(outputs: Tensors, count: int) -> tuple[Token, ...]:
 
 
 def decode_generation(outputs: Tensors) -> Generation:
-    """From the same tensors, of an answer in one piece."""
+    """From the same tensors as decode_piece, of a whole answer."""
     return joined([decode_piece(outputs)])
 
 
 def joined(pieces: Sequence[Piece]) -> Generation:
-    """The text of `pieces`; without the last piece, it has been cancelled."""
+    """The generation of `pieces`. If the last piece has no finish_reason, it was cancelled."""
     last = pieces[-1] if pieces else Piece("")
     return Generation(
         text="".join(piece.text for piece in pieces),
@@ -342,5 +342,5 @@ def _text(outputs: Tensors, name: str) -> str:
 
 
 def _truncated_tokens(outputs: Tensors) -> int:
-    """How many tokens of the text were left out; 0 for a model that does not count them."""
+    """How many tokens of the text were left out; 0 if the model does not count them."""
     return _value(outputs, names.TRUNCATED_TOKENS, int) if names.TRUNCATED_TOKENS in outputs else 0

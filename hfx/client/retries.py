@@ -52,23 +52,23 @@ def policy_of(retries: RetryPolicy | int) -> RetryPolicy:
 
 
 class Deadline:
-    """The moment by which a request must be done."""
+    """The time by which a request must be done."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds until then, at least a millisecond: what is late fails by itself."""
+        """The seconds until then; at least 0.001, so that a late request fails with a timeout."""
         return max(self._end - time.monotonic(), 0.001)
 
     def passes_within(self, seconds: float) -> bool:
-        """Whether it will have passed in so many seconds."""
+        """Whether it passes within so many seconds."""
         return time.monotonic() + seconds >= self._end
 
 
 class Retries:
-    """A client's policy and what is left of its budget; safe to share between threads."""
+    """A client's retry policy, and the rest of its budget. Threads may share it."""
 
     def __init__(self, policy: RetryPolicy, sleep: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         self._policy = policy
@@ -78,7 +78,7 @@ class Retries:
         self._lock = threading.Lock()
 
     async def call(self, attempt: Callable[[], Coroutine[Any, Any, Result]], deadline: Deadline) -> Result:
-        """What `attempt` returns, at the first attempt that succeeds; or the last one's error."""
+        """The result of the first attempt that succeeds. Raises the last attempt's error."""
         self._earn()
         for number in count(1):
             try:

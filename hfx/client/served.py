@@ -1,4 +1,4 @@
-"""A model behind a server, as a Model that answers requests."""
+"""A served model as a Model (hfx.answering), for commands that also run models locally."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hfx.tasks import task_of
 
 
 def served_model(client: Client, name: str) -> Model:
-    """The model `name` of the client's server. Raises ServerError, and RequestRefused for a model of no known task."""
+    """The model `name` of the client's server. Raises ServerError, and RequestRefused for an unknown task."""
     metadata = client.metadata(name)
     task = task_of(metadata)
 

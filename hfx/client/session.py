@@ -1,6 +1,6 @@
-"""What both clients do with a connection: check a request, send it, try again, explain why it failed.
+"""Session: the part that Client and AsyncClient share. It checks and sends requests, retries, and explains failures.
 
-All of it is coroutines, for `transport.run` or an event loop. A session caches the models' metadata.
+Its coroutines run in `transport.run` or in an event loop. It caches the models' metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hfx.names import MEMBER_SUFFIXES, MODEL_SHA256, TIMEOUT_MS
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 READY_POLL_SECONDS = 0.1
-CLOCK_SECONDS = 0.01  # by so much a timeout may end before the deadline that it was computed from
+CLOCK_SECONDS = 0.01  # a timeout may end so much before the deadline that it was computed from
 PACKAGE = "hfx.client"
 
 
@@ -36,7 +36,7 @@ class TruncationWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client allows: seconds for a request, requests at a time, seconds between two pieces of a stream."""
+    """The limits of a client: seconds for a request, concurrent requests, seconds between two pieces of a stream."""
 
     timeout: float
     max_in_flight: int
@@ -50,7 +50,7 @@ class Limits:
 
 
 class Session:
-    """A connection in use; `sleep` blocks the thread or is asyncio's, as the transport does."""
+    """A connection in use. `sleep` blocks, or is asyncio's, as the transport is."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Session:
         return await self.retries.call(lambda: self._describe(name, deadline), deadline)
 
     async def model_sha256(self, name: str) -> str:
-        """What the model's configuration says of its files; requested each time."""
+        """The SHA-256 of the model's files by its configuration, requested each time; empty if it has none."""
         deadline = self.deadline(None)
         check_text(name, "model's name")
 
@@ -99,7 +99,7 @@ class Session:
         )
 
     async def request(self, call: Call[Any], deadline: Deadline) -> Request:
-        """`call` as tensors, checked against the model. Raises UsageError for what does not fit."""
+        """`call` as tensors, checked against the model. Raises UsageError for values that the model does not take."""
         model = await self.checked_model(call, deadline)
         from hfx.client.tensors import to_tensors
 
@@ -116,12 +116,12 @@ class Session:
         except UsageError:
             if self._models.pop(call.model, None) is None:
                 raise
-            return await self._checked_model(call, deadline)  # it may have been exported anew since it was asked
+            return await self._checked_model(call, deadline)  # the model may have been replaced since
 
     async def explain_errors(
         self, model: str, request_id: str, deadline: Deadline, sent: Coroutine[Any, Any, Result]
     ) -> Result:
-        """What `sent` returns; an error of the server gets its model, its request and the reason that can be found."""
+        """The result of `sent`. A ServerError gets the model, the request's id and, if possible, a better reason."""
         try:
             return await sent
         except ServerError as error:
@@ -154,7 +154,7 @@ class Session:
         await self.transport.close()
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """When a request must be done that begins now; None: the client's timeout."""
+        """The deadline of a request that begins now (`timeout` None: the client's)."""
         return Deadline(self.limits.timeout if timeout is None else check_seconds("timeout", timeout))
 
     def check_open(self) -> None:
@@ -225,14 +225,14 @@ class Session:
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """`seconds` when it is a positive number; raises UsageError otherwise."""
+    """Returns `seconds`. Raises UsageError unless it is a positive number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise UsageError(f"The {name} is {seconds!r}.", "Give a positive number of seconds.")
     return seconds
 
 
 def _callers_level() -> int:
-    """How many frames the first one outside of this package is away, as seen from the caller of this function."""
+    """The `stacklevel` with which a warning points to the code that called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGE):
         frame, level = frame.f_back, level + 1

@@ -1,6 +1,6 @@
-"""Generation settings, given as an object or as keyword arguments: both as one object, and that as input tensors.
+"""Generation settings: GenerationSettings and keyword arguments merged, checked, and converted to input tensors.
 
-Their types are checked here, by the table that the engine has too; their ranges are checked by the model.
+Their types are checked here, by the same table as in the engine. The model checks their ranges.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def merged(settings: GenerationSettings | None, keywords: Settings) -> GenerationSettings:
-    """`settings` with `keywords`, which win; raises UsageError for a keyword or value that can't be."""
+    """`settings` overridden by `keywords`. Raises UsageError for an unknown keyword or a value of another type."""
     if settings is not None and not isinstance(settings, GenerationSettings):
         raise UsageError(
             f"The settings are of type {type(settings).__name__}.", "Give GenerationSettings(...), or keywords."

@@ -1,7 +1,7 @@
-"""Plain values as numpy arrays, arrays as the bytes that both of Triton's protocols carry, and the bodies of its HTTP.
+"""Conversions: plain values to numpy arrays, arrays to bytes (gRPC and HTTP), and the HTTP bodies.
 
-Strings are BYTES tensors: little-endian length, then UTF-8. Plain calls over HTTP have binary tensors, streams JSON.
-Source: the KServe v2 protocol with Triton's binary tensor data extension, and its generate extension.
+A string in a BYTES tensor is its length (uint32, little-endian), then UTF-8. Over HTTP, plain calls have binary tensors
+and streams JSON. Source: the KServe v2 protocol with Triton's binary tensor data extension, and its generate extension.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def datatype_of(array: Array) -> str:
 
 
 def to_bytes(array: Array) -> bytes:
-    """The content of `array` as it travels."""
+    """The content of `array` as both protocols send it."""
     if array.dtype != np.object_:
         return np.ascontiguousarray(array).tobytes()
     return b"".join(struct.pack("<I", len(item)) + item for item in array.ravel())
@@ -93,7 +93,7 @@ def encode_infer(request_id: str, inputs: Tensors) -> tuple[bytes, dict[str, str
 
 
 def decode_infer(body: bytes, headers: Mapping[str, str], field: str = "outputs") -> dict[str, Array]:
-    """The output tensors by name, or the `inputs` of a request. Raises ServerError for what is no such body."""
+    """The output tensors by name, or the `inputs` of a request. Raises ServerError for a malformed body."""
     tensors = {}
     with _parsing():
         position = end = int(headers.get(HEADER_LENGTH, len(body)))
@@ -120,7 +120,7 @@ def plain_values(array: Array) -> list[Any]:
 
 
 def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Array] | str | None:
-    """The tensors of one line of a stream, its error's text, or None for a line that says nothing."""
+    """The tensors in one line of a stream, the text of an error, or None for a line without an event."""
     if not line.startswith(EVENT):
         return None
     with _parsing():
@@ -150,7 +150,7 @@ def decode_statistics(body: bytes) -> list[str]:
 
 
 def error_text(body: bytes) -> str:
-    """What the server says of a failure: the `error` of Triton or of another API, or how the body begins."""
+    """The text of a failure: the `error` of Triton or of another API, or the beginning of the body."""
     try:
         error = json.loads(body.removeprefix(EVENT.encode()))["error"]
         return str(error["message"] if isinstance(error, dict) else error)

@@ -1,7 +1,7 @@
-"""What the client needs of a connection to a server, whatever its protocol.
+"""Transport: the interface of a connection to a server, implemented for gRPC and HTTP.
 
-A transport carries tensors. Its methods are coroutines for both clients: those of a blocking transport block inside
-and never suspend, so that `run` completes them without an event loop.
+Its methods are coroutines for both clients. Those of a blocking transport block and never suspend, so `run` can
+complete them without an event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TASK = "task"  # the parameter of a generator's configuration that says what it 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request: input tensors with a batch dimension of 1, to be answered within `timeout` seconds by `outputs`."""
+    """One request: input tensors with a batch dimension of 1, the expected outputs, and a timeout in seconds."""
 
     model: str
     inputs: Mapping[str, Array]
@@ -33,20 +33,20 @@ class Request:
 
 
 class Stream(Protocol):
-    """Answers to one request, one after the other."""
+    """The answers to one request of a decoupled model."""
 
     async def read(self, timeout: float) -> dict[str, Array] | None:
-        """The next answer's tensors, None after the last; raises RequestTimeout when none comes for so many seconds."""
+        """The next answer's tensors, None after the last. Raises RequestTimeout after `timeout` seconds."""
 
     async def close(self) -> None:
-        """Close it; a request that has not ended is cancelled on the server."""
+        """Close it. An unfinished request is cancelled on the server."""
 
     def cancel(self) -> None:
-        """As `close`, but at once and from any place: another thread, the garbage collector."""
+        """As `close`, but without waiting, and callable from other threads and the garbage collector."""
 
 
 class Transport(Protocol):
-    """A connection to a server. Failures are ServerError in its kinds; model and request are added by the client."""
+    """A connection to a server. Failures are ServerError or a subclass; the session adds the model and the request."""
 
     url: str
 
@@ -54,13 +54,13 @@ class Transport(Protocol):
         """The output tensors, by name."""
 
     def stream(self, request: Request) -> Stream:
-        """The answers of a decoupled model; sent at once or with the first read."""
+        """The answers of a decoupled model. The request is sent at once, or with the first read."""
 
     async def is_live(self) -> bool:
-        """Whether the server answers. Raises ServerError where it refuses the token."""
+        """Whether the server answers. Raises ServerError if it refuses the token."""
 
     async def is_ready(self) -> bool:
-        """Whether it answers, and all of its models are ready. Raises ServerError where it refuses the token."""
+        """Whether it answers and all of its models are ready. Raises ServerError if it refuses the token."""
 
     async def models(self, timeout: float) -> list[str]:
         """The names of the ready models, members too."""
@@ -69,14 +69,14 @@ class Transport(Protocol):
         """The inputs and outputs of `model`; of a generator, its task."""
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
-        """A parameter of the configuration of `model`; empty where it has none of this `name`."""
+        """The parameter `name` of the configuration of `model`; empty if there is none."""
 
     async def close(self) -> None:
-        """Close the connection; what is under way ends with an error."""
+        """Close the connection. Requests in flight end with an error."""
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """What a coroutine returns that never suspends, because its transport blocks."""
+    """The result of a coroutine that never suspends, as its transport blocks."""
     try:
         coroutine.send(None)
     except StopIteration as end:
