@@ -69,9 +69,9 @@ class Staging:
             with locked(self.repository):  # so that recovery never meets a staging folder without its owner's lock
                 self.path = _make_beside(self.repository, self.name) or _make_inside(self.repository, self.name)
                 try:
-                    self._owner = _claim(self.path)
                     (self.path / "new").mkdir()
                     (self.path / "old").mkdir()
+                    self._owner = _claim(self.path)  # last, as its descriptor must not stay open after an error
                 except BaseException:
                     shutil.rmtree(self.path, ignore_errors=True)
                     raise
@@ -170,8 +170,12 @@ def _make_inside(repository: Path, name: str) -> Path:
 def _claim(staging: Path) -> int:
     """Write owner.json and lock it for as long as this process lives (or closes the descriptor)."""
     descriptor = os.open(staging / OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.write(descriptor, json.dumps({"pid": os.getpid()}).encode())
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, json.dumps({"pid": os.getpid()}).encode())
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -42,8 +43,12 @@ class BatchProcess:
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
-        self._lock = _locked(folder)
-        self._listener, self.front = _listening(folder / API), _listening(folder / FRONT)
+        with ExitStack() as opened:  # closed if a later step fails
+            self._lock = _locked(folder)
+            opened.callback(os.close, self._lock)
+            self._listener = opened.enter_context(_listening(folder / API))
+            self.front = _listening(folder / FRONT)
+            opened.pop_all()
         self._settings = replace(settings, listener=self._listener.fileno())
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,17 +77,22 @@ class BatchProcess:
         command = (sys.executable, "-P", "-m", "hfx.batch.api", self._settings.to_json())
         while not self._stopping.is_set():
             began = time.monotonic()
-            self._process = spawn(
-                ends_with_parent(command), stdout=subprocess.DEVNULL, pass_fds=[self._settings.listener]
-            )
-            if self._stopping.is_set():
-                self._process.terminate()
-            code = self._process.wait()
+            try:
+                reason = exit_reason(self._run_once(command))
+            except OSError as error:  # no process or no memory is left
+                reason = f"it did not start: {error.strerror}"
             if self._stopping.is_set():
                 return
-            self._report(f"the process of batches died ({exit_reason(code)}); starting another one.")
+            self._report(f"the process of batches died ({reason}); starting another one.")
             quick_deaths = quick_deaths + 1 if time.monotonic() - began < QUICK_SECONDS else 0
             self._stopping.wait(min(MAX_PAUSE_SECONDS, 0.1 * 2**quick_deaths) if quick_deaths else 0)
+
+    def _run_once(self, command: tuple[str, ...]) -> int:
+        """Run the process until it ends. Returns its exit code."""
+        self._process = spawn(ends_with_parent(command), stdout=subprocess.DEVNULL, pass_fds=[self._settings.listener])
+        if self._stopping.is_set():
+            self._process.terminate()
+        return self._process.wait()
 
 
 def _locked(folder: Path) -> int:
@@ -102,13 +112,14 @@ def _locked(folder: Path) -> int:
 
 def _listening(path: Path) -> socket.socket:
     """A listening socket at `path`, bound through /proc/self/fd as a socket's path has at most 107 bytes."""
-    listener = socket.socket(socket.AF_UNIX)
-    parent = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        with storage(path):
+    with ExitStack() as opened, storage(path):
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+        parent = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+        try:
             path.unlink(missing_ok=True)
             listener.bind(f"/proc/self/fd/{parent}/{path.name}")
             listener.listen(BACKLOG)
-    finally:
-        os.close(parent)
+        finally:
+            os.close(parent)
+        opened.pop_all()
     return listener

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hfx.batch.api import process as batch_process
 from hfx.batch.api.process import BatchProcess
 from hfx.errors import JobError
 from hfx.triton.front import Front
@@ -310,6 +312,35 @@ def test_a_folder_is_free_again_once_its_process_has_stopped(tmp_path: Path) -> 
         process = BatchProcess(settings_of(tmp_path), print)
         process.start()
         process.stop()
+
+
+def test_a_folder_is_free_again_if_its_sockets_can_not_be_made(tmp_path: Path) -> None:
+    (tmp_path / "front.sock").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        with pytest.raises(JobError, match=r"front\.sock"):
+            BatchProcess(settings_of(tmp_path), print)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_process_that_can_not_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = [OSError(errno.EAGAIN, "Resource temporarily unavailable")] * 2
+    started = batch_process.spawn
+
+    def spawn(*arguments: Any, **options: Any) -> Any:
+        if tries:
+            raise tries.pop()
+        return started(*arguments, **options)
+
+    monkeypatch.setattr(batch_process, "spawn", spawn)
+    notes: list[str] = []
+    process = BatchProcess(settings_of(tmp_path), notes.append)
+    process.start()
+    try:
+        wait_until(lambda: process._process is not None)
+    finally:
+        process.stop()
+    assert len(notes) == 2 and all("it did not start: Resource temporarily unavailable" in note for note in notes)
 
 
 def test_without_a_folder_the_routes_say_how_to_have_them() -> None:
