@@ -1,1 +1,1 @@
-"""What the two models of a generator share inside Triton: requests in, responses out, cancellation, metrics."""
+"""Code that both Triton models of a generator (relay and engine) use: requests, responses, cancellation, metrics."""

@@ -1,6 +1,6 @@
-"""Which open requests are polled next for cancellation: all in turn, evenly over time.
+"""Decides which open requests are polled next for cancellation: all in turn, evenly over time.
 
-A poll costs 54 us, and half of that again in Triton's process: the more requests are open, the more seldom is each one.
+A poll costs 54 us here and half as much in Triton's process, so each request is polled less often if more are open.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-# Seconds from one poll of a request to its next: so that there are MOST polls a second, within limits.
+# Seconds between two polls of a request: as long as MOST polls a second need, within SHORTEST and LONGEST.
 SHORTEST, LONGEST = 0.1, 2.0
 MOST = 1000
-SLICE = 0.01  # seconds between two rounds of polls, so that a thread does not wake for each
+SLICE = 0.01  # seconds between two rounds of polls, so that the thread does not wake up for each poll
 
 
 class Pollable(Protocol):
-    """A request."""
+    """A request that can be polled."""
 
     @property
     def ended(self) -> bool:
-        """Whether it has its last response."""
+        """Whether its last response was sent."""
 
 
 Request = TypeVar("Request", bound=Pollable)
 
 
 class CancellationPoller(Generic[Request]):
-    """The order of polls. For one thread, but for `add`."""
+    """The order of polls. Only `add` may be called from other threads."""
 
     def __init__(self) -> None:
         self._open: deque[Request] = deque()
@@ -37,7 +37,7 @@ class CancellationPoller(Generic[Request]):
         return len(self._open)
 
     def add(self, request: Request) -> None:
-        """Poll `request` too, behind all others."""
+        """Poll `request` too, after all others."""
         self._open.append(request)
 
     def clear(self) -> None:
@@ -45,7 +45,7 @@ class CancellationPoller(Generic[Request]):
         self._open.clear()
 
     def due(self, now: float) -> list[Request]:
-        """Those to be polled since the last call, none twice; those that are over are left out for good."""
+        """The requests to poll now, each once, in turn. Requests that have ended are removed."""
         due: list[Request] = []
         count = len(self._open)
         period = self._period()

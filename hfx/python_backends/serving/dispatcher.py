@@ -1,7 +1,7 @@
-"""The thread between the engine and the callers: it makes texts of tokens, sends them, and polls for cancellation.
+"""The thread between the engine and the callers: it turns tokens into text, sends it, and polls for cancellation.
 
-The engine's thread only hands over, once a step. What takes long is done in threads of its own. Pieces that wait anyway
-are joined, and each request's last response ends it, once.
+The engine's thread only notifies it, once a step. Tokenizing and other slow work has separate threads. Pieces of a
+request that wait to be sent are joined. The last response of each request is sent exactly once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from ..generation.pieces import Piece, join_pieces
 from .cancellation_poller import CancellationPoller
 from .request import GenerateRequest, Opener
 
-# Threads that tokenize and submit. Long texts have some of their own: short ones must not wait for them, nor documents
-# for one that takes long to divide.
+# Threads that tokenize and submit. Long texts have separate threads, so that short texts don't wait for them.
 OPENERS = 4
 LONG_OPENERS = 2
 LONG_TEXT = 2**16  # bytes or characters
-# Of answers with a form, whose grammar may take a second or two to be refused: other requests must not wait for it.
+# Threads for structured outputs: other requests must not wait for a grammar, which may take seconds to be refused.
 FORM_OPENERS = 2
 
 
 class Dispatcher:
-    """Sees each request to its end.
+    """Submits requests to the engine, and sends their responses until each has ended.
 
-    `opener` says what opens a request. `ended` is called once for each, with its error, when nothing of it is left to
-    be done. `log` gets a line for what no caller can be sent.
+    `opener` opens the stream of a request. `ended` is called once for each request, with its error, after its last
+    piece. `log` gets a line about errors that can't be sent to a caller.
     """
 
     def __init__(
@@ -57,36 +56,36 @@ class Dispatcher:
         self._thread.start()
 
     def submit(self, request: GenerateRequest) -> None:
-        """See a request to its end."""
+        """Submit a request, and send its responses until it ends. For any thread."""
         if request.is_answered:
             self._notify([request])
             return
         self._poller.add(request)
         if len(self._poller) == 1:
-            self._notify([])  # the thread may wait for news only
+            self._notify([])  # wakes the thread up, which may be waiting without a timeout
         long = self._long_openers if len(request.text) > LONG_TEXT else self._openers
         (self._form_openers if request.has_form else long).submit(self._open, request)
 
     def close(self) -> None:
-        """End the thread when what it has is sent; every request must be over."""
+        """Send the rest and end the thread. All requests must have ended."""
         for pool in (self._openers, self._long_openers, self._form_openers):
             pool.shutdown(wait=False, cancel_futures=True)
         self._news.put(None)
         self._thread.join()
-        self._poller.clear()  # what they hold of Triton must be gone before Triton is
+        self._poller.clear()  # the requests hold objects of Triton, which must be freed before Triton ends
 
     def _open(self, request: GenerateRequest) -> None:
         request.submit(self._opener, Listener(self._notify, request), self._long_openers.submit)
         self._notify([request])
 
-    # The thread holds no request while it waits: one that is over must be freed at once, and Triton's objects with it.
+    # The thread has no reference to a request while it waits, so that an ended one and its Triton objects are freed.
 
     def _run(self) -> None:
         while self._step(self._receive()):
             pass
 
     def _receive(self) -> list[GenerateRequest] | None:
-        """Requests with news, if there are any before something is to be sent or polled; None at the end."""
+        """Wait for the next notification, or until something is to be sent or polled. None at the end."""
         waits = [seconds for seconds in (self._responses.wait(), self._poller.wait()) if seconds is not None]
         try:
             return self._news.get(timeout=min(waits, default=None))
@@ -94,7 +93,7 @@ class Dispatcher:
             return []
 
     def _step(self, requests: list[GenerateRequest] | None) -> bool:
-        """Make the texts of requests that have news, send what is due, poll for cancellation; false at the end."""
+        """Advance the notified requests, send what is due, poll for cancellation. False at the end."""
         for request in dict.fromkeys(requests or ()):
             if not request.done:
                 self._advance(request)
@@ -127,17 +126,17 @@ class Dispatcher:
                 self._responses.put(request, [], late)
 
 
-# A response costs so much of a processor here, in Triton's process and at a caller on the same machine, together.
-# Responses may take this share of the cores: in the pauses between them, pieces of the same request join. A request's
-# first and last pieces are sent during a pause too.
+# RESPONSE_SECONDS is the processor time of a response: here, in Triton's process, and in a caller on the same machine.
+# Responses may take SHARE of the cores. They are sent with pauses, in which further pieces of a request are joined to
+# its unsent ones. First and last pieces are sent during a pause too.
 RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
 LONGEST_PAUSE = 0.25  # seconds
-COALESCED_AT_ONCE = 8  # so that a first piece never waits for more than these to be sent
+COALESCED_AT_ONCE = 8  # sent in a row, so that a first piece waits for no more than these
 
 
 class ResponseWriter:
-    """Requests with something to be sent. For one thread."""
+    """The unsent pieces of requests, and when to send them. For one thread."""
 
     def __init__(self) -> None:
         self._immediate: list[GenerateRequest] = []
@@ -146,7 +145,7 @@ class ResponseWriter:
         self._pause_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
 
     def put(self, request: GenerateRequest, pieces: list[Piece], error: Exception | None = None) -> None:
-        """Add pieces and an error. An error or a finish reason ends a request; what comes after is dropped."""
+        """Add pieces and an error to a request. An error or a finish reason ends it; later ones are dropped."""
         if request.ended:
             return
         is_first = bool(pieces) and not request.begun
@@ -161,7 +160,7 @@ class ResponseWriter:
         request.begun = request.begun or is_first
 
     def take(self, all_of_them: bool = False) -> list[GenerateRequest]:
-        """Requests to be sent now, or all."""
+        """Remove and return the requests to send now, or all."""
         taken, self._immediate = self._immediate, []
         if all_of_them or time.monotonic() >= self._paused_until:
             count = len(self._coalesced) if all_of_them else min(COALESCED_AT_ONCE, len(self._coalesced))
@@ -169,19 +168,19 @@ class ResponseWriter:
         return taken
 
     def wait(self) -> float | None:
-        """Seconds until there is something to take, if nothing is put before; None where there is nothing."""
+        """Seconds until `take` has something, unless `put` is called before; None if there is nothing."""
         if self._immediate:
             return 0.0
         return max(self._paused_until - time.monotonic(), 0.0) if self._coalesced else None
 
     def throttle(self, sent: int) -> None:
-        """Pause, but for first and last pieces, as so many responses were sent."""
+        """Pause for the processor time of the `sent` responses; first and last pieces don't wait."""
         now = time.monotonic()
         until = max(self._paused_until, now) + sent * self._pause_seconds
         self._paused_until = min(until, now + LONGEST_PAUSE)
 
     def send(self, request: GenerateRequest) -> None:
-        """Send what a request holds."""
+        """Send the unsent pieces of a request, joined, and its error."""
         pieces, request.unsent = request.unsent, []
         error, request.error = request.error, None
         request.queued = False

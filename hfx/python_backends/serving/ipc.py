@@ -1,7 +1,7 @@
-"""JSON messages between a relay and its engine, over a socket that the processes of one tritonserver share.
+"""JSON messages between a relay and its engine, over a Unix socket.
 
-Triton has a way of its own for calls between models (BLS), but makes the Python objects of their responses in threads
-that don't hold the interpreter's lock: with calls side by side the process dies sooner or later (Triton 2.51).
+Triton's own calls between models (BLS) are not used: Triton 2.51 makes the Python objects of their responses in threads
+that don't hold the GIL, so a process with concurrent calls crashes sooner or later.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE = Path("/proc/self/ns/pid")
-CONNECT_SECONDS = 5.0  # an engine that is stopped takes none once its backlog is full
+CONNECT_SECONDS = 5.0  # a stopped engine accepts no connection once its backlog is full
 PUBLICATION_FILE = ".publication"
-HEADER = struct.Struct("<Q")  # the length of the message behind it
+HEADER = struct.Struct("<Q")  # the length of the message that follows
 CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED
 
 
 def publication(model_folder: str | Path) -> str:
-    """Which publication of a model the folder given to its Python model holds; the same for a relay and its engine.
+    """The id of the publication in a model's folder, which is the same for a relay and its engine.
 
-    Empty where nobody says so: then there is one. While a model is replaced in a running server there are two.
+    There may be two at a time while a model is replaced in a running server. Empty if the folder has no id.
     """
     path = Path(model_folder) / PUBLICATION_FILE
     return path.read_text() if path.exists() else ""
 
 
 def address(engine: str, published: str = "", server: int | None = None) -> str:
-    """Where the engine of this name listens: a name that is nowhere in the file system, so nothing is ever left behind.
+    """The address of an engine's socket, in Linux's abstract namespace, so that no file is left behind.
 
-    Another tritonserver has another one, also in another container of the same pod, and so has another publication.
-    `server` is its process id, for processes that are not its children.
+    It differs between tritonservers (also in other containers of a pod) and between publications. `server` is the
+    process id of tritonserver, for processes that are not its children.
     """
     name = f"{NAMESPACE.stat().st_ino} {os.getppid() if server is None else server} {engine} {published}"
     return "\0hfx-" + hashlib.sha256(name.encode()).hexdigest()
 
 
 def connect(engine: str, published: str = "", server: int | None = None) -> FramedSocket:
-    """A connection to the engine. Raises OSError where none listens, or another user's process does."""
+    """A connection to the engine. Raises OSError if none listens, or if it is another user's process."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(CONNECT_SECONDS)
     try:
@@ -57,14 +57,14 @@ def connect(engine: str, published: str = "", server: int | None = None) -> Fram
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Raise PermissionError unless the other end is a process of this user."""
+    """Raises PermissionError unless the other end is a process of this user."""
     _, user, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
         raise PermissionError(f"a process of user {user} is at the other end")
 
 
 class FramedSocket:
-    """One end of a connection. Any thread sends, one receives."""
+    """One end of a connection. Any thread may send; one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.closed = False
@@ -72,14 +72,14 @@ class FramedSocket:
         self._sending = threading.Lock()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message. Raises OSError at a broken connection."""
-        # Half of a surrogate pair stands for a byte that is no UTF-8 (see `text_of`).
+        """Send a message. Raises OSError if the connection is broken."""
+        # A lone surrogate stands for a byte that is not UTF-8 (see `text_of`).
         raw = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
         with self._sending:
             self._connection.sendall(HEADER.pack(len(raw)) + raw)
 
     def receive(self) -> Any:
-        """The next message, or None when the other end has closed."""
+        """The next message; None if the connection is closed."""
         header = self._read(HEADER.size)
         raw = self._read(HEADER.unpack(header)[0]) if header else None
         if raw is None:
@@ -88,9 +88,9 @@ class FramedSocket:
         return json.loads(raw.decode("utf-8", "surrogatepass"))
 
     def close(self) -> None:
-        """Break the connection; `receive` returns None at both ends."""
+        """Close the connection. `receive` then returns None at both ends."""
         self.closed = True
-        with contextlib.suppress(OSError):  # the other end was first
+        with contextlib.suppress(OSError):  # the other end closed it before
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
@@ -109,7 +109,7 @@ class FramedSocket:
 
 
 def text_of(raw: bytes) -> str:
-    """Bytes of any kind as a message carries them."""
+    """Any bytes as a text for a message."""
     return raw.decode("utf-8", "surrogateescape")
 
 

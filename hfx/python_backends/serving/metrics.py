@@ -1,4 +1,4 @@
-"""The metrics of an engine: their names and units as Prometheus expects them, and the thread that publishes them."""
+"""The metrics of an engine in Prometheus' names and units, and the thread that publishes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind = Literal["counter", "gauge"]
 Labels = tuple[tuple[str, str], ...]
 
 SECONDS = 0.2
-SLOW = 5  # the many lines of histograms are published each so many rounds
+SLOW = 5  # rounds between two publications of the histograms, which have many lines
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def histograms(stats: Stats) -> Iterator[Sample]:
 
 
 def _histogram(name: str, description: str, histogram: Histogram) -> Iterator[Sample]:
-    """Cumulative buckets, as histogram_quantile wants them. One addition each publishes any number of values."""
+    """Cumulative buckets, as Prometheus' histogram_quantile needs them."""
     total = 0
     for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
         total += count
@@ -87,9 +87,9 @@ def _histogram(name: str, description: str, histogram: Histogram) -> Iterator[Sa
 
 
 class MetricsPublisher:
-    """Publishes `stats()` and `refused`, with the label model=`model`. Counters begin where they stand now.
+    """Publishes `stats()` and `refused`, with the label model=`model`. Counters increase by what is added from now on.
 
-    `family` is pb.MetricFamily, which exists inside Triton only.
+    `family` is pb.MetricFamily, which exists only inside Triton.
     """
 
     def __init__(self, family: Any, model: str, stats: Callable[[], Stats], refused: Counter[str]) -> None:
@@ -107,7 +107,7 @@ class MetricsPublisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Publish a last time."""
+        """Publish once more, and end the thread."""
         self._ends.set()
         self._thread.join()
         self._publish((*counts(self._stats(), self._refused), *histograms(self._stats())))
@@ -123,7 +123,7 @@ class MetricsPublisher:
         for sample in samples:
             key = (sample.name, sample.labels)
             before, self._published[key] = self._published[key], sample.value
-            if sample.value == before:  # each change costs a call into the server's process
+            if sample.value == before:  # a change costs a call into the server's process
                 continue
             if sample.kind == "gauge":
                 self._metrics[key].set(sample.value)
@@ -146,7 +146,7 @@ class MetricsPublisher:
 def _keep_for_ever(found: Any) -> None:
     """Never free a metric or family, not even at the end of the process.
 
-    Triton 2.51 shares a family among all engines and deletes it for the first that frees it; the updates of the others
-    then write into freed memory of the server.
+    Triton 2.51 shares a family among all engines, and deletes it when the first engine frees it. Updates by the others
+    would then write into freed memory of the server.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))

@@ -1,4 +1,4 @@
-"""The engine's end of the connections to its relays, with a thread for each: their requests in, answers out."""
+"""The engine's end of the connections to its relays, with a thread for each connection."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .request import Channel, Tensors
 
 RETRY_SECONDS = 0.1
 
-# Takes a request's tensors and parameters, the channel to its caller, an id that can't be guessed, and its trace.
+# Receives a request: tensors, parameters, the channel to its caller, an id that can't be guessed, and its trace.
 Take = Callable[[Tensors, str, Channel, str, str], None]
-MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be under way; None: any number
+MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be in flight; None: any number
 
 
 class RelayChannel:
-    """The channel to a caller of a relay, which gets one response; the relay itself polls whether it has left."""
+    """The channel to a caller of a relay, for one response. The relay itself polls whether the caller has left."""
 
     def __init__(self, connection: FramedSocket, number: int, most_open: MostOpen) -> None:
         self._connection = connection
@@ -45,14 +45,14 @@ class RelayChannel:
         try:
             self._connection.send({"id": self._number, "most_open": self._most_open(), **answer})
         except OSError:
-            self._connection.closed = True  # the relay has died, and its callers know
+            self._connection.closed = True  # the relay has died; Triton has told its callers
 
 
 class RelayServer:
-    """Hands requests of relays to `take`, and the ids of those they cancel to `cancel`, from threads of its own.
+    """Passes requests of relays to `take`, and ids of cancelled requests to `cancel`, from its own threads.
 
-    Each answer has `most_open`, by which a relay refuses requests itself while the engine's queue is full; how many it
-    has refused, `count_refused` gets.
+    Each answer has `most_open`: beyond that number a relay refuses requests itself, and reports their number, which is
+    passed to `count_refused`.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class RelayServer:
         self._thread.start()
 
     def wait_for_relays(self, seconds: float) -> None:
-        """Return when no relay is connected, after `seconds` at the latest."""
+        """Wait until no relay is connected, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while any(not connection.closed for connection in self._connections) and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS / 2)
 
     def close(self) -> None:
-        """Disconnect the relays; requests that are not answered are lost."""
+        """Disconnect the relays. Their unanswered requests fail."""
         self._closing.set()
         with contextlib.suppress(OSError):  # it does not listen yet
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -93,7 +93,7 @@ class RelayServer:
             connection.close()
 
     def _listen(self, is_bound: bool) -> None:
-        while not is_bound:  # the model is loaded again, and the engine before is still there
+        while not is_bound:  # the model is being replaced, and its former engine still listens
             if self._closing.wait(RETRY_SECONDS):
                 return
             is_bound = self._bound()
@@ -130,14 +130,14 @@ class RelayServer:
                 else:
                     self._request(message, RelayChannel(connection, message["id"], self._most_open), relay)
         finally:
-            connection.close()  # also after a bug: the relay then fails its calls, which would wait for ever
+            connection.close()  # also after a bug, so that the relay fails its calls instead of waiting for ever
 
     def _request(self, message: dict[str, Any], channel: RelayChannel, relay: str) -> None:
         try:
             tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
             request_id, trace = f"{relay}-{message['id']}", message.get("trace", "")
             self._take(tensors, message.get("parameters", ""), channel, request_id, trace)
-        except Exception as error:  # a bug, which is this request's alone
+        except Exception as error:  # a bug must not end other requests
             reason = reason_of(error)
             channel.fail(with_reason(reason, error), reason.code)
 

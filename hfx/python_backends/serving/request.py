@@ -1,6 +1,6 @@
-"""A request from its tensors to its last response, and the registry that cancels requests by their ids.
+"""GenerateRequest, from its tensors to its last response, and the registry that cancels requests by their ids.
 
-Whatever happens, its caller gets one end. Which values its settings may have is decided in `generation`.
+A caller always gets exactly one last response. The values of the settings are checked in `generation`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ..generation.prompts import refuse_huge
 from ..generation.streams import OpenPieces, Start, TextStream
 
 FORMS = frozenset(of_scope(STRUCTURE))
-DECODED = 2**16  # bytes of a text up to which it is decoded here; of a longer one, only the part that is read
-# The engine ends what is late. A request that it does not have (a long text that is still divided) ends so much later.
+DECODED = 2**16  # bytes: a longer text is decoded later, and only the part that the model reads
+# The engine ends late requests. A request that is not in the engine yet (a long text) ends so much later.
 GRACE_SECONDS = 0.5
-# Outputs that are sent where an input asks for them, as the OpenAI frontend of Triton does.
+# Output -> the input that requests it, as Triton's OpenAI frontend does.
 COUNTS = {"num_input_tokens": "return_num_input_tokens", "num_output_tokens": "return_num_output_tokens"}
 
 Tensors = Iterable["tuple[str, list[Any]]"]  # names and values; texts as bytes
 
 
 class Channel(Protocol):
-    """The connection to one request's caller; each call goes to another process."""
+    """The connection to the caller of a request. Each call communicates with another process."""
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
-        """Send a response; the last one where it is `final`."""
+        """Send a response. `final`: it is the last one."""
 
     def fail(self, message: str, code: str) -> None:
         """Send an error as the last response; `code` is a name in pb.TritonError."""
@@ -44,18 +44,17 @@ class Channel(Protocol):
         """Whether the caller has cancelled the request or disconnected."""
 
 
-# Pieces of a request, and what it ends with behind them, if it fails.
+# Pieces of a request, and the error after them, if it failed.
 Update = tuple[list[Piece], Optional[Exception]]
 
 
 class GenerateRequest(TextStream):
-    """A request for a text, which is the stream of its pieces, or to cancel another one.
+    """A request for a text (then it is the stream of its pieces), or to cancel other requests.
 
-    `settings` are those of TextGenerator, `deadline` is in seconds of `time.monotonic`. `cancels` is the id of the
-    requests to be cancelled, empty where this is a request for a text. `trace` is its trace context (traces.py), empty
-    where it is not traced; else `traced` are its jobs. `unsent`, `error`, `begun` and `queued` are the
-    response writer's: what is still to be sent; once it has `ended`, nothing is added. It is `done` when no pieces will
-    follow.
+    `settings` are those of TextGenerator. `deadline` is a time of time.monotonic. `cancels` is the id of the requests
+    to cancel; empty in a request for a text. `trace` is its trace context (traces.py), empty if it is not traced;
+    `traced` are the jobs of a traced request. `done`: `advance` has returned the last piece. Only ResponseWriter uses
+    `unsent`, `error`, `begun` (the first piece was put), `queued` and `ended` (nothing more is added).
     """
 
     def __init__(self, channel: Channel, id: str = "", trace: str = "") -> None:
@@ -77,9 +76,9 @@ class GenerateRequest(TextStream):
         self._answer: Update | None = None
 
     def parse(self, tensors: Tensors, parameters: str = "") -> None:
-        """Read the tensors and Triton's request parameters (a JSON object), which came just now.
+        """Read the tensors and Triton's request parameters (a JSON object). `timeout_ms` counts from now.
 
-        Raises InvalidRequest, and DoesNotFit for a text that is too large to be looked at.
+        Raises InvalidRequest, and DoesNotFit for a huge text.
         """
         fields = _fields(tensors, parameters)
         self.cancels = filled("cancel_request", fields.pop("cancel_request")) if "cancel_request" in fields else ""
@@ -93,27 +92,27 @@ class GenerateRequest(TextStream):
         self.settings = {name: from_text(name, value) for name, value in fields.items()}
 
     def add(self, job: Job) -> None:
-        """As that of a stream; a job whose times are wanted is kept."""
+        """As TextStream.add. Keeps the jobs of a traced request, for their times."""
         super().add(job)
         if self.trace:
             self.traced.append(job)
 
     @property
     def has_form(self) -> bool:
-        """Whether its answer has a form, which may have to be compiled."""
+        """Whether it asks for a structured output, whose grammar may have to be compiled."""
         return not FORMS.isdisjoint(self.settings)
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is nothing to be submitted."""
+        """Whether `answer` was called, so that nothing is to be submitted."""
         return self._answer is not None
 
     def answer(self, pieces: list[Piece], error: Exception | None = None) -> None:
-        """End it without a stream."""
+        """End the request with these pieces or this error, without the engine."""
         self._answer = pieces, error
 
     def submit(self, opener: Opener, listener: Listener, start: Start) -> None:
-        """Submit the request; `listener` is notified when `advance` has news, `start` does what takes a while."""
+        """Submit the request. `listener` is notified when `advance` has pieces; `start` runs slow work in a thread."""
         if self.ended:  # its deadline passed while it waited
             self.answer([])
             return
@@ -124,7 +123,7 @@ class GenerateRequest(TextStream):
             self.answer([], error)
 
     def advance(self) -> Update:
-        """The pieces that are there by now, and the error behind them, if there is one."""
+        """The pieces that are new since the last call, and the error after them, if there is one."""
         pieces, error = self._answer or ([], None)
         self.done = self.is_answered
         try:
@@ -142,7 +141,7 @@ class GenerateRequest(TextStream):
         return pieces, error
 
     def check_caller(self) -> Exception | None:
-        """Cancel it if its caller has left; its error, if it should have ended long ago."""
+        """Cancel the request if its caller has left, or its deadline is long over; then returns the error."""
         if self.channel.is_cancelled():
             self.cancel()
         if self.deadline is None or time.monotonic() < self.deadline + GRACE_SECONDS:
@@ -151,9 +150,9 @@ class GenerateRequest(TextStream):
         return DeadlineExceeded()
 
     def outputs(self, piece: Piece) -> dict[str, Any]:
-        """The output tensors of the next response: a piece's, and the counts that were asked for.
+        """The output tensors of the next response: those of the piece, and the requested counts.
 
-        `num_output_tokens` counts those since the response before: the callers that ask for it add them up.
+        `num_output_tokens` counts the tokens since the last response, as callers of that output add them up.
         """
         outputs = piece.outputs()
         counts = {"num_input_tokens": piece.input_tokens, "num_output_tokens": piece.output_tokens - self._sent_tokens}
@@ -161,31 +160,31 @@ class GenerateRequest(TextStream):
         return {**outputs, **{name: counts[name] for name in self._counts}}
 
 
-Opener = Callable[[GenerateRequest], OpenPieces]  # what opens a request's stream
+Opener = Callable[[GenerateRequest], OpenPieces]  # opens the stream of a request
 
 
 class CancelRegistry:
-    """The requests that can be cancelled, by their ids, which several may share. For any thread."""
+    """Id -> requests that can be cancelled; several may share an id. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: defaultdict[str, list[GenerateRequest]] = defaultdict(list)
 
     def add(self, request: GenerateRequest) -> None:
-        """Note a request; one without an id can't be cancelled."""
+        """Add a request. Without an id it can't be cancelled, and is not added."""
         if request.id:
             with self._lock:
                 self._requests[request.id].append(request)
 
     def remove(self, request: GenerateRequest) -> None:
-        """Forget a request that is over."""
+        """Remove a request that has ended."""
         with self._lock:
             others = [other for other in self._requests.pop(request.id, ()) if other is not request]
             if others:
                 self._requests[request.id] = others
 
     def cancel(self, request_id: str) -> None:
-        """Cancel every request of this id, if there is one."""
+        """Cancel all requests with this id, if there are any."""
         with self._lock:
             requests = tuple(self._requests.get(request_id, ()))
         for request in requests:
@@ -197,7 +196,7 @@ class CancelRegistry:
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:
-    """Release the frames of an error and of what caused it: they hold the request, and the error itself."""
+    """Drop the tracebacks of an error and its causes, whose frames keep the request alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,8 +1,8 @@
-"""Spans sent to an OTLP collector by opentelemetry-sdk, whose OTEL_* variables apply: a generator's below Triton's own.
+"""Spans of a generator's requests, sent by opentelemetry-sdk to an OTLP collector, as children of Triton's spans.
 
-Triton traces the requests that come with a sampled `traceparent`. Each of their texts has the spans queue, prefill and
-decode, written when the request has ended, from the times that the engine has noted. Threads of the SDK send spans, and
-drop them where the collector is gone or slow: no request waits for it.
+The SDK's OTEL_* variables apply. Triton traces requests with a sampled `traceparent`. When one has ended, the spans
+queue, prefill and decode are written for each of its texts, with the times that the engine recorded. Threads of the SDK
+send spans, and drop them if the collector is down or slow, so no request waits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVICE = "hfx"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another
-MOST_JOBS = 32  # of a request that have spans: a long document may be hundreds
+MOST_JOBS = 32  # with spans per request; a long document may have hundreds
 FLUSH_SECONDS = 2.0
-LINE_SECONDS = 60.0  # between two lines about spans that are lost
-EXPORT_SECONDS = 5.0  # that a collector may take for the spans of a moment
+LINE_SECONDS = 60.0  # between two lines about lost spans
+EXPORT_SECONDS = 5.0  # timeout of an export to the collector
 
 
 class _Complaints(logging.Handler):
-    """A line on stderr for an error of the SDK, one in LINE_SECONDS at most."""
+    """Prints a line on stderr for an error of the SDK, at most once in LINE_SECONDS."""
 
     _due = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Without the traceback, which says no more."""
+        """Print the record without its traceback."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + LINE_SECONDS
@@ -42,7 +42,7 @@ class _Complaints(logging.Handler):
 
 
 def _quieten() -> None:
-    """Let the SDK print no more than that: its warnings repeat what callers send, while their request is answered."""
+    """Suppress the SDK's own output: its warnings would repeat what callers sent."""
     for name in ("opentelemetry", "urllib3"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [_Complaints()], False
@@ -65,19 +65,19 @@ def open_provider(endpoint: str) -> Any:
 
 
 def flush(provider: Any) -> None:
-    """Send the spans that wait, within FLUSH_SECONDS; the provider itself holds no time limit."""
+    """Send the waiting spans, for at most FLUSH_SECONDS. The provider's own flush has no time limit."""
     sending = threading.Thread(target=provider.force_flush, daemon=True)
     sending.start()
     sending.join(FLUSH_SECONDS)
 
 
 def trace_of(request: Any) -> str:
-    """The trace context of a request of Triton's as a JSON object; empty where it is not traced."""
+    """The trace context of a Triton request as a JSON object; empty if it is not traced."""
     return request.trace().get_context() or "" if os.environ.get(ENDPOINT_VARIABLE) else ""
 
 
 class SpanWriter:
-    """Writes spans where ENDPOINT_VARIABLE names a collector; `log` gets a line if the packages are missing."""
+    """Writes spans if ENDPOINT_VARIABLE names a collector. `log` gets a line if the packages are missing."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._provider: Any = None
@@ -88,7 +88,7 @@ class SpanWriter:
                 log(f"No spans of this generator's requests: {error}. Run: pip install 'hfx[traces]'")
 
     def write(self, trace: str, jobs: Iterable[Any]) -> None:
-        """The spans of a request that has ended, below those of `trace` (see trace_of); `jobs` are the engine's."""
+        """Write the spans of an ended request as children of `trace` (see trace_of). `jobs` are the engine's."""
         if self._provider is None:
             return
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -110,6 +110,6 @@ class SpanWriter:
                     span.end(last)
 
     def close(self) -> None:
-        """Send what waits (see flush)."""
+        """Send the waiting spans (see flush)."""
         if self._provider is not None:
             flush(self._provider)

@@ -1,7 +1,7 @@
-"""The channel to a caller of Triton: what it asks, and responses to it.
+"""TritonChannel: sends the responses of a request to its caller through Triton.
 
-Each call crosses into the server's process. The last response releases Triton's objects: Triton unloads a model, and so
-stops, only when none is left.
+Each call communicates with the server's process. The last response releases Triton's objects, as Triton can unload the
+model, or stop, only when none is left.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _TYPES: dict[str, Any] = {
     "token_log_probs": np.float32,
     "token_special": np.bool_,
 }
-_TABLES = ("token_ids", "token_texts", "token_log_probs", "token_special")  # a row for each token
-# Outputs that most responses of a request have in common: their tensors are made once, in shared memory too.
+_TABLES = ("token_ids", "token_texts", "token_log_probs", "token_special")  # with a row for each token
+# Outputs that hardly change within a request, so that their tensors (in shared memory) are made once.
 _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs", "num_input_tokens")
 
 
 class OpenRequests:
-    """How many requests of this process have no last response yet, in a file of 8 bytes that outlives the process.
+    """The number of requests of this process without a last response, in a file of 8 bytes that outlives the process.
 
-    Triton 2.51 never ends those of a process that was killed, so `hfx serve`, which names the folder, must know.
+    `hfx serve` gives the folder and reads the file, as Triton 2.51 never ends the requests of a killed process.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -54,7 +54,7 @@ class OpenRequests:
                 self._file = mmap.mmap(file.fileno(), COUNT.size)
 
     def add(self, change: int) -> None:
-        """Count `change` more."""
+        """Add `change` to the number."""
         if self._file is not None:
             with self._lock:
                 self._count += change
@@ -65,14 +65,14 @@ OPEN_REQUESTS = OpenRequests(os.environ.get("HFX_OPEN_REQUESTS"))
 
 
 class TritonChannel:
-    """The responses of one request, with the outputs that are `requested`, or all. For any thread."""
+    """Sends the responses of one request with the `requested` outputs (empty: all). For any thread."""
 
     def __init__(self, sender: Any, requested: tuple[str, ...] = ()) -> None:
-        self._sender: Any = sender  # None behind the last response
+        self._sender: Any = sender  # None after the last response
         self._requested = requested
         self._tensors: dict[tuple[str, Any], Any] = {}
         OPEN_REQUESTS.add(1)
-        self._lock = threading.Lock()  # Triton crashes when an answered request is polled for cancellation
+        self._lock = threading.Lock()  # Triton crashes if an ended request is polled for cancellation
 
     @property
     def ended(self) -> bool:
@@ -80,7 +80,7 @@ class TritonChannel:
         return self._sender is None
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
-        """Send a response; the last one where it is `final`."""
+        """Send a response. `final`: it is the last one."""
         wanted = self._requested or outputs
         tensors = [self._tensor(name, value) for name, value in outputs.items() if name in wanted]
         self._respond(pb.InferenceResponse(tensors), final)
@@ -91,7 +91,7 @@ class TritonChannel:
         self._respond(pb.InferenceResponse(error=error), final=True)
 
     def is_cancelled(self) -> bool:
-        """Whether the caller has cancelled the request or disconnected; false once it has its last response."""
+        """Whether the caller has cancelled the request or disconnected. False after the last response."""
         with self._lock:
             return self._sender is not None and bool(self._sender.is_cancelled())
 
