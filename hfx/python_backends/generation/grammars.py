@@ -26,8 +26,9 @@ from .vocabulary import Vocabulary, read_vocabulary
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 KEPT = 64  # compiled grammars, and refusals, of a model
-STATES = 256  # of a grammar are kept, with the tokens that may come next where they are at most FEW: 2 kB
-FEW = 256
+FEW = 256  # tokens that may come next: so few are kept
+ROOM = 2**18  # bytes of a grammar's texts with the tokens that may come behind them, and of what holds one
+ENTRY = 250
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
@@ -93,17 +94,17 @@ class GrammarCompiler:
         try:
             grammar = written(form, vocabulary.loses_space)
             check(form, grammar)
-            return self._matcher(form, grammar, tokenizer)
+            return self._matcher(form, grammar, tokenizer, vocabulary.tokens)
         except InvalidRequest as refusal:
             return refusal
 
-    def _matcher(self, form: Form, grammar: str, tokenizer: Any) -> NewMatcher:
+    def _matcher(self, form: Form, grammar: str, tokenizer: Any, tokens: Sequence[bytes]) -> NewMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
         if first.is_error():
             raise _refused(form, first.get_error())
-        begin = Grammar(first, self._eos, self._masking)
+        begin = Grammar(first, tokens, self._eos, self._masking)
         try:
             begin.new().few()
         except StepFailed as error:
@@ -125,74 +126,48 @@ class GrammarCompiler:
             return self._opened
 
 
-class State:
-    """What may come after some tokens of a form, kept for sequences to come: `few` tokens; None where they are many.
+class Grammar:
+    """A compiled form: what its matchers have in common. `first` is llguidance's matcher of a beginning.
 
-    `is_known` once that was computed. `next` are the states behind tokens.
+    `known` are the tokens that may come behind a text, whatever tokens wrote it: ascending; None where they are many.
+    Behind None, which stands for all texts that have ended, end tokens may come.
     """
 
-    __slots__ = ("few", "is_known", "next")
-
-    def __init__(self, few: Array | None = None) -> None:
-        self.few = few
-        self.is_known = few is not None
-        self.next: dict[int, State] = {}
-
-
-class Grammar:
-    """A compiled form: what its matchers have in common. `first` is llguidance's matcher of a beginning."""
-
-    def __init__(self, first: Any, eos: tuple[int, ...], masking: Masking) -> None:
-        self.first, self.eos, self.masking = first, eos, masking
-        self.begin = State()
-        self.end = State(np.array(sorted(eos)))  # behind an end token end tokens alone may come
-        self._states = 1
+    def __init__(self, first: Any, tokens: Sequence[bytes], eos: tuple[int, ...], masking: Masking) -> None:
+        self.first, self.tokens, self.eos, self.masking = first, tokens, eos, masking
+        self.known: dict[bytes | None, Array | None] = {None: np.array(sorted(eos))}
+        self.room = ROOM
 
     def new(self) -> TokenMatcher:
         """The matcher of a sequence that begins."""
-        return TokenMatcher(self, self.begin)
-
-    def next(self, state: State | None, token: int) -> State | None:
-        """What comes behind `token`; None where it is not kept."""
-        if state is None:
-            return None
-        found = state.next.get(token)
-        if found is None and self._states < STATES:
-            self._states += 1
-            found = state.next[token] = State()
-        return found
+        return TokenMatcher(self, b"")
 
 
 class TokenMatcher:
-    """A Matcher of a grammar: llguidance's own is made, and takes tokens, where no kept state knows what may come."""
+    """A Matcher of a grammar: llguidance's own is made, and takes tokens, where it is not known what may come."""
 
-    def __init__(self, grammar: Grammar, state: State | None, matcher: Any = None, untaken: Sequence[int] = ()) -> None:
+    def __init__(self, grammar: Grammar, text: bytes | None, own: Any = None, untaken: Sequence[int] = ()) -> None:
         self._grammar = grammar
-        self._state = state
-        self._own = matcher
+        self._text = text
+        self._own = own
         self._untaken = [*untaken]
         self._mask: bytes | None = None
 
     def few(self) -> Array | None:
         """The tokens that may come next, where they are few."""
-        state = self._state
-        if state is not None and state.is_known:
-            return state.few
-        few = few_of(self.mask())
-        if state is not None:
-            state.few, state.is_known = few, True
-        return few
+        few = self._known()
+        return few if few is not None or self._text in self._grammar.known else few_of(self.mask())
 
     def allows(self, token: int) -> bool:
         """Whether `token` may come next."""
-        if self._state is not None and (few := self.few()) is not None:
+        if (few := self._known()) is not None:
             return token in few
         matcher = self._matcher()
         return bool(matcher.is_accepting() if token in self._grammar.eos else matcher.validate_tokens([token]) == 1)
 
     def best(self, logits: Floats, argmax: int) -> int:
         """The best token that may come next: where tokens are not few, `argmax` is looked at before all others."""
-        few = None if self._state is None else self.few()
+        few = self._known()
         if few is not None:
             best = int(few[logits[few].argmax()]) if few.size else -1
         else:
@@ -202,7 +177,7 @@ class TokenMatcher:
 
     def forbid(self, scores: Floats) -> None:
         """Make the scores of tokens that may not come minus infinity."""
-        few = None if self._state is None else self.few()
+        few = self._known()
         if few is None:
             self._grammar.masking.forbid(scores, self.mask())
         else:
@@ -227,20 +202,27 @@ class TokenMatcher:
 
     def take(self, token: int) -> None:
         """Go on with `token`."""
-        state, eos = self._state, self._grammar.eos
-        self._mask = None
-        if token in eos:
-            goes_on = False
-        elif state is None or state.few is None:
-            goes_on = self._matcher().consume_token(token)
-        else:
-            goes_on = token in state.next or token in state.few
+        text, few = self._text, self._grammar.known.get(self._text)
+        self._text = self._mask = None
+        if token in self._grammar.eos or text is None:
+            return
+        if few is None and self._matcher().consume_token(token):
+            self._text = text + self._grammar.tokens[token]
+        elif few is not None and token in few:
+            self._text = text + self._grammar.tokens[token]
             self._untaken.append(token)
-        self._state = self._grammar.next(state, token) if goes_on else self._grammar.end
 
     def copy(self) -> TokenMatcher:
         """One that goes on from here by itself."""
-        return TokenMatcher(self._grammar, self._state, self._own and self._own.deep_copy(), self._untaken)
+        return TokenMatcher(self._grammar, self._text, self._own and self._own.deep_copy(), self._untaken)
+
+    def _known(self) -> Array | None:
+        """The tokens that may come next, where they are few, and known or to be kept."""
+        grammar = self._grammar
+        if self._text is not None and self._text not in grammar.known and grammar.room > 0:
+            few = grammar.known[self._text] = few_of(self.mask())
+            grammar.room -= ENTRY + len(self._text) + (0 if few is None else few.nbytes)
+        return grammar.known.get(self._text)
 
     def _matcher(self) -> Any:
         """llguidance's matcher, with all tokens so far."""

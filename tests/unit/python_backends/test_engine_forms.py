@@ -159,11 +159,11 @@ def test_a_token_is_chosen_of_few_as_of_all_scores(settings: dict[str, Any]) -> 
     assert several > 100
 
 
-def test_what_may_come_does_not_depend_on_kept_states() -> None:
-    random, form = np.random.default_rng(6), Texts(regex="[a-f]{1,9}(12|ab)*-?")
-    new, allowed = forms.compiler((END,)).compile(form), forms.new_mask(form, (END,))
+def walk(form: dict[str, Any], walks: int, random: np.random.Generator) -> Any:
+    """What makes matchers, of which many were followed: what may come is that of a mask made for it, or it fails."""
+    new, allowed = forms.compiler((END,)).compile(Texts(**form)), forms.new_mask(Texts(**form), (END,))
     assert new is not None
-    for walk in range(100):  # after 40 or so there is room for no more states
+    for number in range(walks):
         matcher, tokens = new(), list[int]()
         for _ in range(10):
             may, some = allowed(tokens), int(random.integers(forms.VOCABULARY))
@@ -172,7 +172,19 @@ def test_what_may_come_does_not_depend_on_kept_states() -> None:
             other = matcher.copy()
             other.forbid(row)
             assert np.flatnonzero(row == 0).tolist() == other.few().tolist() == may
-            token = some if walk % 9 == 0 else int(random.choice(may))
-            matcher = (matcher, other)[walk % 2]
+            token = some if number % 9 == 0 else int(random.choice(may))
+            matcher = (matcher, other)[number % 2]
             matcher.take(token)
             tokens.append(token)
+    return new
+
+
+def test_what_may_come_depends_on_the_text_alone() -> None:
+    random = np.random.default_rng(6)
+    for case in range(30):
+        walk(forms.random_form(4000 + case, bounded=case % 4 > 0), 10, random)
+
+
+def test_what_may_come_is_the_same_where_there_is_no_room_to_keep_it() -> None:
+    new = walk({"regex": "[a-f]{1,9}(12|ab)*-?"}, 400, np.random.default_rng(7))
+    assert new.__self__.room <= 0
