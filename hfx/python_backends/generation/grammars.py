@@ -11,6 +11,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Union
 
 import numpy as np
@@ -130,33 +131,37 @@ class Grammar:
     """A compiled form: what its matchers have in common. `first` is llguidance's matcher of a beginning.
 
     `known` are the tokens that may come behind a text, whatever tokens wrote it: ascending; None where they are many.
-    Behind None, which stands for all texts that have ended, end tokens may come.
     """
 
     def __init__(self, first: Any, tokens: Sequence[bytes], eos: tuple[int, ...], masking: Masking) -> None:
         self.first, self.tokens, self.eos, self.masking = first, tokens, eos, masking
-        self.known: dict[bytes | None, Array | None] = {None: np.array(sorted(eos))}
+        self.ends: Array = np.array(sorted(eos))
+        self.known: dict[bytes, Array | None] = {}
         self.room = ROOM
 
     def new(self) -> TokenMatcher:
         """The matcher of a sequence that begins."""
-        return TokenMatcher(self, b"")
+        return TokenMatcher(self)
 
 
 class TokenMatcher:
-    """A Matcher of a grammar: llguidance's own is made, and takes tokens, where it is not known what may come."""
+    """A Matcher of a grammar: llguidance's own is made, and takes tokens, where it is not known what may come.
 
-    def __init__(self, grammar: Grammar, text: bytes | None, own: Any = None, untaken: Sequence[int] = ()) -> None:
+    `text` is what the tokens wrote; None once there was no room to keep what may come.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._text = text
-        self._own = own
-        self._untaken = [*untaken]
+        self._text: bytes | None = b""
+        self._over = False
+        self._own: Any = None
+        self._untaken: list[int] = []
         self._mask: bytes | None = None
 
     def few(self) -> Array | None:
         """The tokens that may come next, where they are few."""
         few = self._known()
-        return few if few is not None or self._text in self._grammar.known else few_of(self.mask())
+        return few if few is not None or self._text is not None else few_of(self.mask())
 
     def allows(self, token: int) -> bool:
         """Whether `token` may come next."""
@@ -202,27 +207,34 @@ class TokenMatcher:
 
     def take(self, token: int) -> None:
         """Go on with `token`."""
-        text, few = self._text, self._grammar.known.get(self._text)
-        self._text = self._mask = None
-        if token in self._grammar.eos or text is None:
-            return
-        if few is None and self._matcher().consume_token(token):
-            self._text = text + self._grammar.tokens[token]
-        elif few is not None and token in few:
-            self._text = text + self._grammar.tokens[token]
+        few, is_end = self._known(), token in self._grammar.eos
+        if few is None:
+            self._over = is_end or not self._matcher().consume_token(token)
+        else:
+            self._over = is_end or token not in few
             self._untaken.append(token)
+        if self._text is not None:
+            self._text += self._grammar.tokens[token]
+        self._mask = None
 
     def copy(self) -> TokenMatcher:
         """One that goes on from here by itself."""
-        return TokenMatcher(self._grammar, self._text, self._own and self._own.deep_copy(), self._untaken)
+        copied = copy(self)
+        copied._own, copied._untaken = self._own and self._own.deep_copy(), [*self._untaken]
+        return copied
 
     def _known(self) -> Array | None:
         """The tokens that may come next, where they are few, and known or to be kept."""
-        grammar = self._grammar
-        if self._text is not None and self._text not in grammar.known and grammar.room > 0:
-            few = grammar.known[self._text] = few_of(self.mask())
-            grammar.room -= ENTRY + len(self._text) + (0 if few is None else few.nbytes)
-        return grammar.known.get(self._text)
+        grammar, text = self._grammar, self._text
+        if self._over or text is None:
+            return grammar.ends if self._over else None
+        if text not in grammar.known:
+            if grammar.room <= 0:
+                self._text = None
+                return None
+            few = grammar.known[text] = few_of(self.mask())
+            grammar.room -= ENTRY + len(text) + (0 if few is None else few.nbytes)
+        return grammar.known[text]
 
     def _matcher(self) -> Any:
         """llguidance's matcher, with all tokens so far."""
