@@ -25,10 +25,13 @@ from dataclasses import replace
 from pathlib import Path
 from hfx.exporter.options import ExportOptions
 from hfx.exporter import pipeline
+from hfx.exporter.encoder import one_hop
 from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 import hfx.exporter.encoder.steps, hfx.exporter.generation.steps
 import transformers.models.bert.modeling_bert, transformers.models.gpt2.modeling_gpt2
+
+one_hop.GENERATED = 200  # as tests/conftest.py has it
 
 def kill(plan, made):
     os.kill(os.getpid(), signal.SIGKILL)
