@@ -77,7 +77,7 @@ def options(
         typer.Option("--verbose", help="With --version: also print what a bug report needs.", rich_help_panel=GLOBAL),
     ] = False,
 ) -> None:
-    """Take the options of all commands; `--json` and `--debug` are read by the Reporter, wherever they stand."""
+    """Declares the options of all commands. The Reporter reads `--json` and `--debug`, at any place."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reporter = Reporter.of(typed)
     if sys.stdout is None:  # it was closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    if isinstance(sys.stdout, TextIOWrapper):  # a terminal that lacks a character gets its escape, not an error
+    if isinstance(sys.stdout, TextIOWrapper):  # print an escape for a character that the terminal lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(typed, reporter)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], reporter: Reporter) -> int:
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name="hfx", standalone_mode=False, obj=reporter)
-        if code == Interrupted.exit_code:  # typer >= 0.26 makes it of a KeyboardInterrupt, older ones an Abort
+        if code == Interrupted.exit_code:  # typer >= 0.26 raises it for a KeyboardInterrupt, older ones Abort
             raise KeyboardInterrupt
         return int(code or 0)
     except HfxError as error:
@@ -153,7 +153,7 @@ KINDS = {"float_parsing": "a number", "int_parsing": "a whole number", "int_from
 
 
 def parsing_message(error: Any) -> str:
-    """The message of a click error; of a value of the wrong kind, in other words than pydantic's."""
+    """The message of a click error. pydantic's messages about values of a wrong type are replaced."""
     entry, parameter = _entry(error), getattr(error, "param", None)
     if entry is None or parameter is None:
         return _unknown_option(error) or str(error.format_message())
@@ -171,7 +171,7 @@ def parsing_message(error: Any) -> str:
 
 
 def _unknown_option(error: Any) -> str:
-    """The message of an option that there is not, with the nearest one; empty for another error."""
+    """The message about an unknown option, with the most similar one; empty for another error."""
     if not (possible := getattr(error, "possibilities", None)):
         return ""
     [nearest] = get_close_matches(error.option_name, possible, 1, 0.0)

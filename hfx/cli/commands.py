@@ -1,4 +1,4 @@
-"""Which commands there are, each loaded only when it runs, and options in groups.
+"""Command groups whose commands are imported only when they run, and dataclasses as groups of options.
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
 commands, whose help is the first line of its docstring and its examples; `MOVED` has commands that are elsewhere now.
@@ -49,14 +49,14 @@ class Commands(PlainHelp, TyperGroup):
     """The group of the commands in `table`, each loaded from its file."""
 
     table: Mapping[str, str] = COMMANDS
-    moved: Mapping[str, str] = {}  # former names of commands -> what is typed now
+    moved: Mapping[str, str] = {}  # former name of a command -> its new name
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, from export to tuning."""
+        """The names of all commands, in the order of the help."""
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command CMD_NAME; UsageError with the nearest names when there is none."""
+        """The command CMD_NAME. Raises UsageError with the most similar names if there is none."""
         if cmd_name in self.table:
             return load(cmd_name, self.table)
         if ctx.resilient_parsing or cmd_name.startswith("-"):
@@ -69,7 +69,7 @@ class Commands(PlainHelp, TyperGroup):
 
 
 def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
-    """The parser of the command NAME of TABLE, with the options that all commands take; of a group, the group."""
+    """The click command, or group, NAME of TABLE. A command also takes the options of all commands."""
     path, _, function = table[name].partition(":")
     module = importlib.import_module(path)
     if not function and hasattr(module, "COMMANDS"):
@@ -99,7 +99,7 @@ def _group(name: str, module: Any) -> Any:
 
 
 def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
-    """FUNCTION that also takes --json and --debug, and leaves them to the Reporter."""
+    """FUNCTION with the options --json and --debug, which it ignores, as the Reporter reads them."""
 
     @functools.wraps(function)
     def run(*arguments: Any, json: bool, debug: bool, **options: Any) -> None:
@@ -124,7 +124,7 @@ def _flag(name: str, text: str) -> inspect.Parameter:
 
 
 def grouped(function: Callable[..., None]) -> Callable[..., None]:
-    """FUNCTION with the fields of its dataclass parameters as options of their own."""
+    """FUNCTION whose dataclass parameters are replaced by an option for each field."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {
         name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)
@@ -144,15 +144,15 @@ def grouped(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given(options: Any) -> dict[str, Any]:
-    """The fields of a group that the user gave, by name; typer's lists of nothing are none."""
+    """Field -> value of a group, for the options that the user gave. An empty list counts as not given."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {name: value for name, value in values.items() if value not in (None, [], ())}
 
 
 def flag(group: type, field: str) -> str:
-    """How the option of FIELD is typed."""
+    """The option of FIELD as on the command line."""
     option = next(each for each in _options(group)[field].__metadata__ if isinstance(each, OptionInfo))
-    # In an annotation the first name stands where a default would be; typer sorts that out only for itself.
+    # In an annotation, typer stores the first name of an option as its default.
     typed = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
     return typed[0].partition("/")[0] if typed else f"--{field.replace('_', '-')}"
 
@@ -174,14 +174,14 @@ def _members(group: Any) -> list[inspect.Parameter]:
 
 
 def _options(group: Any) -> dict[str, Any]:
-    """The annotations of those fields of a group that are options."""
+    """Field -> annotation, for the fields of a group that are options."""
     types = get_type_hints(group, include_extras=True)
     annotations = {each.name: _annotation(each, types[each.name]) for each in fields(group)}
     return {name: annotation for name, annotation in annotations.items() if get_origin(annotation) is Annotated}
 
 
 def _annotation(field: Field[Any], kind: Any) -> Any:
-    """The annotation of a field of this type; of one that is made by `option`, as typer has it."""
+    """The annotation of a field for typer."""
     if OPTION not in field.metadata:
         return kind
     info = copy.copy(field.metadata[OPTION])
@@ -195,12 +195,12 @@ def _is_tuple(annotation: Any) -> bool:
 
 
 def _as_list(annotation: Any) -> Any:
-    """The annotation of a tuple's option as typer takes it."""
+    """The annotation of a tuple field, which typer takes as a list."""
     return Annotated[(list[get_args(annotation.__origin__)[0]] | None, *annotation.__metadata__)]  # type: ignore[misc]
 
 
 def _values(group: Any, options: dict[str, Any]) -> Any:
-    """The group made of its options, which are taken out of `options`."""
+    """An instance of the group. Its values are removed from `options`."""
     values = {}
     for name, annotation in _options(group).items():
         value = options.pop(name)

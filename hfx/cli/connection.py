@@ -1,4 +1,4 @@
-"""The options that say how a server is reached, the client that they make; repositories and names of models."""
+"""The options of a connection to a server and its client, and the arguments for repositories and models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the server is, and how it is talked to; None leaves a choice to the client."""
+    """The address of the server, and how to connect. None: the client's default."""
 
     PANEL: ClassVar[str] = "Server"
 
@@ -60,11 +60,11 @@ class Connection:
 
 
 def connect(connection: Connection) -> Client:
-    """A client of the server. Raises UsageError for what can't be taken."""
+    """A client of the server. Raises UsageError for an invalid value."""
     with deferred():
         from hfx.client import Client, Tls
 
-        # What was not given is the client's to choose.
+        # The client has its own defaults for the options not given.
         limits: dict[str, Any] = {name: value for name, value in given(connection).items() if name in LIMITS}
         return Client(
             connection.url or DEFAULT_URL,
@@ -76,14 +76,14 @@ def connect(connection: Connection) -> Client:
 
 
 def refuse_all(connection: Connection, reason: str) -> None:
-    """Raise UsageError for any option that was given."""
+    """Raises UsageError if any of its options was given."""
     for field in given(connection):
         option = flag(Connection, field)
         raise UsageError(f"{option} is for servers; {reason}.", f"Leave {option} out.")
 
 
 def headers_of(connection: Connection) -> dict[str, str]:
-    """The headers to send. Raises UsageError for one that is none."""
+    """The headers to send. Raises UsageError for one without a name or value."""
     headers = {}
     for header in connection.header or []:
         key, colon, value = header.partition(":")
@@ -94,7 +94,7 @@ def headers_of(connection: Connection) -> dict[str, str]:
 
 
 def token_of(connection: Connection) -> str | None:
-    """The token; never an option's value, which every user of the machine can see."""
+    """The token, from a file or the environment: other users can see the values of options."""
     if connection.token_file is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None
     try:
@@ -112,11 +112,11 @@ def token_of(connection: Connection) -> str | None:
 # Model names on TAB: those of the repository, or of the running server
 
 
-COMPLETION_SECONDS = 0.5  # that a server may take to answer
+COMPLETION_SECONDS = 0.5  # timeout of a server's answer
 
 
 def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names that begin with `incomplete`; none where neither a repository nor a server gives any."""
+    """The models whose names begin with `incomplete`, in the repository or on the server."""
     url, repository = ctx.params.get("url"), ctx.params.get("repository")
     manifests = [] if url else Path(repository or DEFAULT_REPOSITORY).glob(f"*/{MANIFEST_FILE}")
     names = sorted(path.parent.name for path in manifests)
@@ -130,7 +130,7 @@ def _served(url: str | None) -> list[str]:
         with connect(Connection(url=url, timeout=COMPLETION_SECONDS, retries=0)) as client:
             return client.models()
     except HfxError:
-        return []  # a completion prints nothing else
+        return []  # a completion must not print errors
 
 
 RepositoryArgument = Annotated[Path, typer.Argument(metavar="REPOSITORY", help="Model repository.")]

@@ -1,4 +1,4 @@
-"""`hfx demo`: from checkpoints to answers of a real Triton, with small checkpoints that are trained for it."""
+"""`hfx demo`: train small checkpoints, export, serve and query them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(
         from hfx.triton.installation import find_wheel
 
     report = reporter(context)
-    find_wheel()  # what is missing is reported before any work
+    find_wheel()  # reports missing packages before any work
     with tempfile.TemporaryDirectory(prefix="hfx-demo-") as temporary:
         folder = Path(temporary) if keep is None else _new(keep)
         say = report.note if report.json else lambda text: report.lines([text])
@@ -44,7 +44,7 @@ def command(
 
 
 def _new(folder: Path) -> Path:
-    """The folder, made; raises UsageError for one with content."""
+    """Creates the folder and returns it. Raises UsageError if it is not empty."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

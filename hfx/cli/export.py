@@ -1,4 +1,4 @@
-"""`hfx export`: a checkpoint becomes a verified model. Decisions are plan.py's, the work is pipeline.py's."""
+"""`hfx export`: export, verify and publish a checkpoint. plan.py decides, pipeline.py does the work."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def command(
 def _model_and_options(
     context: typer.Context, model: str | None, settings: Path | None, options: ExportOptions
 ) -> tuple[str, ExportOptions]:
-    """MODEL and the options with the command that generated files quote; those of --from are printed."""
+    """The checkpoint and the export options, with the command that generated files quote. Prints those of --from."""
     if (model is None) == (settings is None) or context.params["again"]:
         raise UsageError("Give MODEL, --from or --again.", "`hfx export --help` shows what it takes.")
     if settings is None:
@@ -108,7 +108,7 @@ def _model_and_options(
 
 
 def _again(context: typer.Context, name: str, model: str | None, options: ExportOptions) -> tuple[str, ExportOptions]:
-    """MODEL and the options by which the published model NAME was exported, to replace it."""
+    """The checkpoint and the options with which the published model NAME was exported, to replace it."""
     from hfx.repository.catalog import model as published_model
     from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, made_by
     from hfx.strict_json import read_text
@@ -138,7 +138,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
 
 
 def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> None:
-    """Raise UsageError for another checkpoint than that of the model NAME, which may lie in a folder of its name."""
+    """Raises UsageError unless the checkpoint is that of the published model NAME."""
     from hfx.repository.catalog import model as published_model
 
     source = published_model(options.repository, name).source
@@ -152,7 +152,7 @@ def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> No
 
 
 def _is_default(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)  # of typer's own copy of click, or of click
+    source = context.get_parameter_source(name)  # an enum of typer's own copy of click, or of click
     return source is None or source.name.startswith("DEFAULT")
 
 
@@ -181,14 +181,14 @@ def _made_by(model: str) -> str:
 
 
 def _plan_lines(plan: Mapping[str, object], verbose: bool) -> list[str]:
-    """A plan for people: what is decided; `verbose` with the widths that batches are padded to."""
+    """A plan as lines of text. `verbose`: also the widths that batches are padded to."""
     shown = {key: value for key, value in plan.items() if verbose or key != "widths"}
     texts = {key.replace("_", " "): _plain(value) for key, value in shown.items()}
     return [f"{key:15} {text}" for key, text in texts.items() if text]
 
 
 def _plain(value: object) -> str:
-    """A value of a plan in words; empty for what the plan leaves out."""
+    """A value of a plan as text; empty if the plan leaves it out."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {entry}" for key, entry in value.items() if entry is not None)
     if isinstance(value, bool):

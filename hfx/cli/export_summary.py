@@ -22,7 +22,7 @@ MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU wit
 
 
 def summary(manifest: Manifest, repository: Path) -> list[str]:
-    """What was published: sizes, the runtime and why, and how alike the answers are."""
+    """Lines about the published model: sizes, the runtime and why, and the agreement with the checkpoint."""
     parity: dict[str, Any] = dict(manifest.parity)
     megabytes = sum(file.size for file in manifest.files.values()) / 1e6
     lines = [f"Published {manifest.name} ({manifest.task}) to {repository}: {megabytes:.1f} MB."]
@@ -43,7 +43,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
 
 
 def _steps(tokenizer: Any) -> list[str]:
-    """How an encoder is served on CPUs: by its compiled tokenizer, or by Python steps and why."""
+    """How an encoder is served on CPUs: with a compiled tokenizer, or with Python steps and why."""
     if tokenizer is None:
         return []
     if tokenizer["compiled"]:
@@ -52,7 +52,7 @@ def _steps(tokenizer: Any) -> list[str]:
 
 
 def _trials(choice: Any) -> list[str]:
-    """What several CPU runtimes took, and whether other work had the cores meanwhile."""
+    """The times of the compared CPU runtimes, and whether other processes used the cores meanwhile."""
     times = (choice or {}).get("milliseconds", {})
     if len(times) < 2:
         return []
@@ -74,7 +74,7 @@ def _added(milliseconds: float | None) -> str:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """Every figure of the gate, and the times of float32 and bfloat16, under the names that the manifest has."""
+    """All figures of the gate, and the times of float32 and bfloat16, under the manifest's names."""
     return ["Figures:", *_figures("", manifest.parity), *_figures("", {MATH_TIMES: _times_of_math(manifest)})]
 
 
@@ -103,11 +103,11 @@ def next_command(repository: Path, name: str) -> str:
 
 
 def _math(manifest: Manifest) -> str:
-    """What an fp32 file is computed in, where that is not float32, and whether it is faster."""
+    """The type in which an fp32 model is computed, if it is not float32, and whether that is faster."""
     if manifest.choices.get("cpu_math") != "bf16":
         return ""
     times = _times_of_math(manifest)
-    if not times:  # published before they were measured
+    if not times:  # an older hfx did not measure them
         return ", computed in bfloat16"
     exact, rounded = (geometric_mean(times[math].values()) for math in ("fp32", "bf16"))
     if rounded < exact:
@@ -140,7 +140,7 @@ def _runtime(choice: Any) -> str:
 
 
 def _agreement(figures: Mapping[str, Any]) -> list[str]:
-    """How alike the answers of an encoder's file, or a generator's engine, are to the checkpoint's."""
+    """The agreement of an encoder's file, or a generator's engine, with the checkpoint."""
     if "unverified" in figures:
         return [f"not compared with the checkpoint on this machine: {figures['unverified']}"]
     share = f"{100 * figures['agreement']:.2f} %"
@@ -156,7 +156,7 @@ def _agreement(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _longest(figures: Mapping[str, Any]) -> str:
-    """The next tokens of long texts, and the longest prompt; models of earlier versions were not compared there."""
+    """The agreement on long texts, and the longest prompt. Older versions of hfx did not measure it."""
     long = figures.get("long")
     if not long:
         return ""
@@ -164,7 +164,7 @@ def _longest(figures: Mapping[str, Any]) -> str:
 
 
 def _whole_texts(figures: Mapping[str, Any]) -> str:
-    """How many whole texts of a generator are equal."""
+    """The share of a generator's whole texts that are equal."""
     beams = figures["beams"]
     kinds = {"greedy": figures["greedy"]} | ({f"{beams['num_beams']} beams": beams} if beams else {})
     shares = [f"{100 * whole['same']:.1f} % of {whole['texts']} ({name})" for name, whole in kinds.items()]

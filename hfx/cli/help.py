@@ -1,4 +1,4 @@
-"""What `--help` shows: usage, text, commands, options under the headings of their groups, and examples.
+"""The format of `--help`: usage, text, commands, options under the headings of their groups, examples.
 
 Typer's and click's parts do the work. What differs: lines are as wide as the terminal, summaries of commands are not
 cut, options show what they take (TEXT, N, cpu|gpu) and not its Python type, and examples are printed as they are.
@@ -31,7 +31,7 @@ class PlainHelp:
     epilog: str | None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words behind the command's name."""
+        """The part of the usage line after the command's name."""
         arguments = [each for each in self.params if each.param_type_name == "argument"]
         return ["[OPTIONS]", *map(_usage, arguments), *(["COMMAND [ARGS]..."] if hasattr(self, "commands") else [])]
 
@@ -59,7 +59,7 @@ class PlainHelp:
 
 
 class Command(PlainHelp, TyperCommand):
-    """A command with that help."""
+    """A command with the help of this module."""
 
 
 def text_and_examples(docstring: str | None) -> tuple[str, str | None]:

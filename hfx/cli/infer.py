@@ -1,4 +1,4 @@
-"""`hfx infer`: texts or JSON lines in, answers out, of a model behind a server or in this process."""
+"""`hfx infer`: answers to texts or JSON lines, by a served model or one in this process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from hfx.answering import Answer, Model, Request
 
 NO_TEXT = UsageError("There is no text.", "Give one, pipe lines in, or name a file with --input.")
-QUERIES = 64  # whose vectors are kept: lines that are ranked together usually have one query
+QUERIES = 64  # queries whose vectors are cached: successive lines usually have the same query
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What is read besides the words of the command line, and how answers are printed."""
+    """The options of input and output."""
 
     PANEL: ClassVar[str] = "Input and output"
 
@@ -47,7 +47,7 @@ class InputOptions:
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """Where a model runs that is not behind a server."""
+    """The options of a model that runs in this process."""
 
     PANEL: ClassVar[str] = "In this process"
 
@@ -114,13 +114,13 @@ def command(
 
 
 def _is_single(task: Task, chosen: Request, entry: Entry) -> bool:
-    """Whether an entry gets one label: a classifier's best, unless `top_k` asks for a number of them."""
+    """Whether an entry gets a single label: a classifier's best, unless `top_k` is given."""
     own = entry.content if isinstance(entry.content, dict) else {}
     return task is Task.TEXT_CLASSIFICATION and TOP_K not in chosen and own.get(TOP_K) is None
 
 
 def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:
-    """Raise UsageError for options that contradict each other, or would do nothing."""
+    """Raises UsageError for options that contradict each other or would have no effect."""
     for name, is_chosen in {"--stream": form.stream, "--json": report.json}.items():
         if form.jsonl and is_chosen:
             raise UsageError(f"{name} and --jsonl exclude each other.", "Choose one of them.")
@@ -131,7 +131,7 @@ def _check(form: InputOptions, connection: Connection, report: Reporter) -> None
 
 
 def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
-    """Raise UsageError where log-probabilities are requested and would not be printed."""
+    """Raises UsageError if log-probabilities are requested but would not be printed."""
     chosen = given(generation)
     if form.stream and LOGPROBS in chosen:
         raise UsageError("--stream prints no tokens.", "Leave --stream out, and add --json.")
@@ -158,7 +158,7 @@ def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
 
 
 def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """`entries`; raises UsageError where there are none."""
+    """Yields `entries`. Raises UsageError if there are none."""
     first = next(entries, None)
     if first is None:
         raise NO_TEXT

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """What an encoder is asked; `top_k` is sampling's, too."""
+    """The settings of encoders. `top_k` is also a setting of sampling."""
 
     PANEL: ClassVar[str] = "Classification and question answering"
 
@@ -68,7 +68,7 @@ TYPED = {
 
 
 def _with_settings(group: type) -> type:
-    """GROUP with a field for each setting of generators, but those that encoders have too."""
+    """GROUP with a field for each setting of generators, except those that encoders have too."""
     for setting in SETTINGS.values():
         if setting.name not in EncoderOptions.__annotations__:
             group.__annotations__[setting.name] = Annotated[_type(setting) | None, _option(setting)]
@@ -94,13 +94,13 @@ def _option(setting: Setting) -> Any:
 @dataclass(frozen=True)
 @_with_settings
 class GenerationOptions:
-    """How a generator writes; what is left out is as the model's generation_config.json says."""
+    """The settings of generators. Defaults are in the model's generation_config.json."""
 
     PANEL: ClassVar[str] = "Generation"
 
 
 def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions) -> Request:
-    """The options as tensors; raises UsageError for one that `task` does not take."""
+    """The options as input tensors. Raises UsageError for an option that `task` does not take."""
     row = TASKS[task].row
     taken = {*row.needed[1:], *row.options}
     for field in given(encoder):
@@ -135,7 +135,7 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
 
 
 def checked(request: Mapping[str, Any], model: ModelMetadata) -> Request:
-    """`request` as lists of values that `model` takes; raises UsageError naming the first that it does not."""
+    """`request` as lists of values for `model`. Raises UsageError with the first value that it does not take."""
     from hfx.metadata import check_text, check_values
 
     values = {name: _listed(value) for name, value in request.items()}

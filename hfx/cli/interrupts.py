@@ -1,4 +1,4 @@
-"""Ctrl-C where nothing must be left half done, and where it ends a measurement early."""
+"""Ctrl-C: delayed while something must be completed, or as the end of a measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def ending_early() -> Iterator[threading.Event]:
-    """Yields the event that the first Ctrl-C sets; what was measured until then is kept. A second one ends at once."""
+    """Yields an event that the first Ctrl-C sets, to end a measurement with its results. A second one ends at once."""
     stop = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Where a command's output goes: people's text, progress, and the one JSON object.
+"""Reporter: prints a command's text, progress and JSON.
 
 With --json, stdout carries exactly one JSON object (a command of JSON lines: one a line) and everything else goes to
 stderr; without it, results go to stdout. Nothing here knows what the results mean.
@@ -20,7 +20,7 @@ import typer
 
 from hfx.errors import HfxError
 
-SECONDS = 10.0  # between two lines of a step's progress where there is no terminal
+SECONDS = 10.0  # between two lines of progress if there is no terminal
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Reporter:
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Reporter:
-        """The reporter that a command line asks for; what follows `--` is not an option."""
+        """The reporter for a command line. Words after `--` are not options."""
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return cls("--json" in options, "--debug" in options, "--verbose" in options)
 
@@ -44,7 +44,7 @@ class Reporter:
         return sys.stderr if self.json else sys.stdout
 
     def result(self, value: Mapping[str, Any], text: str | Iterable[str]) -> None:
-        """The outcome: VALUE as JSON with --json, else TEXT (a string, or lines) for people; both on stdout."""
+        """Print the outcome on stdout: with --json VALUE, else TEXT (a string, or lines)."""
         if self.json:
             _print_json(value)
             self._results.append("printed")
@@ -72,12 +72,12 @@ class Reporter:
         print(visible(text), end="", flush=True)
 
     def note(self, text: str) -> None:
-        """A word to people on the way, on stderr; a full disk, or a pipe without a reader, ends no command."""
+        """Print a line on stderr. Errors of the output, such as a closed pipe, are ignored."""
         with suppress(OSError):
             print(visible(text), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
-        """A word of caution, on stderr."""
+        """Print a warning on stderr."""
         self.note(f"Warning: {text}")
 
     @contextmanager
@@ -187,12 +187,12 @@ def error_body(error: HfxError, code: int, kind: str = "") -> dict[str, Any]:
 def _print_json(value: Mapping[str, Any]) -> None:
     readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     text = json.dumps(value, ensure_ascii=not readable, allow_nan=False)
-    # Half of a surrogate pair (from a damaged argument) has no UTF-8; escaped it is valid JSON.
+    # A lone surrogate (from a damaged argument) has no UTF-8, but its escape is valid JSON.
     print("".join(f"\\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text), flush=True)
 
 
 def visible(text: str) -> str:
-    """TEXT without the control characters by which a model's output could steer a terminal."""
+    """TEXT without control characters, as a model's output must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)

@@ -16,12 +16,12 @@ from hfx.errors import UsageError
 from hfx.rows import Line, json_object, lines
 
 STANDARD_INPUT = "-"
-ID = "id"  # of an object: no input, but what tells its answer from the others'
+ID = "id"  # of an object: not an input, but copied to its answer
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to ask: a text, an object of input tensors, or why it is neither.
+    """One request: a text, an object of input tensors, or the reason why it is neither.
 
     `place` is how people find it (empty where there is only one), `id` what the user calls it (None: nothing).
     """
@@ -45,7 +45,7 @@ def text_lines(file: BinaryIO) -> Iterator[Entry]:
 
 
 def json_lines(file: BinaryIO) -> Iterator[Entry]:
-    """Each line as an object; lines without anything are skipped."""
+    """Each line as a JSON object. Empty lines are skipped."""
     for line in _lines(file):
         if isinstance(line.text, UsageError):
             yield Entry(f"Line {line.number}", line.text)

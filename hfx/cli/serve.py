@@ -1,4 +1,4 @@
-"""`hfx serve`: a model repository behind a real Triton server, until it is stopped."""
+"""`hfx serve`: serve a model repository with Triton, until it is stopped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(
     arguments = body_arguments(settings.limits.body, release >= BODY_BOUNDED)
     arguments += trace_arguments(settings.otlp_endpoint)
     if settings.otlp_endpoint:
-        os.environ[ENDPOINT_VARIABLE] = settings.otlp_endpoint  # for generators, which write spans themselves
+        os.environ[ENDPOINT_VARIABLE] = settings.otlp_endpoint  # for generators, which send their own spans
     if options.dry_run:
         container = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)
@@ -82,7 +82,7 @@ def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> 
 
 
 def _check_device(repository: Path, options: ServeOptions, report: Reporter) -> None:
-    """Warn of models that run on the other device, as they were not built for this one."""
+    """Warn about models that run on the other device, as they were not exported for this one."""
     from hfx.repository import models
 
     for entry in models(repository):
@@ -95,7 +95,7 @@ def _check_device(repository: Path, options: ServeOptions, report: Reporter) -> 
 
 
 def _check_release(repository: Path, options: ServeOptions, grpc_host: str, report: Reporter) -> str:
-    """The Triton's release, empty where it is not known; warns of one with known vulnerabilities.
+    """The release of Triton; empty if unknown. Warns about a release with known vulnerabilities.
 
     Raises UsageError when a model needs a later one.
     """
@@ -143,7 +143,7 @@ def _server(
     arguments: list[str],
     report: Reporter,
 ) -> Server:
-    """The server of `options` with further `arguments`, without the models `left_out`."""
+    """The server for `options`, with further `arguments`, and without the models `left_out`."""
     from hfx.triton import DockerServer, TritonProcess
     from hfx.triton.installation import find_on_path, find_wheel
 
@@ -179,7 +179,7 @@ def _serve(server: Server, front: Front, batches: BatchProcess | None, report: R
         with report.progress("Starting Triton") as server.progress:
             if server.exposure:
                 report.warn(server.exposure)
-            server.start()  # cleans up by itself when it fails or is interrupted
+            server.start()  # cleans up itself if it fails or is interrupted
         try:
             commands = None if server.replaceable is None else Commands(server.replaceable, report.note)
             on_demand = str(commands.path) if commands and options.loads_on_demand else ""
@@ -222,7 +222,7 @@ def _announce(server: Server, front: Front, report: Reporter) -> None:
 
 
 def example(repository: Path, name: str, url: str) -> str:
-    """A command that asks NAME, with what its task needs."""
+    """A command that queries the model NAME, with the arguments of its task."""
     from hfx.repository import models
 
     tasks = {entry.name: entry.manifest.task for entry in models(repository) if entry.manifest}

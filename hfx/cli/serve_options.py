@@ -73,7 +73,7 @@ class ServeOptions:
 
     @property
     def names(self) -> list[str]:
-        """The models to serve; none stands for all."""
+        """The models to serve; empty: all."""
         return [name for name in self.models.split(",") if name]
 
     @property
@@ -89,7 +89,7 @@ class ServeOptions:
         return self.triton or MINIMUM_SECURE
 
     def check(self) -> None:
-        """Raise UsageError for options that don't go together, and for ports that can't be."""
+        """Raises UsageError for options that can't be combined, and for invalid ports."""
         from hfx.triton.server import Ports, check_ports
 
         if self.method != "docker" and (self.triton or self.image or self.dry_run):
@@ -114,7 +114,7 @@ class ServeOptions:
 
     @property
     def budget(self) -> int:
-        """The memory of loaded models in bytes; 0: any. Raises UsageError for what is no size."""
+        """The most memory of loaded models in bytes; 0: no limit. Raises UsageError for an invalid size."""
         return byte_size(self.memory_budget) if self.memory_budget else 0
 
     def of_front(self, settings: Settings) -> Settings:
@@ -331,7 +331,7 @@ class FrontOptions:
         return path
 
     def check_host(self, host: str, tls: Tls | None) -> None:
-        """Raise UsageError when others than this machine could use HTTP at `host` without a key or a certificate."""
+        """Raises UsageError if other machines could use HTTP at `host` without a key or a certificate."""
         from hfx.triton.server import is_loopback
 
         is_protected = self.insecure or self.api_key_file is not None or (tls is not None and tls.client_authorities)

@@ -1,4 +1,4 @@
-"""`hfx verify`: a published model against its checkpoint's recorded answers and labelled data."""
+"""`hfx verify`: compare a published model with recorded answers of its checkpoint, and measure it on labelled data."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def command(
 
 @contextmanager
 def _model(repository: Path, name: str, task: Task, device: Device, url: str) -> Iterator[Ask]:
-    """How the model is asked: through the server at `url`, or in this process."""
+    """The function that queries the model: through the server at `url`, or in this process."""
     if not url and task in GENERATION_TASKS:
         from hfx.local.generator import LocalGenerator
 

@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, system, processor."""
+"""`hfx --version`: versions, system and processor, for bug reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = (
 
 
 def details() -> dict[str, str]:
-    """Name -> what there is of it."""
+    """Name -> its version or description."""
     from hfx import native
 
     try:

@@ -1,4 +1,4 @@
-"""`hfx batch list | show | logs | cancel | publish`: what is known of jobs from their folders."""
+"""`hfx batch list | show | logs | cancel | publish`, which only use the folders of jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def list_jobs(
     for job in jobs_in(folder):
         try:
             found.append(status_of(job))
-        except JobError:  # `show` says why
+        except JobError:  # `hfx batch show` prints the reason
             found.append(unreadable(job))
     value = {"jobs": [asdict(status) for status in found]}
     rows = [(s.folder, s.model, s.state, f"{s.done}/{s.rows}", sum(s.errors.values())) for s in found]

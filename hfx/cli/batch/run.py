@@ -1,4 +1,4 @@
-"""`hfx batch run` and `resume`: a job from its inputs to its output, and on after an interruption."""
+"""`hfx batch run` and `resume`: run a job, or continue it after an interruption."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def run(
 def _spec(
     name: str, inputs: list[str], chosen: Mapping[str, list[Any]], source: InputOptions, target: OutputOptions
 ) -> JobSpec:
-    """What the job is to do, with the settings `chosen`, of which the seed is one."""
+    """The specification of the job. `chosen` are the settings, with the seed."""
     from hfx.batch.create import JobSpec
     from hfx.batch.job import Output
 

@@ -1,4 +1,4 @@
-"""What `hfx batch run` and `hfx batch resume` share: the options of a run, and how it is watched."""
+"""The options and the progress display that `hfx batch run` and `resume` share."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class EngineOptions:
 
 
 def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> RunOptions:
-    """The options `before` with those that were given. Raises UsageError for what can't be taken."""
+    """The options `before`, replaced by those that were given. Raises UsageError for an invalid value."""
     if place.url and (place.repository or place.device):
         raise UsageError("--url and --repository exclude each other.", "Choose where the model runs.")
     changes = {name: value for name, value in given(work).items() if name not in ("shard", "patience")}
@@ -109,7 +109,7 @@ def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> R
     if place.url:
         changes |= {"urls": tuple(place.url)}
     options = replace(before, **changes)
-    options.threshold  # noqa: B018 - it is checked now
+    options.threshold  # noqa: B018 - raises UsageError for an invalid value
     return replace(options, client=_client(place, options.urls))
 
 
@@ -214,7 +214,7 @@ def duration(left: float) -> str:
 
 
 def warn_of_unknown(job: Job, report: Reporter) -> None:
-    """Say where servers don't tell which model they have."""
+    """Warn if servers don't report the hash of their model."""
     if not job.model.files:
         report.warn(
             f"The server does not report the files of {job.model.name}: if it was changed meanwhile, rows may be of "

@@ -66,7 +66,7 @@ def command(
 
 
 def _refuse(group: type, options: Any, kind: str) -> None:
-    """Raise UsageError for an option of the other kind of endpoint."""
+    """Raises UsageError for an option of the other kind of endpoint."""
     for field in fields(group):
         if getattr(options, field.name) != field.default:
             option = flag(group, field.name)

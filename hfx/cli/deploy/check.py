@@ -1,4 +1,4 @@
-"""`hfx deploy check`: a folder against its record and by rules, or a server against the checkpoints of its models."""
+"""`hfx deploy check`: check a folder by its record and rules, or compare a server with its models' checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that the commands of a target share, what they print, and the measured loads that size pods."""
+"""Options and output that the commands of all targets share, and the measured loads that size pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hfx.deploy.sizing import Measured, Sizing
     from hfx.perf.results import Result, Run
 
-LEAST_KEPT = 0.99  # share of its requests that a load must have answered, within its SLO where it has one
+LEAST_KEPT = 0.99  # share of requests that a load must have answered (within the SLO, if it has one)
 Loads = Annotated[
     list[Path] | None,
     Option(
@@ -39,7 +39,7 @@ class PackageOptions:
     python: str = option("", "Python version of Triton's stubs, such as 3.12. Default: the release's.")
 
     def packages(self, deployment: Deployment) -> Packages:
-        """The same as the value that hfx.deploy.bundle takes."""
+        """These options as hfx.deploy.bundle takes them."""
         from hfx.deploy import bundle
 
         return bundle.Packages(bundle.python_of(deployment, self.python), self.offline, not self.no_openvino)
@@ -70,7 +70,7 @@ class DeployOptions:
     force: bool = option(False, "Replace a folder written by an earlier run of this command.")
 
     def deployment(self, report: Reporter) -> Deployment:
-        """The checked deployment; what is known against its release is reported."""
+        """The checked deployment. Prints warnings about its Triton release."""
         from hfx.deploy.deployment import open_deployment
         from hfx.releases import MINIMUM_SECURE
         from hfx.repository import recover
@@ -100,7 +100,7 @@ def print_written(
     next_steps: Sequence[str],
     sizing: Sizing | None = None,
 ) -> None:
-    """Print what was written, how large the deployment or each pod (`sizing`) is, and how to go on."""
+    """Print the written files, the size of the deployment or of a pod (`sizing`), and the next steps."""
     from hfx.deploy.deployment import mib
     from hfx.deploy.folder import folder_bytes, written_files
 
@@ -145,7 +145,7 @@ def sizing_of(deployment: Deployment, scale: Scale, loads: Iterable[Path]) -> Si
 
 
 def measured(paths: Iterable[Path], deployment: Deployment) -> dict[str, Measured]:
-    """Of each deployed model the highest throughput of a load that it kept up with, from result files."""
+    """Model -> the highest throughput of a load that it kept up with, from result files."""
     from hfx.perf.results import read_result
 
     best: dict[str, Measured] = {}

@@ -1,4 +1,4 @@
-"""`hfx deploy sagemaker`: an endpoint of Amazon SageMaker, written, tried on this machine, made and deleted."""
+"""`hfx deploy sagemaker`: write an endpoint of Amazon SageMaker, try it on this machine, create and delete it."""
 
 from __future__ import annotations
 

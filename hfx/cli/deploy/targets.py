@@ -1,4 +1,4 @@
-"""`hfx deploy bundle | docker | compose | kubernetes | kserve`: the files of a target, and how large it is."""
+"""`hfx deploy bundle | docker | compose | kubernetes | kserve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that say which load is put to which server: groups for every command that measures, and their readers."""
+"""The options of server, load and requests for all commands that measure, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
 
 
 def limits(options: LimitOptions, plan: Plan | None = None) -> LoadLimits:
-    """How long `plan` lasts. One that sends all at once, or by a trace, has no warm-up unless one is asked for."""
+    """The limits of `plan`. A burst or a trace has no warm-up unless the user gives one."""
     from hfx.perf.load import LoadLimits, Open, parse_seconds
     from hfx.perf.load.plans import parse_warmup
 
