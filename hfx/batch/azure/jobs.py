@@ -20,6 +20,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -87,7 +88,7 @@ class AzureJob:
             values = json.loads((self.folder.path / INVOCATION).read_bytes())
             files = tuple(InputFile(*entry) for entry in values.pop("files"))
             return Invocation(**values, files=files)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise JobError(f"The job {self.name} is damaged: {error}.", "Invoke the endpoint again.") from error
 
     @property
@@ -243,10 +244,15 @@ def _ended(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
-    """All jobs, or those of one endpoint, oldest first."""
-    found = [AzureJob(Folder(path.parent)) for path in workspace.jobs.glob(f"[!.]*/{INVOCATION}")]
-    dated = sorted((job.invocation.created, job.name, job) for job in found)
-    return [job for _, _, job in dated if endpoint is None or job.invocation.endpoint == endpoint]
+    """All jobs, or those of one endpoint, oldest first. Damaged jobs are left out."""
+    found: list[tuple[str, str, AzureJob]] = []
+    for path in workspace.jobs.glob(f"[!.]*/{INVOCATION}"):
+        job = AzureJob(Folder(path.parent))
+        with suppress(JobError):  # `hfx batch azure job show` says why
+            invocation = job.invocation
+            if endpoint is None or invocation.endpoint == endpoint:
+                found.append((invocation.created, job.name, job))
+    return [job for _, _, job in sorted(found)]
 
 
 def job(workspace: Workspace, name: str) -> AzureJob:

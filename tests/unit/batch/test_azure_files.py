@@ -175,6 +175,11 @@ def test_a_deleted_endpoint_leaves_its_jobs(rig: Rig) -> None:
     rig.done("endpoint", "delete", ENDPOINT, "-y")
     assert rig.done("endpoint", "list") == {"endpoints": []}
     assert [entry["name"] for entry in rig.done("list-jobs", "--name", ENDPOINT)["jobs"]] == [job["name"]]
+    for text in ("[]", "{", '{"files": 5}'):
+        damaged = rig.workspace / "jobs/damaged/invocation.json"
+        damaged.parent.mkdir(exist_ok=True)
+        damaged.write_text(text)
+        assert [entry["name"] for entry in rig.done("list-jobs")["jobs"]] == [job["name"]]
     rig.done("job", "download", "--name", job["name"], "--download-path", rig.folder / "down", "--all")
     assert (rig.folder / "down/named-outputs/score/predictions.csv").read_text(encoding="utf-8") == "00.txt\n"
     assert (rig.folder / "down/artifacts/logs/driver.txt").is_file()
