@@ -19,7 +19,7 @@ from hfx.names import Task
 from tests.attacks.damage import DROPPED, edit_json
 from tests.rigs.published import export_checkpoint
 from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, furthest, normalize, pooling, write_embedder
-from tests.rigs.tiers import full
+from tests.rigs.tiers import full, thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -60,7 +60,8 @@ def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -
     return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# The library pads one of Qwen and Gemma on the left, the other on the right.
+@pytest.mark.parametrize("name", [full(name) if "padded" in name else name for name in RECIPES])
 def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
@@ -77,7 +78,7 @@ def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
-@pytest.mark.parametrize("name", ["qwen", "qwen-window", "llama", "gemma", "gemma-causal"])
+@pytest.mark.parametrize("name", thinned(["qwen", "qwen-window", "llama", "gemma-causal", "gemma"]))
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime=runtime)
