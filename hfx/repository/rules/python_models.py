@@ -17,6 +17,7 @@ from hfx.strict_json import read_json, read_text
 
 MODEL_FILE = "model.py"
 SOURCE_BYTES = 4 << 20
+KEPT_CHARACTERS = 1 << 16  # of a file that is parsed once for all models
 CPU_RUNTIME = "cpu_runtime"  # the parameter of a generator's engine
 ENGINE_FILE = "cpu/engine.json"
 ENGINE_BYTES = 1 << 20
@@ -80,12 +81,14 @@ def _runtimes(path: Path) -> tuple[str, ...]:
 
 def _syntax_problem(path: Path, python: str | None) -> tuple[str, int | None] | None:
     try:
-        return _problem_of(read_text(Path(os.path.realpath(path)), SOURCE_BYTES), python or "3.12")
+        text = read_text(Path(os.path.realpath(path)), SOURCE_BYTES)
+        parse = _problem_of if len(text) <= KEPT_CHARACTERS else _problem_of.__wrapped__
+        return parse(text, python or "3.12")
     except RepositoryError as error:
         return error.message, None
 
 
-@functools.lru_cache(256)  # each model has copies of the same files
+@functools.lru_cache(128)  # each model has copies of the same files
 def _problem_of(text: str, python: str) -> tuple[str, int | None] | None:
     major, minor = python.split(".")
     try:
