@@ -16,7 +16,7 @@ from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, block
 from hfx.exporter.compiled_tokenizer.graphemes import graphemes
 
 MOST_STEPS = 32
-KEPT = 8  # normalizers of a process that exports several models
+KEPT, KEPT_CHARACTERS = 8, 1 << 20  # normalizers of a process that exports several models, each of so many in JSON
 
 
 class Kind(IntEnum):
@@ -32,7 +32,9 @@ Part = CharMap | Step  # a character map is joined with its neighbours
 
 def add_normalizer(writer: Writer, spec: dict[str, Any] | None) -> None:
     """Add the normalizer of a tokenizer.json. Raises NotCompiled."""
-    steps = _steps(json.dumps(spec)) if spec else ()
+    text = json.dumps(spec)
+    make = _steps if len(text) <= KEPT_CHARACTERS else _steps.__wrapped__
+    steps = make(text) if spec else ()
     if len(steps) > MOST_STEPS:
         raise NotCompiled(f"a normalizer of {len(steps)} steps")
     writer.add_steps(
