@@ -176,7 +176,7 @@ def _edit(search: Search, scores: Floats) -> EngineError | None:
 
 
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
-    """The step of a search that needs no edited scores: of each row the argmax, what is forced, or what a form lets."""
+    """The step of a search that needs no edited scores: each row's argmax, what is forced, or what a form allows."""
     search, logits = sequence.search, models.outputs.logits
     argmax = models.best[rows[0]] if len(rows) == 1 else None
     token: int | None = argmax if search.forced is None else search.forced

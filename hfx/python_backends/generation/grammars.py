@@ -28,9 +28,9 @@ from .vocabulary import Vocabulary, read_vocabulary
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 KEPT = 64  # compiled grammars, and refusals, of a model
-FEW = 256  # tokens that may come next: so few are kept
-ROOM = 2**18  # bytes of a grammar's texts with the tokens that may come behind them, and of what holds one
-ENTRY = 250
+FEW = 256  # tokens that may come next: more are a mask
+ROOM = 2**18  # bytes of a grammar for texts and the few tokens that may come behind each
+ENTRY = 250  # bytes of Python's around these
 # Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
 # An object of n optional properties has 4 n items in a row.
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
