@@ -95,9 +95,15 @@ def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]
 
 
 def _check_python(repository: Path) -> None:
-    """Raises UsageError for packages of another Python than that of this machine's stubs."""
+    """Raises UsageError for packages of another Python than that of this machine's stubs, and where there are none."""
     for manifest in repository.glob("*/hfx.json"):
-        python = json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]["python"]
+        try:
+            python = json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]["python"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise UsageError(
+                f"{manifest.parent.name} in the archive has no packages: {error!r} in {manifest.name}.",
+                "Write the folder again with --force.",
+            ) from error
         if python != HERE:
             raise UsageError(
                 f"The archive has packages for Python {python}, as its image; the server of this machine is {HERE}.",

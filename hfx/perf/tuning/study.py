@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from optuna.trial import TrialState
 from pydantic import TypeAdapter
 
+import hfx
 from hfx.errors import UsageError
 from hfx.perf.compare.cost import KEPT
 from hfx.perf.results import Run
@@ -140,14 +141,14 @@ class Study:
 
 @contextmanager
 def opened(path: Path, identity: Mapping[str, object], space: Space, seed: int, again: bool) -> Iterator[Study]:
-    """The study of `identity` (see tune.identity) in the file `path`, which stays locked meanwhile.
+    """The study of `identity` (see tune.identity) and this version in the file `path`, which stays locked meanwhile.
 
     A finished study is deleted and begun anew, unless `again`. Raises UsageError if another process has the file, or
     it is no study.
     """
     optuna.logging.set_verbosity(logging.WARNING)
     choices = {dimension.name: list(dimension.options) for dimension in space.dimensions}
-    text = json.dumps({"identity": identity, "choices": choices}, sort_keys=True)
+    text = json.dumps({"hfx": hfx.__version__, "identity": identity, "choices": choices}, sort_keys=True)
     with _locked(path):
         study = _study(path, hashlib.sha256(text.encode()).hexdigest()[:16], again)
         yield Study(study, space, seed)
