@@ -268,8 +268,5 @@ def _value(tensor: str, text: str) -> str | list[str]:
 
 def _label(text: str, labels: list[str]) -> str:
     """The name of a label, which is given by its name, or by its number unless a label has that name."""
-    return (
-        labels[int(text)]
-        if text not in labels and re.fullmatch("[0-9]{1,9}", text) and int(text) < len(labels)
-        else text
-    )
+    is_number = text not in labels and re.fullmatch("[0-9]{1,9}", text) is not None
+    return labels[int(text)] if is_number and int(text) < len(labels) else text

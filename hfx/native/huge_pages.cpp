@@ -1,7 +1,7 @@
 #include "huge_pages.h"
+#include "held.h"
 #include "memory.h"
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,18 +29,7 @@ struct Copy {
 Copy *all_copies;
 Arena *newest;
 
-// Sessions may be opened and closed in several threads.
-class Lock {
-public:
-    Lock() {
-        while (__atomic_test_and_set(&taken, __ATOMIC_ACQUIRE)) sched_yield();
-    }
-    ~Lock() { __atomic_clear(&taken, __ATOMIC_RELEASE); }
-
-private:
-    static bool taken;
-};
-bool Lock::taken;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // sessions may be opened and closed in several threads
 
 bool has_huge_pages() {
     char text[64] = {};
@@ -84,7 +73,7 @@ Copy *make_copy(const int8_t *values, size_t bytes) {
 }  // namespace
 
 const int8_t *in_huge_pages(const int8_t *values, size_t bytes) {
-    Lock lock;
+    Held held(lock);
     Copy *copy = all_copies;
     while (copy && (copy->bytes != bytes || memcmp(copy->values, values, bytes))) copy = copy->next;
     if (!copy) copy = make_copy(values, bytes);
@@ -94,7 +83,7 @@ const int8_t *in_huge_pages(const int8_t *values, size_t bytes) {
 }
 
 void leave_huge_pages(const int8_t *values) {
-    Lock lock;
+    Held held(lock);
     Copy **at = &all_copies;
     while (*at && (*at)->values != values) at = &(*at)->next;
     Copy *copy = *at;

@@ -1,7 +1,7 @@
 // Copies of weights in huge pages, for the generators' decoders.
 //
-// A step reads all weights, and with pages of 4 KB the table of pages as well. In huge pages it takes 0.92 to 1.00 of the
-// processor time on an idle machine, and 0.85 to 0.93 beside other programs.
+// A step reads all weights, and with pages of 4 KB the table of pages as well. In huge pages it takes 0.92 to 1.01 of the
+// processor time on an idle machine, and 0.85 to 0.96 beside other programs.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

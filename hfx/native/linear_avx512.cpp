@@ -36,7 +36,7 @@ template <int Rows> inline void add_products(__m512i (&total)[Rows][4], const ui
 }
 
 // Rows times `depth` inputs of a panel, added to what stands at `from`, whose rows lie `from_stride` apart.
-struct Part {
+struct Slice {
     const uint8_t *q;
     long stride, depth;
     const int8_t *weights;
@@ -46,17 +46,17 @@ struct Part {
 
 // While products are summed, weights that come later are fetched from `next` on: reading and computing overlap.
 template <int Rows, int Fetched, int Locality>
-__attribute__((noinline)) void sum(const Part &part, const int8_t *next, int32_t *sums) {
-    const int8_t *w = part.weights;
+__attribute__((noinline)) void sum(const Slice &slice, const int8_t *next, int32_t *sums) {
+    const int8_t *w = slice.weights;
     __m512i total[Rows][4];
-    begin(total, part.from, part.from_stride);
-    for (long k = 0; k < part.depth; k += GROUP, w += COLUMNS * GROUP, next += 64 * Fetched) {
+    begin(total, slice.from, slice.from_stride);
+    for (long k = 0; k < slice.depth; k += GROUP, w += COLUMNS * GROUP, next += 64 * Fetched) {
         __m512i weights[4];
 #pragma GCC unroll 8
         for (int j = 0; j < 4; j++) weights[j] = _mm512_loadu_si512(w + 64 * j);
 #pragma GCC unroll 8
         for (int j = 0; j < Fetched; j++) __builtin_prefetch(next + 64 * j, 0, Locality);
-        add_products(total, part.q + k, part.stride, weights);
+        add_products(total, slice.q + k, slice.stride, weights);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; i++)
@@ -64,7 +64,7 @@ __attribute__((noinline)) void sum(const Part &part, const int8_t *next, int32_t
         for (int j = 0; j < 4; j++) _mm512_storeu_si512(sums + COLUMNS * i + 16 * j, total[i][j]);
 }
 
-typedef void (*Sum)(const Part &, const int8_t *, int32_t *);
+typedef void (*Sum)(const Slice &, const int8_t *, int32_t *);
 template <int Fetched, int Locality = SECOND_CACHE>
 constexpr Sum SUMS[] = {
     sum<1, Fetched, Locality>, sum<2, Fetched, Locality>, sum<3, Fetched, Locality>,
@@ -72,7 +72,7 @@ constexpr Sum SUMS[] = {
 };
 
 // Weights become bytes in registers: from a buffer of bytes a row takes twice the time, 32 rows 1.13 times (Zen 5).
-// Those of several blocks of rows are fetched earlier and to the first cache: 8 rows gain 2 to 5 %, one row would lose as much.
+// Those of several blocks of rows are fetched earlier and to the first cache: 8 rows gain 2 to 7 %, one row would lose 2 to 10 %.
 template <int Rows, bool Alone>
 __attribute__((noinline)) void add_block(const uint8_t *q, long stride, long inputs, const int8_t *pairs, const int32_t *start, const Scales &scales, float *totals) {
     const __m512i high = _mm512_set1_epi8(-16);
@@ -126,8 +126,8 @@ struct PackedBlocks {
     }
 };
 
-// 7 to 18 rows take the inputs of a panel CHUNK by CHUNK: one chunk is computed in the first cache, while the next one is
-// fetched to it. With whole panels, by way of the second cache, 8 rows take 1.15 to 1.6 times as long, 16 rows 1.1 to 1.3.
+// 7 to 18 rows are multiplied by CHUNK_INPUTS inputs of a panel at a time, which are in the first cache, while the next ones
+// are fetched to it. With whole panels, from the second cache, 8 rows take 1.1 to 1.6 times as long, 16 rows 1.2 times.
 constexpr long CHUNK_INPUTS = 256;
 constexpr int FEW_BLOCKS = 3;
 
@@ -142,7 +142,7 @@ struct Block {
     int rows(long) { return parts.parts <= FEW_BLOCKS ? int(count) : parts.next(); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
-        const Part whole = {q, stride, depth, w, start, 0};
+        const Slice whole = {q, stride, depth, w, start, 0};
         // Where rows fill one block, weights come from memory all the time.
         if (parts.parts == 1) return SUMS<4>[rows - 1](whole, w + AHEAD, sums);
         if (parts.parts <= FEW_BLOCKS) return run_chunks(whole, sums);
@@ -150,17 +150,18 @@ struct Block {
         SUMS<0>[rows - 1](whole, w, sums);
     }
 
-    void run_chunks(const Part &whole, int32_t *sums) const {
+    void run_chunks(const Slice &whole, int32_t *sums) const {
         for (long k = 0; k < depth; k += CHUNK_INPUTS) {
             const long inputs = depth - k < CHUNK_INPUTS ? depth - k : CHUNK_INPUTS;
             const int8_t *w = whole.weights + k * COLUMNS, *next = w + inputs * COLUMNS;
             Parts blocks(count, BLOCK_ROWS);
             for (long row = 0; row < count;) {
                 const int rows = blocks.next();
+                // Two blocks fetch half of the next inputs each; of three, the first fetches half, the others a quarter.
                 const bool half = blocks.parts == 2 || !blocks.index;
                 int32_t *to = sums + row * COLUMNS;
-                const Part part = {whole.q + row * stride + k, stride, inputs, w, k ? to : whole.from, k ? COLUMNS : 0};
-                (half ? SUMS<2, FIRST_CACHE> : SUMS<1, FIRST_CACHE>)[rows - 1](part, next, to);
+                const Slice slice = {whole.q + row * stride + k, stride, inputs, w, k ? to : whole.from, k ? COLUMNS : 0};
+                (half ? SUMS<2, FIRST_CACHE> : SUMS<1, FIRST_CACHE>)[rows - 1](slice, next, to);
                 next += inputs * COLUMNS / (half ? 2 : 4);
                 row += rows;
             }

@@ -4,8 +4,8 @@
 // Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
 #include "context.h"
 #include "floats.h"
+#include "held.h"
 #include "huge_pages.h"
-#include <sched.h>
 #include <stdlib.h>
 
 namespace hfx {
@@ -485,11 +485,9 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
 
 // What onnxruntime calls when it registers the library; a server may open sessions in several threads.
 extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps(ort::SessionOptions *options, const ort::ApiBase *base) {
-    static bool busy;
-    while (__atomic_test_and_set(&busy, __ATOMIC_ACQUIRE)) sched_yield();
-    ort::Status *status = hfx::add_to(options, base);
-    __atomic_clear(&busy, __ATOMIC_RELEASE);
-    return status;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    hfx::Held held(lock);
+    return hfx::add_to(options, base);
 }
 
 // Of masks; for a process that has registered the operators.

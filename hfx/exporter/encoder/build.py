@@ -164,7 +164,8 @@ def _keep_outputs(model: onnx.ModelProto, wanted: Sequence[TensorSpec]) -> None:
             f"The exported graph has no output {', '.join(missing)}; it has {', '.join(kept)}.", "Pass another --task."
         )
     for spec in wanted:
-        count = next((dim.dim_value for dim in reversed(kept[spec.name].type.tensor_type.shape.dim)), 0)
+        sizes = [dim.dim_value for dim in kept[spec.name].type.tensor_type.shape.dim]  # 0: any
+        count = sizes[-1] if sizes else 0
         if count and spec.dims[-1] not in (-1, count):
             raise CheckpointUnsupported(
                 f"The model gives {count} {spec.name}, and config.json describes {spec.dims[-1]}.",

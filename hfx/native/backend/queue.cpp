@@ -1,18 +1,10 @@
 #include "queue.h"
+#include "../held.h"
 
 namespace hfx {
 namespace {
 
 constexpr size_t FEW_WAITING = 16;  // requests, of which none is refused for the seconds that they take
-
-class Held {
-public:
-    explicit Held(pthread_mutex_t &lock) : lock_(lock) { pthread_mutex_lock(&lock_); }
-    ~Held() { pthread_mutex_unlock(&lock_); }
-
-private:
-    pthread_mutex_t &lock_;
-};
 
 double mean(double before, double value) { return before > 0 ? (before + value) / 2 : value; }
 
