@@ -25,9 +25,18 @@ ITEM_BYTES = {name: dtype.itemsize for name, dtype in DATA_TYPES.items()} | {"BF
 LENGTH_BYTES = 4  # before each string
 NOT_IN_JSON = ("FP16", "BF16")
 BINARY_SIZE = "binary_data_size"
-# Of a request, and of an output; others mean nothing to Triton, or shared memory, which is closed.
-OUTPUT_PARAMETERS = {"binary_data": bool, "classification": int}
 INT64 = range(-(2**63), 2**63)
+# The parameters that Triton itself reads of a request, and their types. It keeps all other names with its prefix.
+TRITON_PREFIX = "triton_"
+TRITON_PARAMETERS: Mapping[str, tuple[type, ...]] = {
+    "binary_data_output": (bool,),
+    "priority": (int,),
+    "sequence_end": (bool,),
+    "sequence_id": (int, str),
+    "sequence_start": (bool,),
+    "timeout": (int,),
+    "triton_enable_empty_final_response": (bool,),
+}
 
 
 def binary_request(body: bytes, head_length: int | None) -> tuple[bytes, int]:
@@ -150,14 +159,20 @@ def _check_types(values: Sequence[Any], types: set[type]) -> None:
 
 
 def _output(output: Any) -> dict[str, Any]:
+    """An output that is requested. Of its parameters, Triton gets `binary_data` alone.
+
+    `classification` divides by the number of bytes of a value in Triton 2.51, which is 0 for texts: a SIGFPE. Others
+    that Triton reads mean shared memory. Names that it does not read, such as MLServer's `content_type`, are left out.
+    """
     fields = _object(output, "An output")
     name = _name(fields)
     parameters = _object(fields.get("parameters", {}), f"parameters of the output {name!r}")
     if any(key.startswith("shared_memory") for key in parameters):
         raise Refusal(400, f"The output {name!r} is for shared memory, which is closed. Leave that out.")
-    kept = {key: _typed(parameters[key], kind, key) for key, kind in OUTPUT_PARAMETERS.items() if key in parameters}
-    if not 0 < kept.get("classification", 1) <= MOST_SIZE:
-        raise Refusal(400, f"classification is {shown(kept['classification'])}. Send a number from 1 to {MOST_SIZE}.")
+    if any(key.partition("\0")[0] == "classification" for key in parameters):
+        fix = "Leave that out; classifiers return their best labels by the input top_k."
+        raise Refusal(400, f"The output {name!r} has the parameter classification, which is closed. {fix}")
+    kept = {key: _typed(parameters[key], bool, key) for key in ("binary_data",) if key in parameters}
     return {"name": name, "parameters": kept}
 
 
@@ -167,7 +182,20 @@ def _parameters(parameters: Any) -> Mapping[str, Any]:
         is_number = isinstance(value, int) and value in INT64
         if not (isinstance(value, str) or is_number or (isinstance(value, float) and math.isfinite(value))):
             raise Refusal(400, f"The parameter {shown(name)} is {shown(value)}. Send a text, a number, true or false.")
+        _check_own(name, value)
     return parameters  # type: ignore[no-any-return]
+
+
+def _check_own(name: str, value: Any) -> None:
+    """Raise Refusal for a parameter of Triton's own that it does not have, or that has another type there."""
+    name = name.partition("\0")[0]  # where Triton ends it
+    types = TRITON_PARAMETERS.get(name)
+    if types is None and name.startswith(TRITON_PREFIX):
+        raise Refusal(400, f"Triton has no parameter {shown(name)}. Leave it out.")
+    if types is not None and (type(value) not in types or (type(value) is int and value < 0)):
+        words = {bool: "true or false", int: "a whole number from 0", str: "a text"}
+        wanted = " or ".join(words[kind] for kind in types)
+        raise Refusal(400, f"The parameter {name} is {shown(value)}. Send {wanted}.")
 
 
 def _parsed(text: bytes) -> Any:

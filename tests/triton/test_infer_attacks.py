@@ -93,6 +93,30 @@ def test_a_shape_beyond_its_values_is_refused_over_grpc(dialects: ServeProcess, 
     served_still(dialects, server)
 
 
+@pytest.mark.parametrize(
+    ("model", "output"), [("sentiment-fp32", "label"), ("sentiment-fp32", "score"), (RECITAL, "text_output")]
+)
+@pytest.mark.parametrize("path", ["/v2/models/{}/infer", "/v2/models/{}/versions/1/infer"])
+def test_the_classes_of_an_output_are_refused_over_http(
+    dialects: ServeProcess, model: str, output: str, path: str
+) -> None:
+    server = dialects.server
+    for name in (model, model.replace("e", "%65")):
+        for classes in ({"classification": 1}, {"classification": 0}, {"classification": 2**40}):
+            request = {"inputs": [TEXT], "outputs": [{"name": output, "parameters": classes}]}
+            plain = json.dumps(request).encode()
+            binary = {**TEXT, "data": None, "parameters": {"binary_data_size": 7}}
+            head = json.dumps({**request, "inputs": [binary]}).encode()
+            for body, headers in (
+                (plain, {}),
+                (plain.replace(b"classification", b"\\u0063lassification"), {}),
+                (head + b"\x03\0\0\0abc", {"Inference-Header-Content-Length": str(len(head))}),
+            ):
+                status, _, answer = call(dialects, path.format(name), body, headers=headers)
+                assert (status, "classification, which is closed" in answer["error"]) == (400, True)
+    served_still(dialects, server)
+
+
 @pytest.mark.parametrize("name", ["stop_words", "stop"])
 def test_a_request_without_rows_is_answered(dialects: ServeProcess, name: str) -> None:
     empty = {"name": name, "datatype": "BYTES", "shape": [0, 0], "data": []}

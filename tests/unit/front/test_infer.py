@@ -53,15 +53,43 @@ def test_strings_are_sent_as_utf8_with_their_lengths_in_order_of_rows() -> None:
 def test_what_triton_reads_of_a_request_goes_on_and_nothing_else() -> None:
     request = {
         "id": "7", "parameters": {"priority": 1, "custom": "x", "flag": True}, "inputs": [tensor(note=1)],
-        "outputs": [{"name": "y", "parameters": {"binary_data": False, "classification": 3, "other": 1}, "z": 1}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": False, "other": 1}, "z": 1}],
         "model_name": "z",
     }  # fmt: skip
     head, _ = sent(json.dumps(request).encode())
     assert head.pop("inputs")
     assert head == {
         "id": "7", "parameters": request["parameters"],
-        "outputs": [{"name": "y", "parameters": {"binary_data": False, "classification": 3}}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": False}}],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["classification", "classification\0x"])
+@pytest.mark.parametrize("value", [1, 0, "1", None])
+def test_the_classes_of_an_output_are_refused_as_they_end_triton(name: str, value: Any) -> None:
+    message = refusal(tensor(), outputs=[{"name": "label", "parameters": {name: value}}])
+    assert message.startswith("The output 'label' has the parameter classification, which is closed.")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("priority", -1), ("priority", "1"), ("timeout", 1.5), ("timeout", True), ("sequence_id", True),
+        ("sequence_start", 1), ("sequence_end", "x"), ("binary_data_output", 1), ("priority\0x", -1),
+        ("triton_enable_empty_final_response", 1), ("triton_other", 1),
+    ],
+)  # fmt: skip
+def test_parameters_of_triton_have_its_types(name: str, value: Any) -> None:
+    assert name.partition("\0")[0] in refusal(tensor(), parameters={name: value})
+
+
+def test_parameters_of_triton_go_on() -> None:
+    parameters = {
+        "priority": 1, "timeout": 5_000_000, "sequence_id": "a", "sequence_start": True, "sequence_end": False,
+        "binary_data_output": True, "triton_enable_empty_final_response": False,
+    }  # fmt: skip
+    head, _ = sent(json.dumps({"inputs": [tensor()], "parameters": parameters}).encode())
+    assert head["parameters"] == parameters
 
 
 def test_binary_and_json_tensors_of_one_request_keep_their_own_contents() -> None:
