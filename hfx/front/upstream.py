@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 from hfx.front.guard import Disconnected
+from hfx.front.lost_requests import LostRequests
 from hfx.front.refusals import RETRY, Header, Refusal
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._begin()
+        self._is_reused = False
+        self._begin(())
 
-    def _begin(self) -> None:
+    def _begin(self, request: Sequence[bytes]) -> None:
+        self._unanswered = request  # until a byte of its answer comes
         self.status = 0
         self.headers: list[Header] = []
         self.complete = False
@@ -64,15 +67,17 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether neither end has closed it."""
-        return self._transport is not None
+        return self._transport is not None and not self._transport.is_closing()
 
     def send(self, head: bytes, body: bytes) -> None:
         """Write a request."""
-        self._begin()
+        self._begin((head + body,) if len(body) < BUFFERED_BYTES else (head, body))
+        self._write()
+
+    def _write(self) -> None:
         assert self._transport is not None
-        self._transport.write(head + body if len(body) < BUFFERED_BYTES else head)
-        if len(body) >= BUFFERED_BYTES:
-            self._transport.write(body)
+        for part in self._unanswered:
+            self._transport.write(part)
 
     async def write(self, piece: bytes) -> None:
         """Write a piece of a request, once the server has taken most of those before. Raises UpstreamLost."""
@@ -89,7 +94,7 @@ class UpstreamConnection(asyncio.Protocol):
         """
         while not self._pieces and not self.complete:
             if self._transport is None:
-                raise UpstreamLost
+                await self._send_again()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         content = b"".join(self._pieces)
@@ -100,17 +105,33 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.resume_reading()
         return content
 
+    async def _send_again(self) -> None:
+        """Send a request once more, whose connection the server may have closed before the request reached it.
+
+        Only one that was used before, and that ended without a byte of an answer. Raises UpstreamLost for others, and
+        where the server does not listen.
+        """
+        if not (self._is_reused and self._unanswered):
+            raise UpstreamLost
+        self._is_reused = False
+        self._parser = httptools.HttpResponseParser(self)
+        try:
+            await self._pool.open(self)
+        except OSError:
+            raise UpstreamLost from None
+        self._write()
+
     def release(self) -> None:
         """Keep the connection for another request when its answer is complete; close it otherwise (Triton cancels)."""
-        if self._transport is None:
-            return
-        if self.complete and self._is_kept and len(self._pool.free) < self._pool.kept:
+        if self.is_open and self.complete and self._is_kept and len(self._pool.free) < self._pool.kept:
+            self._is_reused = True
             self._pool.free.append(self)
         else:
-            self._transport.abort()
+            self.abort()
 
     def abort(self) -> None:
         """Close the connection, so that Triton cancels the request; `read` raises UpstreamLost."""
+        self._unanswered = ()
         if self._transport is not None:
             self._transport.abort()
 
@@ -129,6 +150,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse a part of an answer."""
+        self._unanswered = ()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -184,6 +206,7 @@ class Upstream:
             path = Path(unquote(parts.netloc))
             # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
             self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
+        self._lost = LostRequests()
         self.free: list[UpstreamConnection] = []
         self.kept = KEPT_CONNECTIONS
 
@@ -191,12 +214,17 @@ class Upstream:
         """A connection that no other request uses; raises OSError when Triton does not listen."""
         if self.free:
             return self.free.pop()
+        connection = UpstreamConnection(self)
+        await self.open(connection)
+        return connection
+
+    async def open(self, connection: UpstreamConnection) -> None:
+        """Connect `connection` to Triton; raises OSError when it does not listen."""
         loop = asyncio.get_running_loop()
         if self._socket:
-            _, connection = await loop.create_unix_connection(lambda: UpstreamConnection(self), self._socket)
+            await loop.create_unix_connection(lambda: connection, self._socket)
         else:
-            _, connection = await loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
-        return connection
+            await loop.create_connection(lambda: connection, self._host, self._port)
 
     @asynccontextmanager
     async def sent(
@@ -224,6 +252,10 @@ class Upstream:
                     raise Disconnected
                 connection.send(request_head(method, path, len(body), headers), body)
                 yield connection
+            except UpstreamLost:
+                if client is None or not client.has_left:
+                    self._lost.add(method, path, headers, body)
+                raise
             finally:
                 used.discard(connection)
                 connection.release()

@@ -1,0 +1,61 @@
+"""The requests that were in progress when Triton ended, as lines of the log: one of them may have ended it.
+
+A line has the shape of a request, as far as Triton reads it: names, data types, sizes. It has no contents.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hfx.front.guard import HEAD_LENGTH
+from hfx.front.refusals import Header
+from hfx.front.response import log_line
+
+MOST_LINES = 8  # within SECONDS; further requests are counted
+SECONDS = 10.0
+MOST_HEAD = 1 << 16  # bytes of JSON that are read of a request
+MOST_SHOWN = 400  # characters of a request's shape
+
+
+class LostRequests:
+    """Writes the lines."""
+
+    def __init__(self) -> None:
+        self._began, self._lines = 0.0, 0
+
+    def add(self, method: bytes, path: bytes, headers: Sequence[Header], body: bytes) -> None:
+        """Log a request that Triton has not answered."""
+        now = time.monotonic()
+        if now - self._began > SECONDS:
+            self._began, self._lines = now, 0
+        self._lines += 1
+        if self._lines == MOST_LINES:
+            log_line("Triton ended before it answered further requests, which are not listed.")
+        if self._lines < MOST_LINES:
+            log_line(f"Triton ended before it answered {shape(method, path, headers, body)}.")
+
+
+def shape(method: bytes, path: bytes, headers: Sequence[Header], body: bytes) -> str:
+    """Method, path and size of a request, and of infer requests also their tensors and the names of parameters."""
+    line = f"{method.decode()} {path.decode('ascii', 'backslashreplace')} ({len(body)} bytes)"
+    length = int(dict(headers).get(HEAD_LENGTH, b"0"))
+    if not 0 < length <= MOST_HEAD:
+        return line
+    request = json.loads(body[:length])
+    tensors = [_tensor(tensor) for tensor in (*request["inputs"], *request.get("outputs", ()))]
+    return f"{line}: {', '.join(tensors)}{_parameters(request)}"[:MOST_SHOWN]
+
+
+def _tensor(tensor: dict[str, Any]) -> str:
+    described = f"{tensor['name']!a}"
+    if "shape" in tensor:
+        described += f" {tensor['datatype']} {tensor['shape']} of {tensor['parameters']['binary_data_size']} bytes"
+    return described
+
+
+def _parameters(request: dict[str, Any]) -> str:
+    names = sorted(request.get("parameters", ()))
+    return f"; parameters {', '.join(map(ascii, names))}" if names else ""
