@@ -21,6 +21,10 @@ from hfx.errors import ServerError
 from hfx.process import ends_with_parent, exit_reason
 from hfx.triton.liveness import STUB, processes, read_process
 
+# What ends Triton with a signal, where one cause is known.
+CAUSES = {
+    -signal.SIGFPE: "as by a gRPC request with the parameter classification on an output of texts; HTTP refuses it",
+}
 EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
 # Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB
 # kills it. The limit is the size of each thread's stack, of which only what is used takes memory.
@@ -109,6 +113,12 @@ def kill_orphans(folder: Path) -> bool:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return bool(orphans)
+
+
+def server_death(code: int) -> str:
+    """How tritonserver ended with the return code `code`, and what is known to end it so."""
+    cause = f", {CAUSES[code]}" if code in CAUSES else ""
+    return f"tritonserver died ({exit_reason(code)}{cause})"
 
 
 def ending(pid: int) -> str:

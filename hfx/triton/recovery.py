@@ -18,7 +18,7 @@ from hfx.triton.liveness import Death
 from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.server import Server
 
-MAX_RESTARTS = 10  # in a row: what dies more often has a reason that another start won't cure
+MAX_RESTARTS = 10  # in a row without a server that serves: another start won't cure the reason
 MAX_SWAPS = 3  # of a model in a row
 MAX_LOST = 50  # swaps of all models, then the server is started afresh
 HEALTHY_SECONDS = 20.0  # of serving after which a fault is a new one
@@ -114,10 +114,14 @@ class Recovery:
             self._report(f"{death.reason}; serving again after {time.monotonic() - began:.1f} s.")
 
     def _restart(self, reason: str) -> None:
-        """Restart the server until it serves."""
+        """Restart the server until it serves.
+
+        One that serves again and dies again is started again without an end, as requests may have killed it. Raises
+        ServerError when MAX_RESTARTS in a row have not brought it to serve.
+        """
         began, row = time.monotonic(), self._restarts
         row.begin()
-        while row.done + row.failed < MAX_RESTARTS:
+        while True:
             time.sleep(pause(row.done + row.failed))
             self.attempts += 1
             try:
@@ -125,23 +129,29 @@ class Recovery:
                     self._server.restart()
             except ServerError as error:
                 row.fail()
-                failure = error
-                self._failed(reason, row.done + row.failed, error)
+                self._failed(reason, row.failed, error)
+                if row.failed == MAX_RESTARTS:
+                    raise _hopeless(error) from error
             else:
-                self._restarts = _Row(row.done + row.failed + 1, last=time.monotonic())
+                row.succeed()
                 self._swaps.clear()
-                self._report(f"{reason}; serving again after {time.monotonic() - began:.1f} s.")
+                self._report(f"{reason}; serving again after {time.monotonic() - began:.1f} s.{_row_of(row.done)}")
                 return
-        if not row.failed:
-            failure = ServerError(
-                f"{reason}.", "Is the memory of this machine enough? Serve fewer models with --models."
-            )
-        raise _hopeless(failure)
 
     def _failed(self, reason: str, number: int, error: ServerError) -> None:
         why = " ".join(error.message.splitlines()[:2])
         if number <= MAX_RESTARTS:
             self._report(f"{reason}; restart {number} of {MAX_RESTARTS} failed: {why}")
+
+
+def _row_of(restarts: int) -> str:
+    """What to say of the last of many `restarts` in a row."""
+    if restarts < MAX_RESTARTS:
+        return ""
+    return (
+        f" That was restart {restarts} in a row: from now on the pause before one is up to {MAX_PAUSE_SECONDS:g} s. "
+        "Is the memory of this machine enough, or does a client send requests that end Triton?"
+    )
 
 
 def _hopeless(failure: ServerError) -> ServerError:
@@ -150,7 +160,7 @@ def _hopeless(failure: ServerError) -> ServerError:
 
 def pause(restarts: int) -> float:
     """Seconds before the next restart after so many in a row: the first comes at once."""
-    return random.uniform(0.5, 1.0) * min(MAX_PAUSE_SECONDS, 2.0 ** (restarts - 1)) if restarts else 0.0
+    return random.uniform(0.5, 1.0) * min(MAX_PAUSE_SECONDS, 2.0 ** min(restarts - 1, 10)) if restarts else 0.0
 
 
 @contextmanager

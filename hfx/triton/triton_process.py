@@ -16,7 +16,7 @@ from typing import Any
 from hfx.errors import ServerError
 from hfx.front.settings import Tls
 from hfx.manifest import member_folders
-from hfx.process import end, exit_reason, kill
+from hfx.process import end, kill
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
 from hfx.triton.installation import PYTHON, Installation, find_wheel
@@ -32,7 +32,7 @@ from hfx.triton.log import (
     start_failure,
     wait_until_ready,
 )
-from hfx.triton.models import check_gpu, copy_models, python_processes, select_models
+from hfx.triton.models import check_gpu, copy_models, python_processes, read_settled, select_models
 from hfx.triton.one_hop import Steps, prepare_encoders
 from hfx.triton.reload import Served
 from hfx.triton.server import Server, choose_ports, is_ready, port_taken
@@ -143,7 +143,7 @@ class TritonProcess(Server):
         """The processes of the server that have died, and how."""
         code = self._running().poll()
         if code is not None:
-            return [Death((), f"tritonserver died ({exit_reason(code)})")]
+            return [Death((), process.server_death(code))]
         return self.loaded.deaths()
 
     @property
@@ -167,14 +167,11 @@ class TritonProcess(Server):
         if self._process is not None:
             raise ServerError("This server is running already.", "Call stop() first.")
         installation = self.installation
-        left_out = {folder for name in self.without for folder in member_folders(name)}
-        names = [name for name in select_models(self.repository, self.models) if name not in left_out]
-        if self.device == "gpu":
-            check_gpu(self.repository, names)
+        folders = [self.repository / name for name in select_models(self.repository, self.models)]
         sweep()
         self._workspace = Workspace()
         try:
-            copy_models(self.repository, names, self.folder / "repository")
+            read_settled(self._copy_models, lambda: folders)
             backend = installation.hfx_onnxruntime(self.device)
             kept = prepare_encoders(self.folder / "repository", backend, self._is_native)
             for name, reason in kept.items():
@@ -195,6 +192,14 @@ class TritonProcess(Server):
                 fix = "Give it room, or set TMPDIR to another folder."
                 raise ServerError(f"Can't prepare {folder}: {error}.", fix) from error
             raise
+
+    def _copy_models(self) -> None:
+        left_out = {folder for name in self.check() for folder in member_folders(name)}
+        names = [name for name in select_models(self.repository, self.models) if name not in left_out]
+        if self.device == "gpu":
+            check_gpu(self.repository, names)
+        shutil.rmtree(self.folder / "repository", ignore_errors=True)
+        copy_models(self.repository, names, self.folder / "repository")
 
     def restart(self) -> None:
         """Kill the server with its stubs and start it again at the same ports, from the same files.

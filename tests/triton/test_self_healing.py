@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from grpc import RpcError
+from tritonclient.grpc import InferenceServerClient, service_pb2
 
 from hfx.errors import ServerError
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
@@ -199,6 +201,39 @@ def test_too_many_failures_in_a_row_are_the_end(
     [log] = [path for path in temporary.rglob("*") if path.is_file()]
     assert str(log) in caught.value.fix
     assert "the flag is set" in log.read_text()
+
+
+def test_a_server_that_requests_end_again_and_again_is_started_again_each_time(
+    flaky: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    monkeypatch.setattr(recovery, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(recovery, "MAX_PAUSE_SECONDS", 0.1)
+    said: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    with EmbeddedServer(flaky[0]) as server:
+
+        def divide_by_zero() -> None:
+            request = service_pb2.ModelInferRequest(model_name="flaky")
+            text = request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+            text.contents.bytes_contents.append(b"four")
+            request.outputs.add(name="label").parameters["classification"].int64_param = 1
+            with InferenceServerClient(server.grpc_url) as client, pytest.raises(RpcError):
+                client._client_stub.ModelInfer(request, timeout=60)
+
+        def report(line: str) -> None:
+            said.append(line)
+            if len(said) == 4:
+                raise Enough
+            divide_by_zero()
+
+        divide_by_zero()
+        with pytest.raises(Enough):
+            supervisor.keep_serving(server, report)
+    assert all("signal 8, as by a gRPC request with the parameter classification" in line for line in said)
+    assert ["in a row" in line for line in said] == [False, True, True, True]
 
 
 def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(flaky: tuple[Path, Path]) -> None:
