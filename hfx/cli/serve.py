@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ def command(
       hfx serve --with docker --dry-run
     """
     from hfx.releases import BODY_BOUNDED
+    from hfx.repository import recover
     from hfx.triton import DockerServer
     from hfx.triton.arguments import body_arguments, trace_arguments
     from hfx.triton.front import Front
@@ -50,7 +52,8 @@ def command(
     options.check()
     host, settings = address(options.host), front_options.settings(repository, options.device)
     front_options.check_host(host, settings.tls)
-    left_out = _check_models(repository, options, report)
+    for done in recover(repository):
+        report.note(done)
     _check_device(repository, options, report)
     grpc_host = _grpc_host(host, options, settings, front_options.insecure, report)
     release = _check_release(repository, options, grpc_host, report)
@@ -62,7 +65,7 @@ def command(
         container = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)
         return
-    server = _server(repository, options, grpc_host, settings.tls, left_out, arguments, report)
+    server = _server(repository, options, grpc_host, settings.tls, arguments, report)
     settings = options.of_front(settings)
     batches = batch_options.process(settings.limits.body, report.warn)
     if batches is not None:
@@ -139,16 +142,19 @@ def _server(
     options: ServeOptions,
     grpc_host: str,
     tls: Tls | None,
-    left_out: list[str],
     arguments: list[str],
     report: Reporter,
 ) -> Server:
-    """The server for `options`, with further `arguments`, and without the models `left_out`."""
+    """The server for `options`, with further `arguments`; a container serves the repository's own files."""
     from hfx.triton import DockerServer, TritonProcess
     from hfx.triton.installation import find_on_path, find_wheel
+    from hfx.triton.models import read_settled, select_models
 
     settings = options.settings(grpc_host)
+    check = partial(_check_models, repository, options, report)
     if options.method == "docker":
+        folders = [repository / name for name in select_models(repository, options.names)]
+        read_settled(check, lambda: folders)
         return DockerServer(repository, **settings, triton=options.tag, image=options.image, options=arguments)
     return TritonProcess(
         repository,
@@ -159,7 +165,7 @@ def _server(
         options=arguments,
         grpc_tls=tls,
         strict=options.is_strict,
-        without=left_out,
+        check=check,
         warn=report.warn,
         find=find_on_path if options.method == "local" else find_wheel,
     )

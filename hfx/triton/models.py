@@ -1,20 +1,23 @@
-"""The models that are served: which ones, whether they are as published, and a private copy that costs no space.
+"""The models that are served: which ones, whether they are as published, and a private copy of them.
 
 Triton's Python stubs write __pycache__ beside the model files, a published repository must stay as it was hashed, and
-a re-export must not change a running server. So a server gets folders of its own, small files copied and large ones
-hard-linked; where the file system refuses, folders of large files are symbolic links, which pins names, not contents.
+neither a re-export nor a program that writes to the published files must change a running server. So a server gets
+files of its own; from read-only file systems it gets links to the large ones.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from hfx.errors import ModelCorrupt, ModelMissing, RepositoryError, UsageError
+from hfx.errors import HfxError, ModelCorrupt, ModelMissing, RepositoryError, ServerError, UsageError
 from hfx.manifest import check_files, member_folders, read_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.releases import MINIMUM_SECURE
@@ -22,11 +25,15 @@ from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path
 
-COPIED_BYTES = 1 << 20
+LINKED_BYTES = 1 << 20  # above which a file on a read-only file system is linked
+FICLONE = 0x40049409  # of ioctl_ficlone(2)
+SETTLED_SECONDS = 2.0  # after which a file that was not written to is complete
+MOST_SETTLING_SECONDS = 60.0
 GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
 KIND_GPU, KIND_CPU = 1, 2  # of ModelInstanceGroup
 REPUBLISH = "Export it again with --force, or serve the others with --models."
 SKIPPED = {"__pycache__"}
+Result = TypeVar("Result")
 
 # Checks of published models; `names` limits them to some.
 
@@ -48,7 +55,8 @@ def check_published(repository: Path, names: Sequence[str], report: Callable[[st
 def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]:
     """As `check_published` of all models, but the folders of damaged ones, each model with a line to `report`.
 
-    Raises ModelCorrupt when all are damaged. The members of one without a readable manifest look like models.
+    Raises ModelCorrupt when all are damaged, and while files of a damaged one are being written. The members of one
+    without a readable manifest look like models.
     """
     damaged: dict[str, ModelCorrupt] = {}
     names = [entry.name for entry in models(repository)]
@@ -58,6 +66,8 @@ def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]
         except ModelCorrupt as error:
             damaged[name] = error
     left_out = [name for name in names if any(name in member_folders(each) for each in damaged)]
+    if _is_recent(_states(repository / folder for name in damaged for folder in member_folders(name))):
+        raise next(iter(damaged.values()))
     for problem in damaged.values():
         if len(left_out) == len(names):
             raise problem
@@ -159,9 +169,8 @@ def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:
 def _copy_folder(source: Path, target: Path) -> None:
     entries = sorted(Path(entry.path) for entry in os.scandir(source) if entry.name not in SKIPPED)
     files = [_regular(entry) for entry in entries if not _is_folder(entry)]
-    large = next((file for file in files if file.stat().st_size > COPIED_BYTES), None)
     has_python = any(file.suffix == ".py" for file in files)
-    if large and not any(map(_is_folder, entries)) and not has_python and not _can_link(large, target):
+    if any(map(_is_linked, files)) and not any(map(_is_folder, entries)) and not has_python:
         # Not file by file: ONNX Runtime and OpenVINO refuse external data that a link leads out of the model's folder.
         target.symlink_to(source)
         return
@@ -169,8 +178,18 @@ def _copy_folder(source: Path, target: Path) -> None:
     for entry in entries:
         if _is_folder(entry):
             _copy_folder(entry, target / entry.name)
+        elif _is_linked(entry):
+            (target / entry.name).symlink_to(entry.resolve())
         else:
-            _copy_file(entry.resolve(), target / entry.name)
+            _copy_file(entry, target / entry.name)
+
+
+def _is_linked(file: Path) -> bool:
+    """Whether the server reads `file` itself: a large one of an image or a volume that is mounted read-only.
+
+    A copy would take memory there, as /tmp of a container often is a tmpfs.
+    """
+    return file.stat().st_size > LINKED_BYTES and bool(os.statvfs(file).f_flag & os.ST_RDONLY)
 
 
 def _is_folder(entry: Path) -> bool:
@@ -186,22 +205,64 @@ def _regular(entry: Path) -> Path:
     )
 
 
-def _can_link(file: Path, target: Path) -> bool:
-    """Whether `file` can have a hard link beside `target`: not on another file system, nor another owner's file."""
-    probe = target.with_name(".probe")
-    try:
-        probe.hardlink_to(file.resolve())
-    except OSError:
-        return False
-    probe.unlink()
-    return True
-
-
 def _copy_file(source: Path, target: Path) -> None:
-    if source.stat().st_size <= COPIED_BYTES:
-        shutil.copyfile(source, target)
+    """Make `target` a file of its own: Triton maps what it serves, and dies where a file that is mapped gets shorter.
+
+    A hard link would be the same file, which `cp` and `rsync --inplace` write to. Where the file system can share
+    blocks (btrfs, XFS), the copy takes no space. Raises ServerError where there is no room for it.
+    """
+    with source.open("rb") as content, target.open("xb") as copy, suppress(OSError):
+        fcntl.ioctl(copy, FICLONE, content.fileno())
         return
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        target.symlink_to(source)
+    size, free = source.stat().st_size, shutil.disk_usage(target.parent).free
+    if size > free:
+        raise ServerError(
+            f"{target.parent} has {free >> 20} MiB free, and the server's own copy of {source} takes {size >> 20}.",
+            "Give it room, or set TMPDIR to another folder.",
+        )
+    shutil.copyfile(source, target)
+
+
+# Files that are being written
+
+
+def read_settled(read: Callable[[], Result], folders: Callable[[], Iterable[Path]]) -> Result:
+    """What `read` returns, which checks and copies the files of model `folders`: all in the state of one moment.
+
+    It is called again when files have changed meanwhile, and after a failure beside files that are being written, as
+    by `cp`, once they are not: for MOST_SETTLING_SECONDS. Raises what `read` raises, and ServerError for files that
+    change all the time.
+    """
+    deadline = time.monotonic() + MOST_SETTLING_SECONDS
+    while True:
+        before = _states(folders())
+        try:
+            result = read()
+        except (HfxError, OSError):
+            if time.monotonic() > deadline or (_states(folders()) == before and not _is_recent(before)):
+                raise
+        else:
+            if _states(folders()) == before:
+                return result
+            if time.monotonic() > deadline:
+                raise ServerError("The files of the models change all the time.", "Try again when they don't.")
+        while _is_recent(_states(folders())) and time.monotonic() < deadline:
+            time.sleep(SETTLED_SECONDS / 4)
+
+
+def _states(folders: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
+    """By its path, what of a file's status changes with its content."""
+    states = {}
+    for folder in folders:
+        for path in folder.rglob("*"):
+            with suppress(OSError):
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode):
+                    states[path] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return states
+
+
+def _is_recent(states: Mapping[Path, tuple[int, ...]]) -> bool:
+    """Whether a file was written within SETTLED_SECONDS."""
+    now = time.time_ns()
+    return any(0 <= now - state[2] < SETTLED_SECONDS * 1e9 for state in states.values())

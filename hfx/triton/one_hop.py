@@ -107,7 +107,7 @@ def merge(repository: Path, name: str, runtime: str) -> None:
         tokenize / "1" / "settings.json": version / "settings.json",
         tokenize / "warmup": folder / "warmup",
         last / "1" / "settings.json": version / "answer.json",
-        net / "1": version / NET,  # whole: it may be a link, and ONNX files have their weights beside them
+        net / "1": version / NET,  # whole, as ONNX files have their weights beside them
     }
     config = read_config(folder / CONFIG)
     config.backend = backend
@@ -134,5 +134,5 @@ def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
 
 
 def _write(path: Path, config: Any, made_by: str) -> None:
-    path.unlink()  # it may be a link
+    path.unlink()  # in a bundle it may be a hard link
     path.write_text(render_message(config, (f"Made by: {made_by}",)), "utf-8")

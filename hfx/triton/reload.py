@@ -23,19 +23,18 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from hfx.errors import HfxError, ServerError
-from hfx.manifest import check_files, read_manifest
+from hfx.errors import ServerError
+from hfx.manifest import check_files, member_folders, read_manifest
 from hfx.metadata import TEMPORARY
 from hfx.names import MANIFEST_FILE
 from hfx.repository import models
 from hfx.repository.catalog import model_folders
 from hfx.triton.liveness import call
-from hfx.triton.models import copy_models, is_ensemble, needs, select_models
+from hfx.triton.models import copy_models, is_ensemble, needs, read_settled, select_models
 from hfx.triton.one_hop import prepare_encoders
 
 GENERATION_FILE = ".generation"
 PUBLICATION_FILE = ".publication"  # by which a relay finds the engine that came with it (serving/ipc.py)
-COPIES = 3  # of a model that is published anew while it is copied
 
 
 class Unsettled(ServerError):
@@ -229,23 +228,19 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
 
     Returns the folders, the entry point last. Raises ModelMissing or ModelCorrupt.
     """
-    for _ in range(COPIES):
+
+    def copy() -> list[str]:
         shutil.rmtree(target, ignore_errors=True)
-        text = manifest_text(source, name)
-        try:
-            folders = select_models(source, [name])
-            if text:
-                check_files(read_manifest(source / name / MANIFEST_FILE), source)
-            copy_models(source, folders, target)
-            # Otherwise its process does so, Triton sees a changed folder, and loads it again with its ensemble.
-            compileall.compile_dir(target, quiet=2)
-        except (HfxError, OSError):
-            if manifest_text(source, name) == text:
-                raise
-        else:
-            if manifest_text(target, name) == manifest_text(source, name) == text:
-                return _entry_last(name, folders)
-    raise ServerError(f"{name} was published again {COPIES} times while it was read.", "Try again.")
+        folders = select_models(source, [name])
+        if (source / name / MANIFEST_FILE).exists():
+            check_files(read_manifest(source / name / MANIFEST_FILE), source)
+        copy_models(source, folders, target)
+        return folders
+
+    folders = read_settled(copy, lambda: (source / each for each in member_folders(name)))
+    # Otherwise its process does so, Triton sees a changed folder, and loads it again with its ensemble.
+    compileall.compile_dir(target, quiet=2)
+    return _entry_last(name, folders)
 
 
 def manifest_text(repository: Path, name: str) -> bytes:

@@ -39,8 +39,8 @@ class Server(ABC):
     the address of gRPC, and of HTTP and metrics too unless `inner_host` is given: a server behind a front. `timeout` is
     the number of seconds the models may take to load, `exit_timeout` the seconds that requests in flight get at the
     end. `progress` receives one line for each model loaded.
-    Where not `strict`, models that don't load are left out, with a line to `warn`, if others are left; those `without`
-    are left out always.
+    Where not `strict`, models that don't load are left out, with a line to `warn`, if others are left.
+    `check` is called before models are copied: it may raise HfxError, and returns the names of those to leave out.
     """
 
     repository: Path
@@ -56,7 +56,7 @@ class Server(ABC):
     exit_timeout: int = 10
     progress: Callable[[str], None] = lambda line: None
     strict: bool = True
-    without: Sequence[str] = ()
+    check: Callable[[], Sequence[str]] = tuple
     warn: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:

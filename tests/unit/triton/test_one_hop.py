@@ -55,16 +55,6 @@ def test_the_steps_become_one_model_of_the_same_name_and_tensors(repository: Pat
     assert {COMPILED_TOKENIZER, "settings.json", "answer.json"} <= {path.name for path in version.iterdir()}
 
 
-def test_a_net_in_a_linked_folder_is_left_where_it_is(repository: Path, tmp_path: Path) -> None:
-    """As where its large files can't have hard links: the published folder stays whole."""
-    (repository / "m_net/1").rename(tmp_path / "published")
-    (repository / "m_net/1").symlink_to(tmp_path / "published")
-    before = content(tmp_path / "published")
-    prepare_encoders(repository, None, native=True)
-    assert content(tmp_path / "published") == before
-    assert (repository / "m/1" / config(repository, "m/config.pbtxt").parameters["model_file"].string_value).is_file()
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
