@@ -252,7 +252,7 @@ def read_settled(read: Callable[[], Result], folders: Callable[[], Iterable[Path
 
 def _states(folders: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
     """By its path, what of a file's status changes with its content."""
-    states = {}
+    states: dict[Path, tuple[int, ...]] = {}
     for folder in folders:
         for path in folder.rglob("*"):
             with suppress(OSError):
