@@ -63,8 +63,8 @@ class ModelFiles:
     async def count(self, model: ServedModel, texts: list[str], has_left: Callable[[], bool]) -> int:
         """The number of tokens that the model reads of all texts. Raises Disconnected.
 
-        By the compiled tokenizer where there is one: of 250,002 pieces it is 39 MB, mapped and shared with Triton, and
-        opens in 10 ms; the Python tokenizer takes 398 MB and 1.4 s.
+        By the compiled tokenizer where there is one: of 250,002 pieces it takes 39 MB and opens in 20 ms; the Python
+        tokenizer takes 398 MB and 1.4 s.
         """
         compiled = self._folder(model, _tokenizing(model)) / COMPILED_TOKENIZER
         if not (compiled.exists() and is_built()):

@@ -1,6 +1,6 @@
 #include "file.h"
 #include <fcntl.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,36 +15,44 @@ struct Header {
 constexpr uint32_t VERSION = 1;
 }  // namespace
 
+// It is read, not mapped: a process would end (SIGBUS) where another program overwrites a file that it has mapped.
 const char *File::open(const char *path) {
     int file = ::open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return "it can't be opened";
-    struct stat status;
-    bool sized = !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size >= int64_t(sizeof(Header));
-    void *mapped = sized ? mmap(nullptr, size_t(status.st_size), PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
+    const char *wrong = read_all(file);
     close(file);
-    if (!sized) return "it isn't a compiled tokenizer";
-    if (mapped == MAP_FAILED) return "it can't be mapped";
-    mapped_ = static_cast<const char *>(mapped), size_ = size_t(status.st_size);
-    return check();
+    return wrong ? wrong : check();
+}
+
+const char *File::read_all(int file) {
+    struct stat status;
+    if (fstat(file, &status) || !S_ISREG(status.st_mode) || status.st_size < int64_t(sizeof(Header))) return "it isn't a compiled tokenizer";
+    size_ = size_t(status.st_size);
+    data_ = static_cast<char *>(malloc(size_));
+    if (!data_) return "there is no memory for it";
+    for (size_t at = 0; at < size_;) {
+        ssize_t read = ::read(file, data_ + at, size_ - at);
+        if (read <= 0) return "it isn't whole";
+        at += size_t(read);
+    }
+    return nullptr;
 }
 
 const char *File::check() {
     Header header;
-    memcpy(&header, mapped_, sizeof header);
+    memcpy(&header, data_, sizeof header);
     if (memcmp(header.magic, "hfx-tok\n", sizeof header.magic)) return "it isn't a compiled tokenizer";
     if (header.version != VERSION) return "another version of hfx has compiled it";
     if (header.size != size_) return "it isn't whole";
     if (header.sections > (size_ - sizeof header) / sizeof(Section)) return "its sections are damaged";
-    sections_ = {reinterpret_cast<const Section *>(mapped_ + sizeof header), header.sections};
+    sections_ = {reinterpret_cast<const Section *>(data_ + sizeof header), header.sections};
     for (const Section &section : sections_)
         if (section.offset % 8 || section.offset > size_ || section.size > size_ - section.offset)
             return "its sections are damaged";
     return nullptr;
 }
 
-File::~File() {
-    if (mapped_) munmap(const_cast<char *>(mapped_), size_);
-}
+File::~File() { free(data_); }
 
 uint32_t File::find(Tag tag) const {
     for (size_t at = 0; at < sections_.count; at++)
@@ -54,7 +62,7 @@ uint32_t File::find(Tag tag) const {
 
 bool File::section_bytes(uint64_t section, Span &bytes) const {
     if (section >= sections_.count) return false;
-    bytes = {mapped_ + sections_[section].offset, size_t(sections_[section].size)};
+    bytes = {data_ + sections_[section].offset, size_t(sections_[section].size)};
     return true;
 }
 

@@ -1,4 +1,4 @@
-// The file of a compiled tokenizer, mapped. Little endian; hfx/exporter/compiled_tokenizer/file.py writes it:
+// The file of a compiled tokenizer, in memory. Little endian; hfx/exporter/compiled_tokenizer/file.py writes it:
 //   "hfx-tok\n", version u32, number of sections u32, size of the file u64,
 //   sections {tag u32, 0 u32, offset u64, size u64}: offsets are multiples of 8, in the file; the bytes of each.
 // A section is an array of u8, u16, u32 or of the structs below. Others name it by its number. By tag there are
@@ -58,9 +58,10 @@ private:
         uint64_t offset, size;
     };
     bool section_bytes(uint64_t section, Span &bytes) const;
+    const char *read_all(int file);
     const char *check();
 
-    const char *mapped_ = nullptr;
+    char *data_ = nullptr;
     size_t size_ = 0;
     View<Section> sections_;
 };
