@@ -1,6 +1,8 @@
 """Runs the batches: sends their lines to the front chunk by chunk, and publishes the answers as files.
 
-Batches take turns, a chunk each. A line whose answer is not a 200 is sent a second time, alone and after the server has
+The labels of API keys take turns, and in a turn a batch of the label sends a chunk. A line that the server does not
+accept, as its model is busy or its key has used its bounds, ends the turn: the batch pauses, and goes on behind the
+lines that have been answered. A line whose answer is not a 200 is sent a second time, alone and after the server has
 reported that it is healthy, and the second answer counts: a line must not fail because Triton or the front was killed.
 """
 
@@ -9,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from itertools import islice
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 import httpx
 
 from hfx.batch.api.lines import Chunk, Line, LineError, cut, read_chunk, with_date
+from hfx.batch.api.progress import PAUSE_SECONDS, Busy, Progress, Stopped, TurnOver
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import (
     CANCELLED,
@@ -45,8 +49,8 @@ from hfx.front.response import log_line
 OK = 200
 BUSY = (429, 503)  # statuses of a server that has not started work on the line
 MOST_TRIES = 3  # of a line whose server dies each time
-PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # between two tries, doubled each time
-BUSY_SECONDS = 30.0  # a line that waits longer for a busy server is reported in the batch's errors
+BUSY_SECONDS = 30.0  # a batch that gets no line accepted for longer is reported in its errors
+TURN_SECONDS = 5.0  # after which a chunk begins no further line while other labels have batches
 MESSAGE_LENGTH = 500
 NOTICE_SECONDS = 1.0  # within which `hfx serve` notices a dead process, and /health reports it
 HEALTH_SECONDS = 60.0  # the longest wait for a healthy server; then the line is sent anyway
@@ -62,17 +66,13 @@ UNANSWERED = {
 }
 
 
-class Stopped(Exception):
-    """The batch was cancelled, or its completion window is over."""
-
-
 class Runner:
     """Runs the batches of `store`. `client` sends requests to the front's socket; `changed` ends a wait for batches."""
 
     def __init__(self, settings: ApiSettings, store: Store, changed: asyncio.Event, client: httpx.AsyncClient) -> None:
         self._settings, self._store, self._changed, self._client = settings, store, changed, client
-        self._chunks: dict[str, list[Chunk]] = {}  # of each unfinished batch, by its id
-        self._missing: dict[str, list[Chunk]] = {}  # those that have no part yet
+        self._progress: dict[str, Progress] = {}  # of each unfinished batch, by its id
+        self._last: dict[str, int] = {}  # label -> the order of the batch that had its last turn
         self._free = asyncio.Semaphore(settings.parallel)
 
     async def run(self) -> None:
@@ -80,10 +80,33 @@ class Runner:
         while True:
             self._changed.clear()
             batches = [batch for batch in self._store.batches.values() if not batch.is_finished]
-            for batch in sorted(batches, key=lambda batch: batch.order):
-                await self._advance(batch.id)
-            if not batches:
-                await self._changed.wait()
+            due = [batch for batch in batches if self._due(batch) <= time.monotonic()]
+            for label in {batch.owner: None for batch in sorted(due, key=lambda batch: batch.order)}:
+                await self._advance(self._next(label, due).id)
+            if not due:
+                wait = min(map(self._due, batches), default=math.inf) - time.monotonic()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), None if wait == math.inf else max(wait, 0.0))
+
+    def _due(self, batch: Batch) -> float:
+        """When the batch goes on; what is over or cancelled goes on at once."""
+        progress = self._progress.get(batch.id)
+        if progress is None or batch.status != IN_PROGRESS:
+            return 0.0
+        return min(progress.due, time.monotonic() + batch.expires_at - time.time())
+
+    def _next(self, label: str, due: Sequence[Batch]) -> Batch:
+        """The batch of `label` that has its turn: those that are due one after the other."""
+        batches = sorted((batch for batch in due if batch.owner == label), key=lambda batch: batch.order)
+        last = self._last.get(label, 0)
+        batch = next((batch for batch in batches if batch.order > last), batches[0])
+        self._last[label] = batch.order
+        return batch
+
+    def _others_wait(self, batch: Batch) -> bool:
+        """Whether another label has a batch that is due."""
+        others = (each for each in self._store.batches.values() if each.owner != batch.owner and not each.is_finished)
+        return any(self._due(each) <= time.monotonic() for each in others)
 
     async def _advance(self, identity: str) -> None:
         """Do one step of a batch. A step that the disk refuses is tried again later; other errors end the batch."""
@@ -113,7 +136,7 @@ class Runner:
         await asyncio.sleep(PAUSE_SECONDS)
 
     async def _step(self, batch: Batch) -> None:
-        if batch.id not in self._chunks:
+        if batch.id not in self._progress:
             batch = await self._plan(batch)
         if batch.status == VALIDATING:
             self._store.change(batch, IN_PROGRESS)
@@ -123,8 +146,8 @@ class Runner:
             await self._publish(batch, COMPLETED)
         elif batch.status == IN_PROGRESS and self._is_over(batch):
             await self._publish(batch, EXPIRED)
-        elif batch.status == IN_PROGRESS and self._missing[batch.id]:
-            await self._score(batch, self._missing[batch.id][0])
+        elif batch.status == IN_PROGRESS and self._progress[batch.id].missing:
+            await self._score(batch, self._progress[batch.id])
         elif batch.status == IN_PROGRESS:
             self._store.change(batch, FINALIZING)
 
@@ -136,8 +159,7 @@ class Runner:
         if errors:
             return self._store.change(batch, FAILED, errors=errors)
         done, completed, failed = await asyncio.to_thread(self._count, batch)
-        self._chunks[batch.id] = chunks
-        self._missing[batch.id] = [chunk for chunk in chunks if chunk.number not in done]
+        self._progress[batch.id] = Progress(chunks, [chunk for chunk in chunks if chunk.number not in done])
         batch = self._store.batches[batch.id]
         return self._store.change(
             batch, completed=completed, failed=failed, total=sum(chunk.requests for chunk in chunks)
@@ -160,14 +182,14 @@ class Runner:
 
     # Lines
 
-    async def _score(self, batch: Batch, chunk: Chunk) -> None:
-        """Get the answers to the lines of a chunk, and write them as a part."""
-        path = self._store.content(batch.input_file_id)
+    async def _score(self, batch: Batch, progress: Progress) -> None:
+        """Get the answers to the lines of the next chunk, and write them as a part."""
+        path, chunk = self._store.content(batch.input_file_id), progress.missing[0]
         lines = await asyncio.to_thread(read_chunk, path, chunk, batch.endpoint, self._settings)
         size = completed = 0
         try:
             with new_part(self._store.parts(batch).part(chunk.number, ENDING)) as file:
-                async with aclosing(self._answers(batch, lines)) as answers:
+                async with aclosing(self._answers(batch, progress, lines)) as answers:
                     async for answer in answers:
                         self._store.reserve(len(answer))
                         size, completed = size + len(answer), completed + answer.startswith(OUTPUT)
@@ -175,82 +197,107 @@ class Runner:
                 await asyncio.to_thread(sync, file)
         except BaseException as error:
             self._store.reserve(-size)
-            if isinstance(error, Stopped):
-                return
-            raise
-        self._missing[batch.id].remove(chunk)
+            if isinstance(error, TurnOver):
+                self._interrupt(batch, progress, error)
+            elif not isinstance(error, Stopped):
+                raise
+            return
+        progress.finish(chunk)
         batch = self._store.batches[batch.id]
         failed = batch.failed + len(lines) - completed
         self._store.change_in_memory(batch, completed=batch.completed + completed, failed=failed, errors=())
 
-    async def _answers(self, batch: Batch, lines: Sequence[Line]) -> AsyncGenerator[bytes, None]:
-        """The output lines for `lines`, in order. At most AHEAD x `parallel` of them are in memory."""
-        waiting = iter(lines)
-        tasks: deque[asyncio.Task[tuple[int, bytes]]] = deque()
+    def _interrupt(self, batch: Batch, progress: Progress, over: TurnOver) -> None:
+        """Note the end of a turn; a server that has been busy for long is reported until the chunk is done."""
+        if not isinstance(over, Busy):
+            return
+        progress.pause(over.pause)
+        if time.monotonic() - progress.since > BUSY_SECONDS:
+            message = f"The server does not take the line at present, and it is sent again. {over.reason}"
+            errors = [LineError("server_busy", message).api_error(over.line.number)]
+            self._store.change_in_memory(self._store.batches[batch.id], errors=errors)
+
+    async def _answers(self, batch: Batch, progress: Progress, lines: Sequence[Line]) -> AsyncGenerator[bytes, None]:
+        """The output lines for `lines`, in order. At most AHEAD x `parallel` of them are in progress.
+
+        Raises TurnOver.
+        """
+        began = time.monotonic()
+        waiting = iter([line for line in lines if line.number not in progress.answers])
+        tasks: deque[tuple[Line, asyncio.Task[tuple[int, bytes]]]] = deque()
         try:
             for line in lines:
-                ahead = islice(waiting, AHEAD * self._settings.parallel - len(tasks))
-                tasks.extend(asyncio.create_task(self._first_try(batch, later)) for later in ahead)
-                status, answer = await tasks.popleft()
+                if line.number in progress.answers:
+                    yield progress.answers[line.number]
+                    continue
+                is_over = time.monotonic() - began > TURN_SECONDS and self._others_wait(batch)
+                if is_over and not tasks:
+                    raise TurnOver
+                ahead = islice(waiting, 0 if is_over else AHEAD * self._settings.parallel - len(tasks))
+                tasks.extend((later, asyncio.create_task(self._first_try(batch, progress, later))) for later in ahead)
+                status, answer = await tasks.popleft()[1]
                 if status != OK:
                     if tasks:
-                        await asyncio.wait(tasks)
-                    answer = await self._retry_alone(batch, line, status)
+                        await asyncio.wait([task for _, task in tasks])
+                    answer = await self._retry_alone(batch, progress, line, status)
+                progress.keep(line.number, answer)
                 yield answer
+        except Busy:
+            await _settle(progress, tasks)
+            raise
         finally:
-            for task in tasks:
+            for _, task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
 
-    async def _first_try(self, batch: Batch, line: Line) -> tuple[int, bytes]:
-        """Send a line for the first time: the status of the answer, and the output line for it."""
+    async def _first_try(self, batch: Batch, progress: Progress, line: Line) -> tuple[int, bytes]:
+        """Send a line for the first time: the status of the answer, and the output line for it.
+
+        A line that got no 200 in a turn before is not sent: its status is 0.
+        """
+        if line.number in progress.tries:
+            return 0, b""
         async with self._free:
             status, content = await self._send(batch, line)
         return status, _answer_line(batch, line, status, content)
 
-    async def _retry_alone(self, batch: Batch, line: Line, status: int) -> bytes:
+    async def _retry_alone(self, batch: Batch, progress: Progress, line: Line, status: int) -> bytes:
         """Send a line again while no other is in progress, as its first answer had a `status` other than 200."""
-        for _ in range(MOST_TRIES):
+        content = None
+        progress.tries.setdefault(line.number, 0)
+        while progress.tries[line.number] < MOST_TRIES:
             if not 0 < status < 500:  # a process may have died
                 await asyncio.sleep(NOTICE_SECONDS)
             await self._await_health(batch)
             status, content = await self._send(batch, line)
+            progress.tries[line.number] += 1
             if 0 < status < 500:
                 break
         return _answer_line(batch, line, status, content)
 
     async def _send(self, batch: Batch, line: Line) -> tuple[int, Any]:
-        """Send a line until the server accepts it: the status and JSON of its answer; status 0: the connection broke.
+        """Send a line: the status and JSON of its answer; status 0: the connection broke.
 
-        Raises Stopped when the batch is cancelled or expires.
+        Raises Busy where the server does not accept it, and Stopped when the batch is cancelled or expires.
         """
+        if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
+            raise Stopped
         headers = {"content-type": "application/json", "x-request-id": line.request_id(batch)}
         headers[LABEL_HEADER.decode()] = batch.owner
-        body, pause, began = dumped(line.content(batch)), PAUSE_SECONDS, time.monotonic()
-        while True:
-            if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
-                raise Stopped
-            try:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    async with self._client.stream("POST", batch.endpoint, content=body, headers=headers) as response:
-                        content = await _json(response)
-                if response.status_code not in BUSY:
-                    return response.status_code, content
-                if time.monotonic() - began > BUSY_SECONDS:
-                    self._show_busy(line, batch, response.status_code, content)
-            except httpx.ConnectError:
-                pass  # the front is being started again
-            except (httpx.TransportError, TimeoutError):
-                return 0, None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MOST_PAUSE_SECONDS)
-
-    def _show_busy(self, line: Line, batch: Batch, status: int, content: Any) -> None:
-        """Report in the batch's errors, until its chunk is done, that the server is busy."""
-        reason = json.dumps(content)[:MESSAGE_LENGTH]
-        message = f"The server does not take the line at present, and it is sent again. {status}: {reason}"
-        errors = [LineError("server_busy", message).api_error(line.number)]
-        self._store.change_in_memory(self._store.batches[batch.id], errors=errors)
+        body = dumped(line.content(batch))
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                async with self._client.stream("POST", batch.endpoint, content=body, headers=headers) as response:
+                    content = await _json(response)
+        except httpx.ConnectError:
+            raise Busy(line, 0.0, "The HTTP port is being started again.") from None
+        except (httpx.TransportError, TimeoutError):
+            return 0, None
+        if response.status_code not in BUSY:
+            return response.status_code, content
+        after = response.headers.get("retry-after", "")
+        reason = f"{response.status_code}: {json.dumps(content)[:MESSAGE_LENGTH]}"
+        raise Busy(line, float(after) if after.isdigit() else 0.0, reason)
 
     async def _await_health(self, batch: Batch) -> None:
         """Wait until the server reports that it is healthy, for HEALTH_SECONDS at most. Raises Stopped."""
@@ -287,8 +334,7 @@ class Runner:
             file = StoredFile(identity, batch.owner, filename, "batch_output", length, time.time_ns())
             self._store.add_file(file, length)
             changes[name] = identity
-        self._chunks.pop(batch.id, None)
-        self._missing.pop(batch.id, None)
+        self._progress.pop(batch.id, None)
         self._store.change(self._store.batches[batch.id], status, errors=(), **changes)
 
     def _join(self, batch: Batch, status: str) -> dict[str, Any]:
@@ -297,10 +343,10 @@ class Runner:
         Returns the numbers of answers and errors as changes of the batch.
         """
         targets = {kind: self._store.content(_file_id(batch, kind)) for kind in ("output", "error")}
-        missing = {chunk.number for chunk in self._missing[batch.id]}
+        missing = {chunk.number for chunk in self._progress[batch.id].missing}
         with new_file(targets["output"]) as output, new_file(targets["error"]) as errors:
             counts = {OUTPUT: 0, ERROR: 0}
-            for chunk in self._chunks[batch.id]:
+            for chunk in self._progress[batch.id].chunks:
                 is_missing = chunk.number in missing
                 lines = self._unanswered(batch, chunk, status) if is_missing else self._part(batch, chunk.number)
                 for line in lines:
@@ -329,6 +375,14 @@ class Runner:
 def _file_id(batch: Batch, kind: str) -> str:
     """The id of the `kind` of file of a batch, the same each time that it is written."""
     return f"file-{hashlib.sha256(f'{batch.id} {kind}'.encode()).hexdigest()[:24]}"
+
+
+async def _settle(progress: Progress, tasks: Iterable[tuple[Line, asyncio.Task[tuple[int, bytes]]]]) -> None:
+    """Wait for the lines in progress, and keep the answers that count. Their tasks keep what they raise."""
+    for line, task in tasks:
+        await asyncio.wait([task])
+        if task.exception() is None and task.result()[0] == OK:
+            progress.keep(line.number, task.result()[1])
 
 
 async def _json(response: httpx.Response) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from hfx.batch.api import runner
+from hfx.batch.api import progress, runner
 from hfx.batch.api.lines import CHUNK
-from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, Store
+from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, Batch, Store
 from hfx.errors import JobError
+from hfx.front.keys import LABEL_HEADER
 from tests.rigs.batch_api import EMBEDDINGS, begun, echo, line, results, settings_of, work
 
 LINES = CHUNK + 8
@@ -287,10 +289,120 @@ def test_batches_take_turns(tmp_path: Path) -> None:
     assert {batch.status for batch in store.batches.values()} == {COMPLETED}
 
 
+def label_of(scope: dict[str, Any]) -> bytes:
+    return dict(scope["headers"])[LABEL_HEADER]
+
+
+def two_labels(folder: Path, **changes: Any) -> tuple[Store, Batch, Batch]:
+    """A batch of the label `slow` before one of `fast`, with the same lines."""
+    first = begun(folder, content(), owner="slow")
+    store = Store(folder, 1 << 30)
+    second = replace(first, id="batch_fedcba9876543210", order=first.order + 1, **{"owner": "fast", **changes})
+    store.add_batch(second)
+    return store, first, second
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_batch_whose_lines_are_not_accepted_delays_no_other(status: int, tmp_path: Path) -> None:
+    store, slow, fast = two_labels(tmp_path)
+
+    async def bounded(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        accepts = label_of(scope) == b"fast" or store.batches[fast.id].is_finished
+        await (echo(scope, receive, send) if accepts else answer(send, status))
+
+    asyncio.run(work(settings_of(tmp_path), store, bounded))
+    assert {batch.status for batch in store.batches.values()} == {COMPLETED}
+    assert store.batches[fast.id].times[COMPLETED] <= store.batches[slow.id].times[COMPLETED]
+
+
+def test_a_model_that_never_loads_ends_its_own_batch_alone(tmp_path: Path) -> None:
+    store, slow, fast = two_labels(tmp_path, owner="slow")
+    store.change(store.batches[slow.id], expires_at=int(time.time()) + 2)
+
+    async def unloaded(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        is_loaded = fast.id.removeprefix("batch_").encode() in dict(scope["headers"])[b"x-request-id"]
+        await (echo(scope, receive, send) if is_loaded else answer(send, 503))
+
+    asyncio.run(work(settings_of(tmp_path), store, unloaded))
+    assert (store.batches[slow.id].status, store.batches[fast.id].status) == (EXPIRED, COMPLETED)
+
+
+def test_answers_of_a_chunk_that_was_interrupted_are_kept(tmp_path: Path) -> None:
+    """A key that is bounded gets an answer in each turn; none of its lines is computed twice."""
+    begun(tmp_path, content())
+    answered: Counter[int] = Counter()
+    allowed = 0
+
+    async def bounded(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        nonlocal allowed
+        allowed += 1
+        if allowed % 3:
+            answered[line_of(scope)] += 1
+            await echo(scope, receive, send)
+        else:
+            await answer(send, 429)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "MOST_PAUSE_SECONDS", 0.01)
+        asyncio.run(work(settings_of(tmp_path), app=bounded))
+    rows = parsed(results(tmp_path)["output.jsonl"])
+    assert [row["custom_id"] for row in rows] == [f"row-{number}" for number in range(LINES)]
+    assert answered == Counter(range(1, LINES + 1))
+
+
+def test_a_line_that_fails_and_then_is_not_accepted_has_as_many_tries(tmp_path: Path) -> None:
+    begun(tmp_path, content())
+    tries = 0
+
+    async def failing(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        nonlocal tries
+        if line_of(scope) != 5:
+            await echo(scope, receive, send)
+            return
+        tries += 1
+        await answer(send, 500 if tries % 2 else 429)
+
+    asyncio.run(work(settings_of(tmp_path), app=failing))
+    [row] = parsed(results(tmp_path)["error.jsonl"])
+    assert (row["custom_id"], row["response"]["status_code"]) == ("row-4", 500)
+    assert tries == 2 * runner.MOST_TRIES + 1
+
+
+def test_labels_take_turns_however_many_batches_one_has(tmp_path: Path) -> None:
+    store, slow, _ = two_labels(tmp_path)
+    for number in range(5):
+        store.add_batch(replace(slow, id=f"batch_000000000000000{number}", order=slow.order - 5 + number))
+    seen: list[bytes] = []
+
+    async def noting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        seen.append(label_of(scope))
+        await echo(scope, receive, send)
+
+    asyncio.run(work(settings_of(tmp_path), store, noting))
+    last = max(position for position, label in enumerate(seen) if label == b"fast")
+    assert last < LINES + 2 * CHUNK
+
+
+def test_a_chunk_of_slow_lines_gives_its_turn_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "TURN_SECONDS", 0.05)
+    store, _, _ = two_labels(tmp_path)
+    seen: list[bytes] = []
+
+    async def slow(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        seen.append(label_of(scope))
+        if label_of(scope) == b"slow":
+            await asyncio.sleep(0.03)
+        await echo(scope, receive, send)
+
+    asyncio.run(work(settings_of(tmp_path), store, slow))
+    assert seen.index(b"fast") < CHUNK
+    assert len(seen) == 2 * LINES
+
+
 FULL_DISK = """
 import asyncio, sys
 from pathlib import Path
-from hfx.batch.api import runner
+from hfx.batch.api import progress, runner
 from hfx.batch.api.store import Store
 from tests.rigs.batch_api import begun, line, settings_of, work
 
