@@ -195,7 +195,7 @@ class App:
 
     async def _forward(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response) -> None:
         """Pass a request of the Batch API on, and its answer back; its body is not kept here."""
-        if scope["method"] == "POST":
+        if scope["method"] == "POST" and response.route != batches.CANCEL:  # which frees what others may use
             response.caller.admit(time.monotonic(), has_counts=True)
         async with self._batches.sent(scope, receive, headers, response) as connection:
             await _pass_back(connection, response, b"")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PREFIX = b"/v1/"
 PATHS = re.compile(rb"(/v1/(?:files|batches))(?:(/[A-Za-z0-9_-]{1,64})(/content|/cancel)?)?")
+CANCEL = "/v1/batches/{id}/cancel"  # as `route` returns it
 OFF = "Files and batches are off here. Start `hfx serve` with --batch-dir DIR."
 STOPPED = "The process of files and batches is being started again. Try again later."
 ENDED = "The process of files and batches ended before it answered. Send the request again."

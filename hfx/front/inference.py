@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,15 +20,28 @@ from hfx.client.settings import GenerationSettings
 from hfx.client.tensors import Array, to_tensors
 from hfx.front.catalog import OK, Catalog, ServedModel
 from hfx.front.guard import HEAD_LENGTH, Disconnected
+from hfx.front.keys import ANYONE, Caller
 from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
-from hfx.metadata import check_outputs, check_values
-from hfx.names import CANCEL_REQUEST, STREAM, STREAM_SUFFIX, TEXT_INPUT
+from hfx.metadata import Values, check_outputs, check_values
+from hfx.names import (
+    CANCEL_REQUEST,
+    CANDIDATE_LABELS,
+    CONTEXT,
+    MAX_TOKENS,
+    QUERY,
+    QUESTION,
+    STREAM,
+    STREAM_SUFFIX,
+    TEXT_INPUT,
+)
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
+    from hfx.front.model_files import ModelFiles
 
 Result = TypeVar("Result")
+READ = {TEXT_INPUT, QUERY, QUESTION, CONTEXT}  # the inputs whose texts a model reads
 PARALLEL = 32  # requests to Triton at a time for one request of a client
 EVENT_END = b"\n\n"
 CLOSE = (b"connection", b"close")
@@ -39,18 +53,28 @@ class Inference:
     """Models behind `upstream` for `client`, whose leaving closes the connections that work for it.
 
     `model` is the one that was called last, `input_tokens` and `output_tokens` are those of all texts so far: generated
-    ones, and others that were counted. `trace` are the headers by which Triton goes on with a trace.
+    ones, and others that were counted. `trace` are the headers by which Triton goes on with a trace. Where the tokens
+    of `caller` are bounded, requests are counted by the tokenizers in `files` and held, `held` in all, before they are
+    sent.
     """
 
     def __init__(
-        self, upstream: Upstream, catalog: Catalog, client: ClientConnection, trace: Sequence[Header] = ()
+        self,
+        upstream: Upstream,
+        catalog: Catalog,
+        files: ModelFiles,
+        client: ClientConnection,
+        caller: Caller = ANYONE,
+        trace: Sequence[Header] = (),
     ) -> None:
         self._upstream = upstream
         self._client = client
         self._trace = trace
+        self._files = files
+        self._caller = caller
         self.catalog = catalog
         self.model = ""
-        self.input_tokens = self.output_tokens = 0
+        self.input_tokens = self.output_tokens = self.held = 0
 
     def has_left(self) -> bool:
         """Whether the client has closed its connection."""
@@ -59,6 +83,8 @@ class Inference:
     async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
         """The results of calls with the same settings, in order; as many as the model takes are one request."""
         self.model = model.name
+        if self._caller.tokens is not None:
+            self.input_tokens += await self._hold(model, [call.values for call in requests])
         batches = [requests[start : start + model.batch] for start in range(0, len(requests), model.batch)]
         results = await in_order([self._batch(model, batch) for batch in batches])
         return [result for batch in results for result in batch]
@@ -98,6 +124,20 @@ class Inference:
                 content += await connection.read()
         if not is_whole:
             raise _lost()
+
+    async def _hold(self, model: ServedModel, rows: Sequence[Values], more: int = 0) -> int:
+        """Hold the tokens of the texts in `rows`, and `more`; the number without `more`. Raises Refusal (429)."""
+        tokens = 0
+        for values in rows:
+            labels = values.get(CANDIDATE_LABELS, ())
+            for name in READ & values.keys():
+                count = await self._files.count(model, list(map(str, values[name])), self.has_left)
+                tokens += count * (len(labels) or 1)
+            if labels:
+                tokens += await self._files.count(model, list(map(str, labels)), self.has_left)
+        self._caller.hold(time.monotonic(), tokens + more)
+        self.held += tokens + more
+        return tokens
 
     async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`, which is cancelled once the client has left. Raises Disconnected then."""
@@ -139,6 +179,9 @@ class Inference:
     ) -> AsyncIterator[UpstreamConnection]:
         """A request to the engine of `model`, which is cancelled there when this ends before the answer is complete."""
         check_values(model.metadata, {name: items for name, items in call.values.items() if name != STREAM})
+        if self._caller.tokens is not None:
+            default = self._files.generation(model)["defaults"][MAX_TOKENS]
+            await self._hold(model, [call.values], int(call.values.get(MAX_TOKENS, [default])[0]))
         self.model, request_id = model.name, next(_ids)
         body = tensors.encode_generate(request_id, call.values)
         engine = f"/v2/models/{quote(model.name, safe='')}{STREAM_SUFFIX}"

@@ -24,6 +24,7 @@ LARGEST = 1 << 20  # bytes of the file
 DIGITS_SHOWN = 8  # of the digest of a key without a label
 MINUTE = 60.0
 LABEL_HEADER = b"x-hfx-label"  # between the front and the process of batches alone
+KEYLESS_SECONDS = 10  # after which a batch of a label without a key tries again
 USED_UP = "RATE"  # the reason of a refusal
 
 
@@ -88,8 +89,18 @@ class Caller:
             again = [(b"retry-after", b"%d" % math.ceil(seconds))]
             raise Refusal(429, f"{self.label} has used its {rate:g} {name}. Try again later.", again, reason=USED_UP)
 
+    def hold(self, now: float, tokens: int) -> None:
+        """Take the `tokens` that a request may need, before it is answered. Raises Refusal (429).
+
+        As many must be left, or half of a minute's: a request that may need more is admitted then.
+        """
+        if self.tokens is not None:
+            rate = self.rates.tokens_per_minute
+            self._refuse("tokens a minute", rate, self.tokens.wait(now, min(tokens, rate / 2)))
+            self.tokens.take(tokens)
+
     def spend(self, tokens: int) -> None:
-        """Count the tokens of an answer: of a request that was admitted, however many they are."""
+        """Count the tokens of an answer, however many they are; a negative number gives back what was held."""
         if self.tokens is not None:
             self.tokens.take(tokens)
 
@@ -181,9 +192,17 @@ class ApiKeys:
         return caller
 
     def labelled(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Whose key the label in a request of a batch is; without bounds once the file has no such key."""
+        """Whose key the label in a request of a batch is.
+
+        Raises Refusal (429) where the file has keys and none of this label: the batch pauses until it has one again.
+        """
         label = headers.get(LABEL_HEADER, b"").decode()
-        return next((caller for caller in self._keys.values() if caller.label == label), Caller(label))
+        caller = next((caller for caller in self._keys.values() if caller.label == label), None)
+        if caller is None and self._keys:
+            again = [(b"retry-after", b"%d" % KEYLESS_SECONDS)]
+            message = f"There is no API key with the label {label!r} any more. Add one, or cancel the batch."
+            raise Refusal(429, message, again, reason=USED_UP)
+        return caller or Caller(label)
 
     def reload(self) -> str:
         """Read the file again where it has changed; what to tell the operator then, else an empty string.

@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,7 +17,7 @@ from hfx.client import Client
 from tests.rigs.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, call
 from tests.rigs.generation_rig import RECITAL
 from tests.rigs.reciting import ENDLESS
-from tests.rigs.serve_process import SECONDS, ServeProcess
+from tests.rigs.serve_process import SECONDS, ServeProcess, serving
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
@@ -257,6 +258,28 @@ def test_each_described_path_is_there_and_needs_a_key_where_it_says_so(dialects:
         other = "POST" if method == "GET" else "GET"
         if (other, path) not in described:
             assert status_of(dialects, other, path, API_KEY)[0] == 405, path
+
+
+READING = (
+    ("/embed", {"inputs": "a lovely garden"}),
+    ("/models/sentiment-fp32", {"inputs": "a lovely garden"}),
+    ("/models/nli-fp32", {"inputs": "a garden", "parameters": {"candidate_labels": ["good", "bad"]}}),
+    ("/models/answers-fp32", {"inputs": {"question": "Where?", "context": "In a garden."}}),
+    ("/similarity", {"inputs": {"source_sentence": "a garden", "sentences": ["a park", "a street"]}}),
+    ("/models/similar-int8/tokenize", {"inputs": "a lovely garden"}),
+    ("/rerank", {"query": "a garden", "texts": ["a park", "a street"]}),
+    ("/v1/embeddings", {"model": "similar-int8", "input": "a lovely garden"}),
+)
+
+
+def test_what_each_dialect_reads_counts_for_keys_with_bounded_tokens(many_tasks: Path, tmp_path: Path) -> None:
+    keys = [f"a-key-for-the-path-{number}" for number in range(len(READING))]
+    file = tmp_path / "keys"
+    file.write_text("".join(f"{key}:{key} tokens_per_minute=3\n" for key in keys), encoding="utf-8")
+    models = "sentiment-fp32,nli-fp32,answers-fp32,similar-int8,ranker"
+    with serving(many_tasks, "--models", models, "--api-key-file", str(file)) as server:
+        for key, (path, body) in zip(keys, READING, strict=True):
+            assert [call(server, path, body, key=key)[0] for _ in range(2)] == [200, 429], path
 
 
 def test_the_tokens_of_a_key_are_counted_logged_and_bounded(dialects: ServeProcess) -> None:

@@ -207,7 +207,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     check_dimensions(fields, len(vectors[0]))
     read = request.files.prompted(model, inputs, **prompt_of(fields))
     tokens = await request.files.count(model, read, request.inference.has_left)
-    request.inference.input_tokens += tokens
+    request.inference.input_tokens = tokens
     data = [
         {"object": "embedding", "index": index, "embedding": vector_json(vector, encoding)}
         for index, vector in enumerate(vectors)

@@ -95,7 +95,8 @@ class DialectServer:
 
     async def answer(self, target: Target, content: Any, client: ClientConnection, response: Response) -> None:
         """Answer a request with the JSON `content`. Raises Refusal, unless the answer has begun."""
-        inference = Inference(self._upstream, self._catalog, client, response.trace.headers if response.trace else ())
+        trace = response.trace.headers if response.trace else ()
+        inference = Inference(self._upstream, self._catalog, self._files, client, response.caller, trace)
         request = DialectRequest(
             target.model,
             content,
@@ -117,6 +118,7 @@ class DialectServer:
         finally:
             response.model = inference.model or response.model
             response.input_tokens, response.output_tokens = inference.input_tokens, inference.output_tokens
+            response.caller.spend(-inference.held)  # what was used is counted with the response
 
 
 def _about(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]]) -> Dialect:

@@ -188,8 +188,9 @@ async def tokenize(request: DialectRequest) -> bytes:
     special = flag(fields, "add_special_tokens", True)
     if named := prompt_of(fields):
         inputs = request.files.prompted(model, inputs, **named)
-    rows = await request.files.tokenized(model, inputs, _tokens, special, request.inference.has_left)
-    return b"[%b]" % b",".join(rows)
+    rows = await request.files.tokenized(model, inputs, _counted_tokens, special, request.inference.has_left)
+    request.inference.input_tokens = sum(count for count, _ in rows)
+    return b"[%b]" % b",".join(row for _, row in rows)
 
 
 async def info(request: DialectRequest) -> bytes:
@@ -294,6 +295,10 @@ def _pair(row: Any) -> tuple[str, str]:
     if not isinstance(row, list) or len(row) != 2:
         raise Refusal(400, f"{shown(row)} is not a pair. Send a list of two texts, or several.", param="inputs")
     return text(row[0], "inputs"), text(row[1], "inputs")
+
+
+def _counted_tokens(source: str, encoding: Any) -> tuple[int, bytes]:
+    return len(encoding), _tokens(source, encoding)
 
 
 def _tokens(source: str, encoding: Any) -> bytes:

@@ -78,7 +78,25 @@ def test_a_request_of_a_batch_needs_no_key_and_counts_for_its_label(tmp_path: Pa
         named = {label.replace("-", "_"): "slow"}
         assert [background(path, post(b"{}", **named))[0] for _ in range(2)] == [200, 429]
         gone = {label.replace("-", "_"): "removed"}
-        assert [background(path, post(b"{}", **gone))[0] for _ in range(2)] == [200, 200]
+        status, headers, body = background(path, post(b"{}", **gone))
+        assert status == 429 and headers["retry-after"] and b"no API key with the label" in body  # the batch pauses
         assert ask(front, post(b"{}", **named))[0] == 401  # the header is nothing at the public port
         status, _, body = ask(front, post(b"{}", **named, authorization="Bearer a-key-of-the-label-slow"))
         assert status == 429 and "slow" in json.loads(body)["error"]
+
+
+def test_a_batch_is_cancelled_and_listed_by_a_key_that_has_used_its_bounds(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("slow:a-key-of-the-label-slow requests_per_second=1\n")
+    key = {"authorization": "Bearer a-key-of-the-label-slow"}
+    with (
+        upstream() as (port, seen),
+        upstream() as (other, _),
+        fronted(other, key_file=str(tmp_path / "keys"), batches=f"http://127.0.0.1:{port}") as front,
+    ):
+        created = [ask(front, post(b"{}", "/v1/batches", **key))[0] for _ in range(2)]
+        assert created == [200, 429]
+        assert ask(front, post(b"", "/v1/batches/batch_1/cancel", **key))[0] == 200
+        for path in ("/v1/batches", "/v1/batches/batch_1", "/v1/files"):
+            head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {key['authorization']}\r\n\r\n"
+            assert ask(front, head.encode())[0] == 200
+        assert [path for path, _, _ in seen.requests] == ["/v1/batches", "/v1/batches/batch_1/cancel"]

@@ -98,6 +98,24 @@ def test_tokens_are_bounded_by_those_of_the_answers_before() -> None:
     Caller("all").admit(0.0, has_counts=False)
 
 
+def test_what_requests_may_need_is_held_while_they_run() -> None:
+    """50 requests at once take no more than the bound, and one that may need more than all of it is answered."""
+    caller = Caller("web", Rates(tokens_per_minute=100))
+    for _ in range(4):
+        caller.hold(0.0, 25)
+    with pytest.raises(Refusal, match="100 tokens a minute"):
+        caller.hold(0.0, 25)
+    for _ in range(4):
+        caller.spend(-25)
+        caller.spend(5)
+    caller.hold(0.0, 80)
+    caller.spend(-80)
+    caller.hold(0.0, 5000)
+    with pytest.raises(Refusal):
+        caller.hold(0.0, 1)
+    Caller("all").hold(0.0, 10**9)
+
+
 def test_requests_beyond_the_rate_are_refused_in_the_callers_dialect(triton: tuple[int, Seen], file: Path) -> None:
     file.write_text(f"web:{FIRST} requests_per_second=3\nweb:{SECOND} requests_per_second=3\nother:{'o' * 16}\n")
     with fronted(triton[0], key_file=str(file)) as front:
