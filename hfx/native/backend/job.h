@@ -13,6 +13,7 @@ struct Job {
     Inputs inputs;        // views of Triton's buffers, or of `copies`
     Text copies[6];       // of inputs in several buffers: of as many as a task may have
     Tokens tokens;
+    size_t work = 0;  // tokens that the net computes, padding included; estimated until there are any
     Values made;  // by the net
     Outputs outputs;
     uint64_t timeout = 0;  // microseconds; 0: none

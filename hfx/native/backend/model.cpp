@@ -108,42 +108,68 @@ bool Model::prepare(Job &job) {
     Task task = encoder_.settings.task;
     if (!read_inputs(task, job)) return false;
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
-    if (!queue_.take(job.inputs.rows, 1e-6 * double(job.timeout))) return job.fail(triton::UNAVAILABLE, FULL);
+    size_t rows = job.inputs.rows, estimated = estimate(job.inputs);
+    double timeout = 1e-6 * double(job.timeout);
+    if (!queue_.take(rows, estimated, timeout)) return job.fail(triton::UNAVAILABLE, FULL);
     uint64_t began = now();
     bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
-    if (!prepared) queue_.leave_out(job.inputs.rows);
-    return prepared;
+    job.work = job.tokens.rows * job.tokens.sequences * job.tokens.width;
+    if (!prepared) queue_.leave_out(rows, estimated);
+    return prepared && (queue_.correct(rows, estimated, job.work, timeout) || job.fail(triton::UNAVAILABLE, FULL));
+}
+
+// The tokens that texts may have, before there are any: one for 4 bytes, as of English.
+size_t Model::estimate(const Inputs &inputs) const {
+    size_t tokens = 0, most = encoder_.settings.max_length;
+    for (size_t row = 0; row < inputs.rows; row++) {
+        size_t text = inputs.texts[row].size / 4 + 1;
+        tokens += text < most ? text : most;
+    }
+    return tokens * (inputs.label_count ? inputs.label_count : 1);
 }
 
 void Model::lead() {
-    while (Job *batch = queue_.next()) run(batch);
+    while (Job *batch = queue_.next()) {
+        size_t large = batch->work > LARGE ? batch->work : 0;
+        run(batch, large);
+        if (large) queue_.finish(large);
+    }
 }
 
-void Model::run(Job *batch) {
+void Model::interlude(void *model) {
+    Model &own = *static_cast<Model *>(model);
+    uint64_t began = now();
+    if (Job *batch = own.queue_.next_small()) own.run(batch, false);
+    own.between_ += now() - began;
+}
+
+void Model::run(Job *batch, bool large) {
     Array<Job *> jobs;
     for (Job *job = batch, *next; job; job = next) {
         next = job->next;
         if (!jobs.push(job) && !job->fail(triton::UNAVAILABLE)) finish(job);
     }
-    Runs runs(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, jobs);
+    Interlude between;
+    if (large) between = {interlude, this}, between_ = 0;
+    Runs runs(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, jobs, between);
     const uint64_t first = now();
-    size_t count = 0, all = 0;
+    size_t count = 0, all = 0, work = 0;
     for (uint64_t began = first, ended = 0; Job **ran = runs.next(count); began = now()) {
         ended = now();
         TRITONBACKEND_ModelInstance *instance = ran[0]->instance;
         size_t rows = 0;
         for (size_t at = 0; at < count; at++) {
             Job &job = *ran[at];
-            if (job.code != triton::CANCELLED) job.began = began, job.ended = ended, rows += job.inputs.rows;
+            if (job.code != triton::CANCELLED) job.began = began, job.ended = ended, rows += job.inputs.rows, work += job.work;
             if (!job.failed() && !answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
             finish(&job);
         }
         if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
         all += rows;
     }
-    queue_.ran(all, now() - first);
+    queue_.ran(large ? 0 : all, work, now() - first - (large ? between_ : 0));
 }
 
 void Model::finish(Job *job) const {

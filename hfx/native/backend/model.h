@@ -20,8 +20,10 @@ private:
     bool outputs(const Json &config, Text &error);
     Job *taken(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request *request);
     bool prepare(Job &job);
+    size_t estimate(const Inputs &inputs) const;
     void lead();
-    void run(Job *batch);
+    void run(Job *batch, bool large);
+    static void interlude(void *model);
     void finish(Job *job) const;
     bool answer(Job &job) const;
 
@@ -33,6 +35,7 @@ private:
     Text embedding_;  // the output that the net makes itself; empty for tasks with an answering step
     Options options_ = 0;  // settings that requests may have
     bool skips_padding_ = false;
+    uint64_t between_ = 0;  // nanoseconds that small requests took between the parts of a large one
 };
 
 }  // namespace hfx

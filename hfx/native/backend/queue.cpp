@@ -10,25 +10,45 @@ double mean(double before, double value) { return before > 0 ? (before + value) 
 
 }  // namespace
 
-bool Queue::refuses(double timeout) const {
+bool Queue::refuses(size_t work, double timeout) const {
     if (bound.requests && requests_ >= bound.requests) return true;
+    if (work > LARGE) {
+        double seconds = rate_ > 0 ? double(large_) / rate_ : 0;
+        return seconds > 0 && ((timeout > 0 && seconds > timeout) || (bound.seconds > 0 && seconds > bound.seconds));
+    }
     if (requests_ < FEW_WAITING) return false;
-    // The rest of a run, those that wait, and the run that has the new request in it.
-    double seconds = rate_ > 0 ? 2 * run_seconds_ + double(rows_) / rate_ : 0;
+    // The rest of a run, those that wait, and the run that has the new request in it; large ones take turns with them.
+    double seconds = rate_ > 0 ? 2 * run_seconds_ + double(work_) / rate_ : 0;
+    if (large_) seconds *= 2;
     if (timeout > 0 && seconds > timeout) return true;
     return rows_ >= bound.batch && bound.seconds > 0 && seconds > bound.seconds;
 }
 
-bool Queue::take(size_t rows, double timeout) {
+// Adds a request to the counts, or takes it out of them.
+void Queue::count(size_t rows, size_t work, int sign) {
+    requests_ += sign;
+    if (work > LARGE) large_ += sign * work;
+    else rows_ += sign * rows, work_ += sign * work;
+}
+
+bool Queue::take(size_t rows, size_t work, double timeout) {
     Held held(lock_);
-    if (refuses(timeout)) return false;
-    requests_++, rows_ += rows;
+    if (refuses(work, timeout)) return false;
+    count(rows, work, 1);
     return true;
 }
 
-void Queue::leave_out(size_t rows) {
+bool Queue::correct(size_t rows, size_t estimated, size_t work, double timeout) {
     Held held(lock_);
-    requests_--, rows_ -= rows;
+    count(rows, estimated, -1);
+    if (work > LARGE && refuses(work, timeout)) return false;
+    count(rows, work, 1);
+    return true;
+}
+
+void Queue::leave_out(size_t rows, size_t work) {
+    Held held(lock_);
+    count(rows, work, -1);
 }
 
 bool Queue::add(Job *job) {
@@ -40,26 +60,58 @@ bool Queue::add(Job *job) {
     return leads_ = true;
 }
 
+// Takes the job that `from` points at out of the queue.
+Job *Queue::cut(Job **from) {
+    Job *job = *from;
+    *from = job->next;
+    job->next = nullptr;
+    requests_--;
+    if (job->work <= LARGE) rows_ -= job->inputs.rows, work_ -= job->work;
+    return job;
+}
+
 Job *Queue::next() {
     Held held(lock_);
-    Job *batch = first_, *end = nullptr;
-    for (size_t rows = 0; first_ && (!end || rows + first_->inputs.rows <= bound.batch); first_ = first_->next) {
-        end = first_;
-        rows += end->inputs.rows;
-        requests_--, rows_ -= end->inputs.rows;
+    Job *batch = nullptr, **end = &batch;
+    for (size_t rows = 0; first_ && (!batch || (first_->work <= LARGE && rows + first_->inputs.rows <= bound.batch)); end = &(*end)->next) {
+        rows += first_->inputs.rows;
+        *end = cut(&first_);
+        if ((*end)->work > LARGE) break;
     }
-    if (end) end->next = nullptr;
-    else leads_ = false;
+    if (!batch) leads_ = false;
     if (!first_) last_ = nullptr;
     return batch;
 }
 
-void Queue::ran(size_t rows, uint64_t nanoseconds) {
-    double seconds = 1e-9 * double(nanoseconds);
-    if (!rows || seconds <= 0) return;
+Job *Queue::next_small() {
     Held held(lock_);
-    rate_ = mean(rate_, double(rows) / seconds);
-    run_seconds_ = mean(run_seconds_, seconds);
+    Job *batch = nullptr, **end = &batch, *before = nullptr;
+    size_t rows = 0;
+    for (Job **at = &first_; *at;) {
+        Job *job = *at;
+        bool fits = job->work <= LARGE && (!batch || rows + job->inputs.rows <= bound.batch);
+        if (!fits) {
+            before = job, at = &job->next;
+            continue;
+        }
+        rows += job->inputs.rows;
+        *end = cut(at), end = &job->next;
+    }
+    last_ = before;
+    return batch;
+}
+
+void Queue::ran(size_t rows, size_t work, uint64_t nanoseconds) {
+    double seconds = 1e-9 * double(nanoseconds);
+    if (!work || seconds <= 0) return;
+    Held held(lock_);
+    rate_ = mean(rate_, double(work) / seconds);
+    if (rows) run_seconds_ = mean(run_seconds_, seconds);
+}
+
+void Queue::finish(size_t work) {
+    Held held(lock_);
+    large_ -= work;
 }
 
 }  // namespace hfx

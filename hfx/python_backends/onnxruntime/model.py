@@ -16,7 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import triton_python_backend_utils as pb
 
 from .config import model_file
-from .ragged import InvalidShape, Layout, Request, answer, check
+from .ragged import Cancelled, InvalidShape, Layout, Request, answer, check
 from .sessions import open_session
 
 # Whether a request was cancelled costs 54 µs: it is looked up where a request's share of a run is so long.
@@ -58,7 +58,7 @@ class TritonPythonModel:
     def _read(self, request: Any, wanted: tuple[str, ...]) -> Request:
         given = {tensor.name(): tensor for tensor in request.inputs()}
         feed = {name: given[name].as_numpy() for name in self.layout.inputs if name in given}
-        return Request(feed, wanted)
+        return Request(feed, wanted, request.is_cancelled)
 
 
 def _cancellation() -> Any:
@@ -68,6 +68,8 @@ def _cancellation() -> Any:
 def _response(outputs: Any, wanted: tuple[str, ...]) -> Any:
     if isinstance(outputs, InvalidShape):
         return pb.InferenceResponse(error=pb.TritonError(f"{outputs}.", pb.TritonError.INVALID_ARG))
+    if isinstance(outputs, Cancelled):
+        return _cancellation()
     if isinstance(outputs, Exception):
         error = pb.TritonError(f"the model could not be run: {outputs}", pb.TritonError.INTERNAL)
         return pb.InferenceResponse(error=error)

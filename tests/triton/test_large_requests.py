@@ -1,0 +1,105 @@
+"""Requests that keep an encoder busy: neighbours are answered meanwhile, and a caller that leaves ends its work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
+
+from hfx.triton.liveness import processes
+from tests.rigs.published import export_zoo
+from tests.rigs.serve_process import ServeProcess, post, serving
+
+pytestmark = pytest.mark.triton
+
+LABELS = [f"a label with the number {number}" for number in range(1000)]
+TEXT = "The weather in the garden was lovely."
+INFER = "/v2/models/nli/infer"
+
+
+@pytest.fixture(scope="module", params=["native", "python"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    folder = tmp_path_factory.mktemp("repository")
+    export_zoo("nli-bart", folder, "nli", "int8", "onnxruntime")
+    with serving(folder, "--steps", request.param) as running:
+        yield running
+
+
+def body(texts: int, labels: list[str]) -> dict[str, Any]:
+    """A request in which each label has a score of its own, whatever the others are."""
+    flat = labels * texts
+    return {
+        "inputs": [
+            {"name": "text_input", "datatype": "BYTES", "shape": [texts, 1], "data": [TEXT] * texts},
+            {"name": "candidate_labels", "datatype": "BYTES", "shape": [texts, len(labels)], "data": flat},
+            {"name": "multi_label", "datatype": "BOOL", "shape": [texts, 1], "data": [True] * texts},
+        ]
+    }
+
+
+def scores(served: ServeProcess, texts: int, labels: list[str]) -> list[dict[str, float]]:
+    status, answer = post(served.http_url + INFER, body(texts, labels))
+    assert status == 200, answer
+    found = {output["name"]: output["data"] for output in answer["outputs"]}
+    rows = [slice(row * len(labels), (row + 1) * len(labels)) for row in range(texts)]
+    return [dict(zip(found["label"][row], found["score"][row], strict=True)) for row in rows]
+
+
+def cpu_seconds(served: ServeProcess) -> float:
+    """Processor time of tritonserver and its stubs."""
+    return sum(each.cpu_seconds for each in processes() if each.group == served.server)
+
+
+def cancelled_after(served: ServeProcess, texts: int, seconds: float) -> None:
+    """Cancel a request over gRPC: Triton 2.51 does not notice that the client of an HTTP request has left."""
+    with InferenceServerClient(served.ready["grpc_url"].removeprefix("grpc://")) as client:
+        inputs = []
+        for tensor in body(texts, LABELS)["inputs"]:
+            inputs.append(InferInput(tensor["name"], tensor["shape"], tensor["datatype"]))
+            values = [each.encode() if isinstance(each, str) else each for each in tensor["data"]]
+            array = np.array(values, np.object_ if tensor["datatype"] == "BYTES" else np.bool_)
+            inputs[-1].set_data_from_numpy(array.reshape(tensor["shape"]))
+        call = client.async_infer("nli", inputs, lambda result, error: None)
+        time.sleep(seconds)
+        call.cancel()
+
+
+def test_a_label_has_the_same_score_among_few_and_many(served: ServeProcess) -> None:
+    many = scores(served, 2, LABELS)
+    few = scores(served, 1, LABELS[:3] + LABELS[-40:])
+    assert many[0] == many[1]
+    assert few[0] == {label: many[0][label] for label in few[0]}
+
+
+def test_a_cancelled_request_is_not_computed_to_its_end(served: ServeProcess) -> None:
+    before = cpu_seconds(served)
+    scores(served, 4, LABELS)
+    whole = cpu_seconds(served) - before
+    before = cpu_seconds(served)
+    cancelled_after(served, 16, 1.0)
+    assert len(scores(served, 1, ["good", "bad"])[0]) == 2  # behind it
+    assert cpu_seconds(served) - before < 2 * whole  # of four times as much
+
+
+def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: ServeProcess) -> None:
+    if "nli_tokenize" in str(post(f"{served.http_url}/v2/repository/index", {})[1]):
+        pytest.skip("Triton runs one batch of the Python steps after the other")
+    ended: list[str] = []
+
+    def large() -> None:
+        scores(served, 8, LABELS)
+        ended.append("large")
+
+    caller = threading.Thread(target=large)
+    caller.start()
+    time.sleep(1)
+    for _ in range(5):
+        assert len(scores(served, 1, ["good", "bad"])[0]) == 2
+        ended.append("small")
+    caller.join()
+    assert ended == ["small"] * 5 + ["large"]
