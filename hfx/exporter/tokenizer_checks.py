@@ -9,6 +9,7 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ HARD_FOR_SENTENCEPIECE = (
 )
 ROUNDING = 1e-5  # of sums of scores in float32
 MOST_SYMBOLS = 50  # of a model's, that are tried
+MOST_BLANKS, BLANK_LENGTH = 4, 5  # added tokens of white space, and how many of them are tried in a row
 
 
 def try_files(checkpoint: Checkpoint) -> None:
@@ -58,7 +60,7 @@ def try_files(checkpoint: Checkpoint) -> None:
     needed = () if file.is_file() else (*MODELS, *MARIAN_MODELS)
     for path in (file, *models) if file.is_file() else models:
         try:
-            _tokens(checkpoint, path, _texts())
+            _tokens(checkpoint, path, [*_texts(), *_blank_texts(path)])
         except TrialUnread:  # of others, transformers says why
             if path.name in needed:
                 raise CheckpointCorrupt(
@@ -73,7 +75,7 @@ def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         file.write(tokenizer.backend_tokenizer.to_str())
         file.flush()
-        _tokens(checkpoint, Path(file.name), _texts())
+        _tokens(checkpoint, Path(file.name), [*_texts(), *_blank_texts(Path(file.name))])
     marian = checkpoint.view / MARIAN_MODELS[0]
     used = model_file(checkpoint.view) or (marian if marian.is_file() else None)
     if used is not None:
@@ -82,6 +84,20 @@ def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
 
 def _texts() -> list[str]:
     return [PROBE, *bundled_texts(), *edge_texts(TRIED_LENGTH), *HARD_FOR_SENTENCEPIECE]
+
+
+def _blank_texts(file: Path) -> list[str]:
+    """Rows of the added tokens of white space in a tokenizer.json.
+
+    Where one of them takes the spaces before it and another one those behind it, the tokenizers library panics.
+    """
+    try:
+        tokens = json.loads(file.read_bytes())["added_tokens"]
+        blanks = [token["content"] for token in tokens if token["content"].isspace()][:MOST_BLANKS]
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return []  # not one, or of another form: the trial says so
+    lengths = range(1, BLANK_LENGTH + 1) if blanks else ()
+    return ["".join(("x", *row)) for length in lengths for row in product([*blanks, "x"], repeat=length)]
 
 
 def _tokens(checkpoint: Checkpoint, file: Path, texts: Sequence[str]) -> list[list[str]]:
@@ -96,7 +112,8 @@ def _tokens(checkpoint: Checkpoint, file: Path, texts: Sequence[str]) -> list[li
     except TrialFailed as error:
         raise CheckpointCorrupt(
             f"The tokenizer of {checkpoint.folder} fails on a text: {error}.",
-            "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+            "Its added tokens may take each other's spaces (lstrip, rstrip). Save it again with others, or as it is: "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
         ) from None
 
 

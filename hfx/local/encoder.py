@@ -90,12 +90,14 @@ class LocalModel:
     def encode_each(self, requests: Sequence[Request]) -> list[Tensors | RequestRefused]:
         """The tensors of each request, or why there are none."""
         from hfx.python_backends.encoding import tensors
-        from hfx.python_backends.errors import InvalidInput
 
         items = [self._item(request) for request in requests]
         found = iter(self.encoder.encode([item for item in items if not isinstance(item, RequestRefused)]))
         encoded = [item if isinstance(item, RequestRefused) else next(found) for item in items]
-        rows = [RequestRefused(f"{row}.") if isinstance(row, InvalidInput) else row for row in encoded]
+        rows = [
+            row if isinstance(row, RequestRefused) else RequestRefused(f"{row}.") if isinstance(row, Exception) else row
+            for row in encoded
+        ]
         made = iter(tensors([[row] for row in rows if not isinstance(row, RequestRefused)], self.encoder.settings))
         return [row if isinstance(row, RequestRefused) else next(made) for row in rows]
 

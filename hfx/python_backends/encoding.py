@@ -63,7 +63,7 @@ class Encoder(Protocol):
     def items(self, tensors: Tensors) -> list[Any]:
         """The items of a request's STRING tensors `fields`. Raises InvalidInput."""
 
-    def encode(self, items: Many[Any]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[Any]) -> list[Row | Exception]:
         """One row, or the reason why there is none, for each item; the tokenizer sees them all at once."""
 
 
@@ -82,7 +82,7 @@ class TextEncoder(RowEncoder):
         texts = column(TEXT, tensors)
         return list(zip(texts, prompts(tensors, len(texts), self.settings), strict=True))
 
-    def encode(self, items: Many[Text | tuple[Text, bytes]]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[Text | tuple[Text, bytes]]) -> list[Row | Exception]:
         """One row (or the reason why there is none) for each text, by one call of the tokenizer."""
         pairs = [item if isinstance(item, tuple) else (item, b"") for item in items]
         return encode_together([(encoded(text), it) for text, it in pairs], self._check, self._tokenize, self._row)
@@ -162,7 +162,7 @@ class PairEncoder(RowEncoder):
         before = prompts(tensors, len(pairs), self.settings)
         return [(prompt + encoded(query), text) for prompt, (query, text) in zip(before, pairs, strict=True)]
 
-    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | Exception]:
         """One row (or the reason why there is none) for each item; equal queries are tokenized once."""
         pairs = [(encoded(query), encoded(text)) for query, text in items]
         return encode_together(pairs, self._check, self._tokenize, self._row)
@@ -245,7 +245,7 @@ class HypothesisEncoder(RowEncoder):
         same_rows(TEXT, LABELS, tensors)
         return list(zip(column(TEXT, tensors), table(LABELS, tensors), strict=True))
 
-    def encode(self, items: Many[tuple[Text, Many[Text]]]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[tuple[Text, Many[Text]]]) -> list[Row | Exception]:
         """One row of as many sequences as labels (or the reason why there is none) for each item."""
         return [or_refusal(self._row, encoded(text), [encoded(label) for label in labels]) for text, labels in items]
 

@@ -156,6 +156,30 @@ class StepFailed(EngineError):
     """The step that the request was part of failed; other requests go on, and this one may be sent again."""
 
 
+class Unexpected(EngineError):
+    """A request ended with an error that no code expects, `cause`: a bug, or a panic of a library in Rust.
+
+    The message leaves out what `cause` says, which may have paths of the server; the log has it.
+    """
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(f"an unexpected {type(cause).__name__} ended the request", "The server's log says more")
+        self.cause = cause
+
+
+def failure_of(error: BaseException) -> Exception:
+    """`error` as what its request is answered with.
+
+    A handler of a request's errors catches BaseException: pyo3's PanicException is no Exception, and a request
+    without an answer hangs. Raises KeyboardInterrupt and SystemExit.
+    """
+    if isinstance(error, (EngineError, InvalidInput)):
+        return error
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        raise error
+    return Unexpected(error)
+
+
 class ModelRefused(EngineError):
     """The model can't run here."""
 

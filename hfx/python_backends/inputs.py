@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidInput
+from .errors import InvalidInput, failure_of
 
 Tensors = Mapping[str, NDArray[Any]]
 Text = str | bytes
@@ -24,12 +24,12 @@ TOKENS_SHOWN = 3
 LONGEST_TEXT = 16 * 2**20  # bytes, however much of a text is read
 
 
-def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | InvalidInput:
-    """What `encode(*arguments)` returns, or the InvalidInput that it raises: the other rows of the batch go on."""
+def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | Exception:
+    """What `encode(*arguments)` returns, or the error for its request: the other rows of the batch go on."""
     try:
         return encode(*arguments)
-    except InvalidInput as refusal:
-        return refusal
+    except BaseException as error:  # a panic of the tokenizers library is no Exception
+        return failure_of(error)
 
 
 def encode_together(
@@ -37,15 +37,27 @@ def encode_together(
     check: Callable[..., Checked],
     tokenize: Callable[[list[Checked]], Iterable[Any]],
     row: Callable[..., Result],
-) -> list[Result | InvalidInput]:
+) -> list[Result | Exception]:
     """A row (or the reason why there is none) for each of `items`, which are tuples of UTF-8 texts.
 
     `check` gets the texts of an item; what it returns of all items is tokenized together. `row` gets that of an item,
     and its encoding.
     """
     checked = [or_refusal(check, *item) for item in items]
-    encodings = iter(tokenize([each for each in checked if not isinstance(each, InvalidInput)]))
-    return [each if isinstance(each, InvalidInput) else or_refusal(row, *each, next(encodings)) for each in checked]
+    encodings = iter(_encodings(tokenize, [each for each in checked if not isinstance(each, Exception)]))
+    return [each if isinstance(each, Exception) else _row(row, each, next(encodings)) for each in checked]
+
+
+def _row(row: Callable[..., Result], checked: Any, encoding: Any) -> Result | Exception:
+    return encoding if isinstance(encoding, Exception) else or_refusal(row, *checked, encoding)
+
+
+def _encodings(tokenize: Callable[[list[Any]], Iterable[Any]], texts: list[Any]) -> list[Any]:
+    """The encodings of all texts, which are tokenized one by one where that fails for all together."""
+    together = or_refusal(lambda: list(tokenize(texts)))
+    if not isinstance(together, Exception):
+        return together
+    return [together] if len(texts) == 1 else [each for text in texts for each in _encodings(tokenize, [text])]
 
 
 def column(field: str, tensors: Tensors) -> list[bytes]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
-from .errors import InvalidInput
 from .inputs import (
     BYTES_PER_TOKEN,
     MARGIN,
@@ -56,7 +55,7 @@ class TemplateEncoder(RowEncoder):
         before = prompts(tensors, len(pairs), self.settings)
         return [(prompt, query, text) for prompt, (query, text) in zip(before, pairs, strict=True)]
 
-    def encode(self, items: Many[tuple[bytes, Text, Text]]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[tuple[bytes, Text, Text]]) -> list[Row | Exception]:
         """One row (or the reason why there is none) for each item."""
         rows = [(prompt, encoded(query), encoded(text)) for prompt, query, text in items]
         return encode_together(rows, self._check, self._tokenize, self._row)

@@ -22,7 +22,7 @@ import triton_python_backend_utils as pb
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
 from .checks import encoder_settings
 from .encoding import open_encoder, tensors
-from .errors import InvalidInput, QueueFull, with_reason
+from .errors import InvalidInput, QueueFull, Unexpected, with_reason
 from .inputs import Tensors, table
 from .tasks import PROMPTS
 
@@ -135,6 +135,9 @@ def _response(arrays: dict[str, Any]) -> Any:
 def _refusal(refusal: Exception) -> Any:
     if isinstance(refusal, QueueFull):
         error = pb.TritonError(with_reason(refusal.reason, refusal), pb.TritonError.UNAVAILABLE)
+    elif isinstance(refusal, Unexpected):
+        pb.Logger.log_error(f"a request ended with an unexpected error: {refusal.cause!r}")
+        error = pb.TritonError(with_reason(refusal.reason, refusal), pb.TritonError.INTERNAL)
     else:
         error = pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG)
     return pb.InferenceResponse(error=error)

@@ -62,7 +62,7 @@ class WindowEncoder(RowEncoder):
         """The questions and contexts of a request, a pair a row."""
         return column_pairs(QUESTION, CONTEXT, tensors)
 
-    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | Exception]:
         """One row of as many sequences as windows (or the reason why there is none) for each item."""
         pairs = [(encoded(question), encoded(context)) for question, context in items]
         return encode_together(pairs, self._check, self._tokenize, self._row)

@@ -56,6 +56,19 @@ def test_a_tokenizer_that_is_no_tokenizer_is_corrupt(folder: Path, content: byte
     refused(CheckpointCorrupt, folder, lambda: read(folder))
 
 
+def test_added_tokens_that_take_each_others_spaces_are_corrupt(folder: Path) -> None:
+    """The tokenizers library panics on some rows of them."""
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    words = content["model"]["vocab"]
+    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    for text, side in ((" ", "lstrip"), ("\t", "rstrip"), ("  ", "rstrip")):
+        content["added_tokens"].append({"id": len(words), "content": text, **usual, side: True})
+        words[text] = len(words)
+    file.write_text(json.dumps(content))
+    assert "bad split" in refused(CheckpointCorrupt, folder, lambda: read(folder))
+
+
 @pytest.mark.parametrize("share", [0.5, 0.999])
 def test_a_truncated_tokenizer_is_corrupt(folder: Path, share: float) -> None:
     content = (folder / "tokenizer.json").read_bytes().rstrip()

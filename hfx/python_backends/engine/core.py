@@ -140,7 +140,7 @@ class Core:
             draft = plan.draft if isinstance(plan, Run) else ()
             steps = self.picker.pick(run_plan(runner, plan), plan.picks, draft)
             drop_rejected(runner, plan, steps)
-        except Exception as error:  # whatever the runtime raises concerns this plan's jobs, and only them
+        except BaseException as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, steps)
@@ -253,7 +253,7 @@ def _new_tokens(sequence: Sequence, step: Step) -> int:
     return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
 
 
-def _step_failed(plan: Plan, error: Exception) -> StepFailed:
+def _step_failed(plan: Plan, error: BaseException) -> StepFailed:
     failed = StepFailed(
         f"the {type(plan).__name__.lower()} of {len(plan.jobs)} request(s) failed ({type(error).__name__}: {error})",
         "Send the request again; if it fails alone too, the model can't run it",

@@ -170,7 +170,7 @@ def _place(search: Search) -> tuple[bool, bool]:
 def _edit(search: Search, scores: Floats) -> EngineError | None:
     try:
         search.edit(scores)
-    except Exception as error:  # one search's failure is its own
+    except BaseException as error:  # one search's failure is its own, also a panic of a library in Rust
         return _failure(error)
     return None
 
@@ -191,7 +191,7 @@ def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int
             step = search.take(token)
         else:
             step = _choose(models, sequence, rows, None, np.full((len(rows), 1), token, np.int64))
-    except Exception as error:  # one search's failure is its own
+    except BaseException as error:  # one search's failure is its own, also a panic of a library in Rust
         return Step(error=_failure(error))
     step.argmax = argmax
     return step
@@ -206,11 +206,11 @@ def _choose(
             return search.choose(values, ids)
         log_probs, top = models.log_probs(sequence, rows, ids)
         return search.choose(values, ids, log_probs, top)
-    except Exception as error:  # one search's failure is its own
+    except BaseException as error:  # one search's failure is its own, also a panic of a library in Rust
         return Step(error=_failure(error))
 
 
-def _failure(error: Exception) -> EngineError:
+def _failure(error: BaseException) -> EngineError:
     if isinstance(error, EngineError):
         return error
     return StepFailed(f"choosing the next token failed ({type(error).__name__}: {error})", "Report it with the request")

@@ -227,7 +227,7 @@ def _read(config: GenerationConfig) -> Read:
 def _tokenizer(path: Path) -> Any:
     try:
         return Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises no other kind
+    except BaseException as error:  # the library's own, and its panics
         raise ModelDamaged(f"{path} can't be read: {error}") from None
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..engine.jobs import Listener
-from ..errors import reason_of, with_reason
+from ..errors import Unexpected, reason_of, with_reason
 from ..generation.pieces import Piece, join_pieces
 from .cancellation_poller import CancellationPoller
 from .request import GenerateRequest, Opener
@@ -103,6 +103,8 @@ class Dispatcher:
 
     def _advance(self, request: GenerateRequest) -> None:
         pieces, error = request.advance()
+        if isinstance(error, Unexpected):
+            self._log(f"a request ended with an unexpected error: {error.cause!r}")
         self._responses.put(request, pieces, error)
         if request.done:
             self._ended(request, error)
@@ -111,7 +113,7 @@ class Dispatcher:
         for request in requests:
             try:
                 self._responses.send(request)
-            except Exception as error:
+            except BaseException as error:  # a panic of a library in Rust is no Exception
                 self._log(f"a response could not be sent: {error!r}")
         self._responses.throttle(len(requests))
 
@@ -119,7 +121,7 @@ class Dispatcher:
         for request in requests:
             try:
                 late = request.check_caller()
-            except Exception as error:
+            except BaseException as error:
                 self._log(f"a request could not be polled for cancellation: {error!r}")
                 continue
             if late is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from ..errors import reason_of, with_reason
+from ..errors import failure_of, reason_of, with_reason
 from .ipc import FramedSocket, address, bytes_of, check_peer
 from .request import Channel, Tensors
 
@@ -137,9 +137,10 @@ class RelayServer:
             tensors = ((name, list(map(_raw, items))) for name, items in message["inputs"].items())
             request_id, trace = f"{relay}-{message['id']}", message.get("trace", "")
             self._take(tensors, message.get("parameters", ""), channel, request_id, trace)
-        except Exception as error:  # a bug must not end other requests
-            reason = reason_of(error)
-            channel.fail(with_reason(reason, error), reason.code)
+        except BaseException as error:  # a bug must not end other requests
+            failure = failure_of(error)
+            reason = reason_of(failure)
+            channel.fail(with_reason(reason, failure), reason.code)
 
 
 def _raw(item: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from ..checks import boolean, filled, parse_parameters
 from ..engine.generation_settings import LISTS, STRUCTURE, from_text, of_scope
 from ..engine.jobs import Job, Listener
-from ..errors import DeadlineExceeded, EngineError, InvalidRequest
+from ..errors import DeadlineExceeded, EngineError, InvalidRequest, failure_of
 from ..generation.pieces import Piece
 from ..generation.prompts import refuse_huge
 from ..generation.streams import OpenPieces, Start, TextStream
@@ -119,8 +119,8 @@ class GenerateRequest(TextStream):
         self.listener, self.start = listener, start
         try:
             self.open(opener(self))
-        except Exception as error:
-            self.answer([], error)
+        except BaseException as error:
+            self.answer([], failure_of(error))
 
     def advance(self) -> Update:
         """The pieces that are new since the last call, and the error after them, if there is one."""
@@ -133,8 +133,8 @@ class GenerateRequest(TextStream):
             self.done = True
             if not (pieces and pieces[-1].finish_reason):
                 error = EngineError("the text ended without a reason", "Report it")
-        except Exception as failure:
-            self.done, error = True, failure
+        except BaseException as failure:
+            self.done, error = True, failure_of(failure)
         if self.done:
             self.close()
             _drop_tracebacks(error)
