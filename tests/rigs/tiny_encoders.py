@@ -102,6 +102,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "xlm-roberta-xl": ONE_TYPE,
 }
 
+HEADS = ("num_attention_heads", "num_key_value_heads", "n_heads", "encoder_attention_heads", "decoder_attention_heads")
+
+
+def of_heads(model_type: str, count: int) -> dict[str, int]:
+    """The fields of an architecture that make its attentions have `count` heads."""
+    return {name: count for name in HEADS if name in CONFIGS[model_type]}
+
 
 def build(model_type: str, auto_class: str, **changes: Any) -> Any:
     """A model of `auto_class` in evaluation mode, or None where transformers has no such class for the architecture.

@@ -50,7 +50,7 @@ def measure(model: onnx.ModelProto) -> Measured:
 def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
     """All inputs, constants and results of the main graph with a batch of these sizes; large constants are zeros."""
     feed = batch_of(model.graph, rows, sequences, width)
-    small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if _is_small(each)}
+    small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if is_small(each)}
     return small | feed | run_without_weights(model, feed)
 
 
@@ -63,7 +63,7 @@ def run_without_weights(
     graph = onnx.GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input)
     fed = dict(feed)
     for each in model.graph.initializer:
-        if _is_small(each):
+        if is_small(each):
             graph.initializer.append(each)
         else:
             graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
@@ -81,7 +81,8 @@ def run_without_weights(
     return dict(zip(made, session.run(made, fed), strict=True))
 
 
-def _is_small(tensor: onnx.TensorProto) -> bool:
+def is_small(tensor: onnx.TensorProto) -> bool:
+    """Whether a constant keeps its values in run_without_weights()."""
     return bool(tensor.ByteSize() <= LARGEST_CONSTANT)
 
 

@@ -56,11 +56,13 @@ def answers(run: Callable[..., Any], inputs: set[str], widths: list[int], masked
     return [each.tobytes() for each in run(**{name: value for name, value in feed.items() if name in inputs})]
 
 
+@pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize(
     "model_type", [kind if kind in KINDS else full(kind) for kind in sorted(tiny_encoders.CONFIGS)]
 )
-def test_answers_are_the_same_to_the_bit(model_type: str) -> None:
-    graph = traced(model_type)
+def test_answers_are_the_same_to_the_bit(model_type: str, heads: int) -> None:
+    """The scores of one head have the shape of a mask, and without weights its values."""
+    graph = traced(model_type, **tiny_encoders.of_heads(model_type, heads))
     changed = simplified(graph)
     int8 = [row_wise(each, LEVELS) for each in (graph, changed)]
     assert int8[0].skips_padding == int8[1].skips_padding
