@@ -13,8 +13,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime", "openvino")  #
 # Rows x width. What is timed: a single short text, and a batch as it forms under load.
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
+SHORTER = (48, 32, 24, 16, 8)  # widths by which a graph is tried that fails
 ROUNDS = 7  # at least, and for so many seconds; no further round begins after SECONDS_A_SHAPE
 SETTLED_SECONDS, SECONDS_A_SHAPE = 1.5, 3.0
 PARTS = 5  # of the rounds, in each of which a runtime must be the faster one
@@ -188,7 +189,7 @@ def choose(
     except Exception as error:  # each runtime has its own
         raise CheckpointUnsupported(
             f"The exported graph fails: {last_line(error, path.parent)}",
-            "If only long texts are the reason, pass a smaller --max-length.",
+            _advice(sessions.values(), inputs, item_rank, max_length),
         ) from error
     added: dict[Runtime, float] = {"openvino": STEPS_MILLISECONDS} if one_hop and "openvino" in sessions else {}
     near = near_tie(seconds, {name: ms / 1e3 for name, ms in added.items()})
@@ -241,6 +242,17 @@ def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max
         if any((alone[name] != batch[name][: len(alone[name])]).any() for name in outputs):
             return True
     return False
+
+
+def _advice(sessions: Collection[Any], inputs: tuple[str, ...], item_rank: int, max_length: int) -> str:
+    """What to do about a graph that fails on some of TIMED_SHAPES: long texts may be the reason, or the graph is."""
+    rows, longest = TIMED_SHAPES[-1]
+    for width in (width for width in SHORTER if width < min(longest, max_length)):
+        with suppress(Exception):  # each runtime has its own
+            for session in sessions:
+                session.run(_feed(inputs, item_rank, rows, width), [each.name for each in session.outputs])
+            return f"Texts of {width} tokens do not fail. Pass --max-length {width}, or --exporter optimum."
+    return "Short texts fail too. Pass --exporter optimum, and please report the architecture."
 
 
 def near_tie(

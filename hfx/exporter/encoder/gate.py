@@ -154,20 +154,25 @@ def _forward(
         for place in np.ndindex(mask.shape[:-1]):
             by_length[int(np.count_nonzero(mask[place]))].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
-    for length, members in counted([*by_length.items()], "lengths of texts"):
+    passed = 0  # tokens of the longest text that the model has answered
+    for length, members in counted(sorted(by_length.items()), "lengths of texts"):
         size = max(1, TOKENS_A_FORWARD // max(1, length))
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
             feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}
-            for name, rows in _run(model, feed, outputs, pooler).items():
+            for name, rows in _run(model, feed, outputs, pooler, passed).items():
                 for (index, place), row in zip(chunk, rows, strict=True):
                     lead = requests[index][names.ATTENTION_MASK].shape
                     shape = (*lead, *row.shape[1:]) if name in by_token else (*lead[:-1], *row.shape)
                     target = results[index].setdefault(name, np.zeros(shape, row.dtype))
                     target[place][: len(row)] = row
+        passed = length
     return results
 
 
-def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: torch.nn.Module | None) -> Tensors:
+def _run(
+    model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: torch.nn.Module | None, passed: int
+) -> Tensors:
+    """The outputs of texts of one length, after those of at most `passed` tokens."""
     import torch
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
@@ -181,11 +186,15 @@ def _run(model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: 
             # BART's classifiers refuse to batch texts that spell "</s>" a different number of times; one by one they
             # are answered.
             if rows > 1 and isinstance(error, ValueError):
-                alone = [_run(model, {n: v[i : i + 1] for n, v in flat.items()}, outputs, pooler) for i in range(rows)]
+                parts = ({name: value[i : i + 1] for name, value in flat.items()} for i in range(rows))
+                alone = [_run(model, part, outputs, pooler, passed) for part in parts]
                 return {name: np.concatenate([row[name] for row in alone]) for name in alone[0]}
+            shorter = (
+                f"Texts of up to {passed} tokens do not fail. If length is the reason, pass --max-length {passed}."
+            )
             raise CheckpointUnsupported(
                 f"{type(model).__name__} itself fails on a text of {length} tokens: {str(error).splitlines()[0][:200]}",
-                "Where only long texts are the reason, pass a smaller --max-length.",
+                shorter if passed else "Correct the checkpoint's files until transformers runs it.",
             ) from error
         if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}

@@ -232,8 +232,9 @@ def test_a_head_of_other_numbers_than_labels_is_refused() -> None:
 def test_a_model_that_fails_on_its_tokenizers_texts_is_refused(tmp_path: Path) -> None:
     task = find_task(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("bart", task.auto_class, eos_token_id=100)  # which ends no text of the tokenizer
-    with pytest.raises(CheckpointUnsupported, match=r"itself fails .* at least one <eos>"):
+    with pytest.raises(CheckpointUnsupported, match=r"itself fails .* at least one <eos>") as refused:
         export_checkpoint(tiny_checkpoints.save(tmp_path / "tiny", model), tmp_path / "repository")
+    assert "--max-length" not in refused.value.fix  # the shortest text fails, too
 
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])

@@ -10,7 +10,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import onnx
 import pytest
+from onnx import helper
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter import runtime
@@ -21,10 +23,10 @@ from hfx.exporter.runtime import CpuChoice, choose, interleave, last_line, near_
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tasks import find_task
 from hfx.local.encoder import LocalModel
-from hfx.names import ATTENTION_MASK, INPUT_IDS, Task
+from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE, Task
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import ConfigError
-from tests.rigs import tiny_checkpoints, tiny_encoders
+from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
 from tests.rigs.processors import HAS_NATIVE
 
 
@@ -107,12 +109,23 @@ def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str
     assert list(choice["milliseconds"]["onnxruntime"]) == ["1x16", f"8x{positions}"]
 
 
-def test_a_graph_that_fails_on_longer_texts_is_refused(tmp_path: Path) -> None:
+def test_a_graph_that_fails_on_longer_texts_is_refused_with_a_length_that_does_not(tmp_path: Path) -> None:
     task, path = find_task(Task.TEXT_CLASSIFICATION), tmp_path / "model.onnx"
     model = tiny_encoders.build("deberta", task.auto_class, talking_head=True, max_relative_positions=20)
     save(inlined(build_graph(model, task, 1, None)), path)
-    with pytest.raises(CheckpointUnsupported, match=r"(?s)graph fails: .*GatherElements.*--max-length"):
+    with pytest.raises(CheckpointUnsupported, match=r"(?s)graph fails: .*GatherElements.*Pass --max-length 16,"):
         choose({"onnxruntime": (CpuChoice("onnxruntime"), path)}, (INPUT_IDS, ATTENTION_MASK), 1, 1, 128)
+
+
+def test_a_graph_that_fails_on_any_text_is_refused_without_another_length(tmp_path: Path) -> None:
+    path, int32 = tmp_path / "model.onnx", onnx.TensorProto.INT32
+    shapes: dict[str, list[Any]] = {INPUT_IDS: ["tokens"], ITEM_SHAPE: ["rows", 1], "output": [7, "any"]}
+    *inputs, output = (helper.make_tensor_value_info(name, int32, shape) for name, shape in shapes.items())
+    node = helper.make_node("Reshape", [INPUT_IDS, "sevens"], ["output"])
+    save(onnx_toys.graph([node], inputs, [output], {"sevens": [7, -1]}), path)
+    with pytest.raises(CheckpointUnsupported, match=r"fails: .*Reshape.*\nShort texts fail too\.") as refused:
+        choose({"onnxruntime": (CpuChoice("onnxruntime"), path)}, (INPUT_IDS,), 1, 1, 128)
+    assert "--max-length" not in refused.value.fix
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "auto"])
