@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from hfx import names
+from hfx.exporter.encoder.architectures import DECODERS
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.masks import LONGEST, SHORT, simplify_masks
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
@@ -23,8 +24,8 @@ from tests.rigs.tiers import full
 
 EMBEDDINGS = find_task("feature-extraction")
 LONG = 40
-# Architectures whose masks differ by query or are no addends; and ModernBERT, whose windows do.
-OTHERS = {"deberta", "deberta-v2", "flaubert", "xlm"}
+# Architectures whose masks differ by query or are no addends.
+OTHERS = {"deberta", "deberta-v2", "flaubert", "xlm", *DECODERS}
 KINDS = ("bart", "bert", "deberta", "modernbert", "mobilebert", "mpnet", "nomic_bert")
 
 
