@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
@@ -134,7 +135,13 @@ def first_lines(error: BaseException) -> str:
 
 def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> SourceError:
     text, reason = str(error), checkpoint.in_folder(first_lines(error))
-    if "Unrecognized configuration class" in text or "does not recognize this architecture" in text:
+    if "does not recognize this architecture" in text:
+        return CheckpointUnsupported(
+            f"transformers {version('transformers')} does not have the architecture {checkpoint.model_type!r} "
+            f"({checkpoint.folder / 'config.json'}).",
+            "pip install --upgrade transformers",
+        )
+    if "Unrecognized configuration class" in text:
         return CheckpointUnsupported(
             f"Transformers has no {auto_class} for {checkpoint.model_type!r} ({checkpoint.folder / 'config.json'}).",
             "Pass --task for what the model does.",

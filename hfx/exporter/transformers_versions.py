@@ -15,17 +15,23 @@ seen by a checkpoint:
   normalizer, pre-tokenizer and template that their class usually has.
 - Token types of pairs: the generic tokenizer and those of ALBERT, RemBERT and RoFormer give them in version 4 alone.
 - Byte-pair tokenizers: from version 5.7 on, spaces before punctuation stay, whatever clean_up_tokenization_spaces is.
+
+What some of version 5 read wrongly is in MISREADINGS, and refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.config_file import TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
 from hfx.names import TOKEN_TYPE_IDS
 
 Version = tuple[int, int]
@@ -40,7 +46,11 @@ CLEAN_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_ou
 
 def writer(config: Mapping[str, Any]) -> Version:
     """Major and minor version of the transformers that wrote the config.json `config`; OLD where it doesn't say."""
-    found = re.match(r"(\d{1,3})(?:\.(\d{1,3}))?(?:\.|$)", str(config.get("transformers_version")))
+    return _parsed(config.get("transformers_version"))
+
+
+def _parsed(version: object) -> Version:
+    found = re.match(r"(\d{1,3})(?:\.(\d{1,3}))?(?:\.|$)", str(version))
     return (int(found[1]), int(found[2] or 0)) if found else OLD
 
 
@@ -65,9 +75,54 @@ def use_fused_attention(model: Any) -> None:
 
 def installed_major() -> int:
     """The major version of the transformers that is installed."""
-    import transformers
+    return installed()[0]
 
-    return int(transformers.__version__.partition(".")[0])
+
+def installed() -> Version:
+    """Major and minor version of the transformers that is installed."""
+    return _parsed(version("transformers"))
+
+
+@dataclass(frozen=True)
+class Misreading:
+    """`what` transformers 5 did before version `fixed` to the checkpoints that it `concerns`."""
+
+    what: str
+    fixed: Version
+    concerns: Callable[[Checkpoint], bool]
+
+
+def _is_rotated_by_another_share(checkpoint: Checkpoint) -> bool:
+    rotary = checkpoint.config.get("rope_parameters")
+    share = rotary.get("partial_rotary_factor", 0.25) if isinstance(rotary, dict) else 0.25
+    return checkpoint.model_type == "gpt_neox" and share != 0.25 and "rotary_pct" not in checkpoint.config
+
+
+def _has_one_table_and_another_head(checkpoint: Checkpoint) -> bool:
+    if checkpoint.model_type != "t5":
+        return False
+    tensors = CheckpointTensors(checkpoint)
+    stored = [name for name in ("shared.weight", *EMBEDDINGS) if name in tensors]
+    return len(stored) == 1 and stored[0] in EMBEDDINGS and tensors.differ("lm_head.weight", *stored)
+
+
+MISREADINGS = (
+    Misreading("it takes 0.25 for partial_rotary_factor", (5, 5), _is_rotated_by_another_share),
+    Misreading(
+        "it takes lm_head.weight for embeddings that are not in shared.weight", (5, 18), _has_one_table_and_another_head
+    ),
+)
+
+
+def refuse_misread(checkpoint: Checkpoint, reader: Version | None = None) -> None:
+    """Raise CheckpointUnsupported where the version `reader`, or the installed one, would read `checkpoint` wrongly."""
+    reader = reader or installed()
+    for each in MISREADINGS:
+        if (5, 0) <= reader < each.fixed and each.concerns(checkpoint):
+            have, need = (".".join(map(str, numbers)) for numbers in (reader, each.fixed))
+            raise CheckpointUnsupported(
+                f"transformers {have} misreads {checkpoint.id}: {each.what}.", f"pip install 'transformers>={need}'"
+            )
 
 
 def tied_and_scaled(config: Mapping[str, Any]) -> tuple[bool, bool]:

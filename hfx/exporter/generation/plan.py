@@ -16,6 +16,7 @@ from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
+from hfx.exporter.transformers_versions import refuse_misread
 from hfx.python_backends.engine.engine import DEFAULT_SLOTS
 
 ENCODER_OPTIONS = {
@@ -63,6 +64,7 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     from hfx.exporter.families import find_family
 
     family = find_family(checkpoint)
+    refuse_misread(checkpoint)
     task = choose_task(checkpoint, family.kind, options.task)
     refuse_options(options, ENCODER_OPTIONS, task.task)
     _refuse_half(checkpoint, task.kind)

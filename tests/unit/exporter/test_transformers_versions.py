@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoTokenizer
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.config_file import read_config
 from hfx.exporter.families import find_family
 from hfx.exporter.families.family import Config, resolve_config
@@ -30,13 +32,14 @@ from hfx.exporter.transformers_versions import (
     bad_words_at_start,
     cleans_up,
     gives_types,
+    refuse_misread,
     tied_and_scaled,
     writer,
 )
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.spaces import clean_up
-from tests.attacks.damage import DROPPED, edit_json
+from tests.attacks.damage import DROPPED, edit_json, edit_tensors
 from tests.rigs import graph_rows, tiny_checkpoints, tiny_generators
 from tests.rigs.torch_decoding import TorchModel, drive
 from tests.transformers4.writing import (
@@ -98,6 +101,66 @@ def test_a_head_of_its_own_beside_a_tied_table_is_used_where_version_5_wrote_it(
     model = random_model(name)
     model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     check(tiny_generators.save(tmp_path / name, model), logits(model), tmp_path / "engine")
+
+
+def t5_of_tables(folder: Path, *names: str, own_head: bool = True) -> tuple[Checkpoint, Any]:
+    """A T5 whose tables have these `names` in its file, beside a head of its own or tied, and its logits."""
+    model = random_model("t5")
+    if own_head:
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    tiny_generators.save(folder, model)
+    table, head = model.shared.weight.detach(), model.lm_head.weight.detach()
+
+    def rename(tensors: dict[str, Any]) -> dict[str, Any]:
+        del tensors["shared.weight"]
+        return tensors | {name: table.clone() for name in names} | {"lm_head.weight": head.clone()}
+
+    edit_tensors(folder, rename)
+    return tiny_generators.checkpoint(folder), logits(model)
+
+
+ENCODERS_TABLE, DECODERS_TABLE = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("name", [ENCODERS_TABLE, DECODERS_TABLE])
+def test_a_t5_of_one_table_under_another_name_answers_by_it(name: str, tmp_path: Path) -> None:
+    check(*t5_of_tables(tmp_path / "t5", name), tmp_path / "engine")
+
+
+@pytest.mark.parametrize("name", [ENCODERS_TABLE, DECODERS_TABLE])
+def test_a_version_that_takes_a_t5s_head_for_its_embeddings_is_refused(name: str, tmp_path: Path) -> None:
+    checkpoint, _ = t5_of_tables(tmp_path, name)
+    with pytest.raises(CheckpointUnsupported) as refused:
+        refuse_misread(checkpoint, (5, 17))
+    assert "it takes lm_head.weight for embeddings" in refused.value.message
+    assert refused.value.fix == "pip install 'transformers>=5.18'"
+    for reader in ((4, 57), (5, 18)):
+        refuse_misread(checkpoint, reader)
+
+
+@pytest.mark.parametrize(
+    ("names", "own_head"), [((ENCODERS_TABLE, DECODERS_TABLE), True), (("shared.weight",), True), ((), False)]
+)
+def test_a_t5_that_every_version_reads_rightly_is_taken(names: tuple[str, ...], own_head: bool, tmp_path: Path) -> None:
+    refuse_misread(t5_of_tables(tmp_path, *names, own_head=own_head)[0], (5, 3))
+
+
+@pytest.mark.parametrize(("share", "misread"), [(0.25, False), (0.5, True), (1.0, True)])
+def test_a_version_that_loses_the_rotated_share_is_refused(share: float, misread: bool, tmp_path: Path) -> None:
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build("neox", rotary_pct=share))
+    refused = (
+        pytest.raises(CheckpointUnsupported, match=r"partial_rotary_factor.*\n.*>=5.5") if misread else nullcontext()
+    )
+    with refused:
+        refuse_misread(checkpoint, (5, 4))
+    refuse_misread(checkpoint, (5, 5))
+
+
+def test_an_architecture_that_only_a_newer_version_has_is_refused(tmp_path: Path) -> None:
+    checkpoint = tiny_generators.save(tmp_path, random_model("gpt2"))
+    edit_json(tmp_path / "config.json", model_type="gpt-of-tomorrow")
+    with pytest.raises(CheckpointUnsupported, match=r"does not have the architecture.*\n.*--upgrade transformers"):
+        load_model(checkpoint, "AutoModelForCausalLM", headless=False)
 
 
 @pytest.mark.parametrize(
