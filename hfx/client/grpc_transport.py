@@ -7,6 +7,7 @@ Source: the KServe v2 protocol and Triton's ModelStreamInfer.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from hfx.answering import cancellable
 from hfx.client import errors
-from hfx.client.address import Address, Tls, ssl_context
+from hfx.client.address import Address, Tls, parse_address, ssl_context
 from hfx.client.tensors import Array, datatype_of, from_bytes, to_bytes
 from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
 from hfx.errors import ServerError
@@ -36,6 +37,7 @@ OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+REFUSED = "Connection refused"
 DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy from the environment can't reach ports of this machine
 # Without it, Triton sends an error within a stream only as text, and leaves the stream open.
 WITH_STATUS = ("triton_grpc_error", "true")
@@ -228,7 +230,24 @@ def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise errors.timed_out(url, timeout) from error
-        raise errors.failure(error.code().name, str(error.details() or ""), url) from error
+        details = str(error.details() or "")
+        failure = errors.failure(error.code().name, details, url)
+        if REFUSED in details and _accepts_connections(url):
+            failure.fix = errors.NOT_GRPC
+        raise failure from error
+
+
+def _accepts_connections(url: str) -> bool:
+    """Whether the port is open at one of the host's addresses.
+
+    A name such as localhost may have several, of which gRPC reports the last: that may refuse what another accepts.
+    """
+    address = parse_address(url)
+    try:
+        with socket.create_connection((address.host, address.port), PROBE_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:

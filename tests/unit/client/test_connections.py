@@ -251,6 +251,33 @@ def test_the_other_protocols_port_is_told(script: Script) -> None:
             assert fix in caught.value.fix
 
 
+# Run where localhost is ::1, at which an HTTP server listens, and 127.0.0.1, at which nothing does.
+OF_TWO_ADDRESSES = """
+import socket, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from hfx.client import Client
+from hfx.errors import ServerUnreachable
+HTTPServer.address_family = socket.AF_INET6
+server = HTTPServer(("::1", 0), BaseHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+try:
+    with Client(f"localhost:{server.server_port}", retries=0) as client:
+        client.models()
+except ServerUnreachable as error:
+    print(error.fix)
+"""
+OWN_HOSTS = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+
+
+@pytest.mark.skipif(subprocess.run([*OWN_HOSTS, "true"], capture_output=True).returncode != 0, reason="no namespaces")
+def test_the_other_protocols_port_is_told_by_a_name_of_two_addresses(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("::1 localhost\n127.0.0.1 localhost\n")
+    command = f"mount --bind {hosts} /etc/hosts && exec {sys.executable} -"
+    found = subprocess.run([*OWN_HOSTS, command], input=OF_TWO_ADDRESSES, text=True, capture_output=True, timeout=60)
+    assert "does not speak gRPC" in found.stdout, found.stderr
+
+
 def test_headers_and_the_token_are_sent_with_every_request(url: str, script: Script) -> None:
     with Client(url, headers={"X-Team": "blue"}, token="s3cret") as client:
         client.generate("writer", "write 1")
