@@ -133,5 +133,17 @@ def _served(url: str | None) -> list[str]:
         return []  # a completion must not print errors
 
 
-RepositoryArgument = Annotated[Path, typer.Argument(metavar="REPOSITORY", help="Model repository.")]
+RepositoryArgument = Annotated[
+    Path | None, typer.Argument(metavar="REPOSITORY", help=f"Model repository. Default: {DEFAULT_REPOSITORY}.")
+]
+RepositoryOption = Annotated[
+    Path | None, typer.Option("--repository", metavar="DIR", help="The same, as other commands have it.")
+]
 PublishedName = Annotated[str, typer.Argument(metavar="NAME", help="The published model.", autocompletion=model_names)]
+
+
+def chosen_repository(argument: Path | None, option: Path | None) -> Path:
+    """The repository, which is given by its place or by --repository. Raises UsageError where both name one."""
+    if argument is not None and option is not None:
+        raise UsageError(f"The repository is given twice: {argument}, and --repository {option}.", "Give it once.")
+    return argument or option or DEFAULT_REPOSITORY

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName, RepositoryArgument, model_names
+from hfx.cli.connection import (
+    DEFAULT_REPOSITORY,
+    PublishedName,
+    RepositoryArgument,
+    RepositoryOption,
+    chosen_repository,
+    model_names,
+)
 from hfx.cli.output import counted, reporter
 from hfx.errors import LintFailed, RepositoryError, ServerError
 from hfx.releases import MINIMUM_SECURE
@@ -16,7 +23,7 @@ from hfx.releases import MINIMUM_SECURE
 COLUMNS = ("NAME", "TASK", "CPU AGREEMENT", "GPU AGREEMENT", "MB", "CREATED", "PROBLEM")
 
 
-def list_(context: typer.Context, repository: RepositoryArgument = DEFAULT_REPOSITORY) -> None:
+def list_(context: typer.Context, place: RepositoryArgument = None, repository: RepositoryOption = None) -> None:
     """List the models of a repository: task, precision, size, agreement with the checkpoint.
 
     Examples:
@@ -26,7 +33,7 @@ def list_(context: typer.Context, repository: RepositoryArgument = DEFAULT_REPOS
     from hfx.repository import recover
     from hfx.repository.catalog import models
 
-    report = reporter(context)
+    report, repository = reporter(context), chosen_repository(place, repository)
     for done in recover(repository):
         report.note(done)
     entries = [_entry(entry) for entry in models(repository)]
@@ -92,7 +99,8 @@ def _built(entry: dict[str, Any], device: str, *how: str | None) -> str:
 
 def lint(
     context: typer.Context,
-    repository: RepositoryArgument = DEFAULT_REPOSITORY,
+    place: RepositoryArgument = None,
+    repository: RepositoryOption = None,
     triton: Annotated[str, typer.Option(help="Triton release that will serve it.", metavar="TAG")] = MINIMUM_SECURE,
     cores: Annotated[
         int | None, typer.Option(help="Cores of the machine that will serve it. Default: those of this machine.")
@@ -107,7 +115,7 @@ def lint(
     from hfx.repository.catalog import models
     from hfx.repository.lint import lint as find
 
-    report = reporter(context)
+    report, repository = reporter(context), chosen_repository(place, repository)
     findings = find(repository, triton, cores)
     lines = [line for finding in findings for line in finding.lines()]
     value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}

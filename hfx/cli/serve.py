@@ -13,7 +13,7 @@ import typer
 
 from hfx.cli.batch_api_options import BatchOptions
 from hfx.cli.commands import grouped
-from hfx.cli.connection import DEFAULT_REPOSITORY, DEFAULT_URL, RepositoryArgument
+from hfx.cli.connection import DEFAULT_URL, RepositoryArgument, RepositoryOption, chosen_repository
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import FrontOptions, ServeOptions
 from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
@@ -32,7 +32,8 @@ def command(
     options: ServeOptions,
     front_options: FrontOptions,
     batch_options: BatchOptions,
-    repository: RepositoryArgument = DEFAULT_REPOSITORY,
+    place: RepositoryArgument = None,
+    repository: RepositoryOption = None,
 ) -> None:
     """Serve a model repository with Triton.
 
@@ -48,7 +49,7 @@ def command(
     from hfx.triton.front import Front
     from hfx.triton.server import address
 
-    report = reporter(context)
+    report, repository = reporter(context), chosen_repository(place, repository)
     options.check()
     host, settings = address(options.host), front_options.settings(repository, options.device)
     front_options.check_host(host, settings.tls)

@@ -48,6 +48,16 @@ def test_a_name_that_no_file_can_have_is_a_usage_error(words: list[str], hfx: Ru
     assert "longer than" in done.stderr and "Unexpected" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["list", "lint", "serve"])
+def test_a_repository_is_given_by_its_place_or_by_its_option(command: str, hfx: Run, tmp_path: Path) -> None:
+    missing = str(tmp_path / "models")
+    for words in ([missing], ["--repository", missing]):
+        done = hfx(command, *words)
+        assert done.returncode == 2 and f"There is no folder {missing}." in done.stderr
+    done = hfx(command, missing, "--repository", "other")
+    assert done.returncode == 2 and "The repository is given twice" in done.stderr
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], *([name, "--help"] for name in commands.COMMANDS)])
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     code = (
