@@ -79,12 +79,12 @@ class ModelMetadata:
 def check_text(text: object, role: str) -> str:
     """`text` when it is a string that UTF-8 can carry; raises UsageError otherwise."""
     if not isinstance(text, str):
-        raise UsageError(f"The {role} is of type {type(text).__name__}, not a string.", "Give a str.")
+        raise UsageError(f"The value of {role} is of type {type(text).__name__}, not a string.", "Give a str.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"The {role} has half of a surrogate pair at character {error.start}, so it is not Unicode text.",
+            f"The value of {role} is not Unicode text: its character {error.start} is half of a surrogate pair.",
             'Read its source with the right encoding, or replace such characters: text.encode("utf-8", "replace").',
         ) from None
     return text

@@ -180,7 +180,7 @@ def infer(name: str, values: Mapping[str, Any]) -> Call[dict[str, Any]]:
 def stream(name: str, text: str, settings: GenerationSettings) -> Call[results.Piece]:
     """A generated text in pieces, requested from the engine of the model `name`."""
     values: Values = _text(text) | {names.STREAM: [True]} | setting_values(settings)
-    engine = check_text(name, "model's name").removesuffix(names.STREAM_SUFFIX) + names.STREAM_SUFFIX
+    engine = check_text(name, "the model's name").removesuffix(names.STREAM_SUFFIX) + names.STREAM_SUFFIX
     return Call(engine, values, results.decode_piece, GENERATED)
 
 

@@ -83,7 +83,7 @@ class Session:
     async def model_sha256(self, name: str) -> str:
         """The SHA-256 of the model's files by its configuration, requested each time; empty if it has none."""
         deadline = self.deadline(None)
-        check_text(name, "model's name")
+        check_text(name, "the model's name")
 
         async def ask() -> str:
             sent = self.transport.parameter(name, MODEL_SHA256, deadline.left())
@@ -192,7 +192,7 @@ class Session:
     async def _describe(self, name: str, deadline: Deadline) -> ModelMetadata:
         self.check_open()
         if name not in self._models:
-            check_text(name, "model's name")
+            check_text(name, "the model's name")
             sent = self.transport.metadata(name, deadline.left())
             self._models[name] = await self.explain_errors(name, "", deadline, sent)
         return self._models[name]

@@ -136,7 +136,7 @@ class Commands:
         except (HfxError, OSError) as error:
             self._passed_over[name] = manifest
             self._incomplete[name] = FilesSeen(files, files, began)
-            self._report(f"{name} is not served as it is published now: {error}")
+            self._report(f"The new version of {name} can't be served: {error}")
             return Outcome(name, "failed", time.monotonic() - began, str(error))
         self._incomplete.pop(name, None)
         seconds = time.monotonic() - began

@@ -214,7 +214,7 @@ def copy_slowly(source: Path, repository: Path, served: ServeProcess) -> None:
     """The manifest is there, and the model does not load, before its last file is."""
     publish_another(source)
     shutil.copytree(source / "stories", repository / "stories")
-    served.wait_for_words("stories is not served as it is published now")
+    served.wait_for_words("The new version of stories can't be served")
     shutil.copytree(source / "stories_stream", repository / "stories_stream")
     wait_until(lambda: served.words.count("stories is served as it is published now") == 2)
 
