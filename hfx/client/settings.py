@@ -86,8 +86,8 @@ class GenerationSettings:
     `min_tokens`            Minimum number of new tokens (a whole number of at least 0)
     `num_beams`             Number of beams; 1: no beam search (a whole number from 1 to 64)
     `do_sample`             Sample tokens, or take the likeliest; sampling is on if any sampling setting is given
-    `temperature`           Sampling: values below 1 favour likely tokens, values above 1 unlikely ones; 0: no sampling
-                            (0 (do_sample false), or a number from 0.001 to 100)
+    `temperature`           Sampling: values below 1 favour likely tokens, values above 1 unlikely ones; 0 turns
+                            sampling off (a number from 0.001 to 100, or 0 for do_sample false)
     `top_k`                 Sampling: draw from this many of the likeliest tokens; 0: from all (a whole number of at
                             least 0)
     `top_p`                 Sampling: draw from the likeliest tokens that together have this probability (a number from

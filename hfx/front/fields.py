@@ -15,7 +15,7 @@ from hfx.metadata import INT32_MAX, check_text
 from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer, nearest
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
-from hfx.python_backends.errors import TOO_LONG, InvalidRequest
+from hfx.python_backends.errors import TOO_LONG, InvalidRequest, unusable
 from hfx.python_backends.tasks import PROMPTS
 
 Fields = Mapping[str, Any]
@@ -106,10 +106,10 @@ def generation_settings(fields: Fields) -> GenerationSettings:
         settings = checked(fields)
         unserved = next((name for name in settings if not SETTINGS[name].dtype), None)
         if unserved is not None:
-            raise InvalidRequest(unserved, settings[unserved], "nothing: an answer has one text")
+            raise unusable(unserved, settings[unserved], "an answer has one text")
         unanswered = next((name for name in LOG_PROBS if settings.get(name, False) is not False), None)
         if unanswered is not None:
-            raise InvalidRequest(unanswered, settings[unanswered], "nothing: answers have no place for it")
+            raise unusable(unanswered, settings[unanswered], "answers have no place for it")
         for name, value in settings.items():
             for each in value if SETTINGS[name].is_list else (value,):
                 if isinstance(each, str):

@@ -39,7 +39,10 @@ def _lists(setting: Setting) -> Schema:
 TEXTS = either(TEXT, array(TEXT))
 # The settings of generators, by all their names.
 GENERATION: Mapping[str, Schema] = {
-    name: {**(_lists(row) if row.is_list else TYPES.get(row.dtype, {})), "description": f"{row.text}: {row.allowed}"}
+    name: {
+        **(_lists(row) if row.is_list else TYPES.get(row.dtype, {})),
+        "description": f"{row.text}. It must be {row.allowed}.",
+    }
     for name, row in BY_ALL_NAMES.items()
     if row.dtype
 }

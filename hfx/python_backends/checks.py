@@ -104,7 +104,7 @@ def token_ids(name: str, value: Any) -> Ids:
     """A list, tuple or array of token ids."""
     ids = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(ids, (list, tuple)) or any(type(each) is not int or each < 0 for each in ids):
-        raise InvalidRequest(name, value, "token ids: whole numbers of at least 0")
+        raise InvalidRequest(name, value, "token ids, which are whole numbers of at least 0")
     return tuple(ids)
 
 
@@ -146,7 +146,9 @@ def read_json(path: Path, version: int, parse: Callable[[dict[str, Any]], Read])
         content = json.loads(path.read_text(encoding="utf-8"))
         mapping("its content", content)
         if content.get("format") != version:
-            raise InvalidRequest("format", content.get("format"), f"{version}; another version of hfx has written it")
+            raise InvalidRequest(
+                "format", content.get("format"), f"{version}, as another version of hfx has written the file"
+            )
         return parse(content)
     except (OSError, ValueError) as error:
         raise ModelDamaged(f"{path} can't be read: {error}") from None
@@ -188,7 +190,7 @@ def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str,
             known = f"its parameters are {', '.join(types)}" if types else "it takes none"
             raise ValueError(f"{name[:NAME_LENGTH]} is no parameter of this model; {known}")
         if type(value) is not types[name]:
-            raise ValueError(f"{name} has another type; allowed: {KINDS[types[name]]}")
+            raise ValueError(f"{name} has another type; it must be {KINDS[types[name]]}")
     return parameters
 
 

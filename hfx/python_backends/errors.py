@@ -99,16 +99,25 @@ class InvalidInput(ValueError):
 
 
 class InvalidRequest(EngineError):
-    """The value of `field` can't be taken; `allowed` says what can, and `message`, if given, says all of it."""
+    """The value of `field` can't be taken; it must be `allowed`, and `message`, if given, says all of it."""
 
     reason = INVALID_REQUEST
 
     def __init__(self, field: str, value: object, allowed: str, message: str = "") -> None:
-        shown = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
-        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        super().__init__(message or f"{field} is {shown}; allowed: {allowed}")
+        super().__init__(message or f"{field} is {_shown(value)}; it must be {allowed}")
         self.field = field
         self.allowed = allowed
+
+
+def unusable(field: str, value: object, reason: str, alternative: str = "") -> InvalidRequest:
+    """The refusal of a field that the request must not have, because of the `reason`; `alternative` allows it."""
+    fix = f"leave {field} out, or {alternative}" if alternative else f"leave {field} out"
+    return InvalidRequest(field, value, "", f"{field} is {_shown(value)}, but {reason}; {fix}")
+
+
+def _shown(value: object) -> str:
+    shown = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
 class DoesNotFit(EngineError):

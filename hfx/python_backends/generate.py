@@ -122,7 +122,7 @@ class TritonPythonModel:
         try:
             request.parse(tensors, parameters)
             if request.streams and has_one_response:
-                allowed = "false: a plain call has one answer, NAME_stream gives pieces"
+                allowed = "false, as a plain call has one answer; NAME_stream answers in pieces"
                 raise InvalidRequest("stream", True, allowed)
             if self.draining and not request.cancels:
                 raise Draining("the server is stopping", "Send the request to another")

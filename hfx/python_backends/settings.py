@@ -20,7 +20,7 @@ FIELDS = {"prompt", QUERY, TEXT}  # of a template
 def _ascending(name: str, value: Any) -> tuple[int, ...]:
     widths = token_ids(name, value)
     if not widths or list(widths) != sorted(set(widths)):
-        raise InvalidRequest(name, value, "numbers of tokens that ascend")
+        raise InvalidRequest(name, value, "a list of ascending numbers of tokens")
     return widths
 
 
@@ -73,7 +73,7 @@ class Role:
 def _roles(name: str, value: Any) -> dict[str, Role]:
     roles = {key: Role(**mapping(f"{name}.{key}", fields)) for key, fields in mapping(name, value).items()}
     if roles.keys() != {QUERY, DOCUMENT}:
-        raise InvalidRequest(name, value, f"the roles {QUERY} and {DOCUMENT}")
+        raise InvalidRequest(name, value, f"an object of the roles {QUERY} and {DOCUMENT}")
     return roles
 
 

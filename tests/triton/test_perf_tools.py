@@ -188,7 +188,7 @@ def test_what_the_server_the_model_or_the_tool_does_not_take_is_named(measured: 
         with pytest.raises(kind, match=message):
             measured(model, Closed(1), requests, LoadLimits(requests=5), arguments=arguments)
 
-    refused(LoadFailed, "max_tokens is -5; allowed: a whole number of at least 1", GENERATOR, "max_tokens", -5)
+    refused(LoadFailed, "max_tokens is -5; it must be a whole number of at least 1", GENERATOR, "max_tokens", -5)
     refused(UsageError, "nonsense", CLASSIFIER, "nonsense", 1)
     refused(UsageError, "--nonsense", CLASSIFIER, "top_k", 1, "--nonsense")
 

@@ -106,7 +106,7 @@ def test_parameters_are_settings(way: str, writing_server: EmbeddedServer, recit
         ({"max_token": 5}, "There is no field max_token; did you mean max_tokens"),
         ({"top": 0.5}, "did you mean top_k"),
         ({"colour": "red"}, "There is no field colour; fields are max_tokens"),
-        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; allowed: a number from -2 to 2"),
+        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be a number from -2 to 2"),
     ],
 )
 def test_a_parameter_that_is_no_setting_is_refused(

@@ -82,7 +82,7 @@ function valueOf(field, text) {
 function numberOf(field, text) {
   const value = Number(text)
   if (!Number.isFinite(value) || (Number.isInteger(value) && !Number.isSafeInteger(value))) {
-    throw new FieldError(`${field.label} is ${text}; allowed: ${field.allowed}, up to 2⁵³.`)
+    throw new FieldError(`${field.label} is ${text}; it must be ${field.allowed}, up to 2⁵³.`)
   }
   return value
 }

@@ -124,7 +124,7 @@ bool apply_parameters(Options options, const Parameter *parameters, size_t count
         const Setting *setting = find(parameters[i].name, options);
         if (!setting) return refuse_unknown(parameters[i].name, options, refusal);
         if (parameters[i].kind != setting->kind)
-            return refuse(refusal, "%s has another type; allowed: %s", setting->name, setting->allowed);
+            return refuse(refusal, "%s has another type; it must be %s", setting->name, setting->allowed);
     }
     for (size_t i = 0; i < count; i++) {
         const Setting *setting = is_tritons(parameters[i].name) ? nullptr : find(parameters[i].name, options);

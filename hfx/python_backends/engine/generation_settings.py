@@ -86,7 +86,7 @@ class Setting:
 def _temperature(name: str, value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0.001 <= value <= 100:
         return float(value)
-    raise InvalidRequest(name, value, "0 (do_sample false), or a number from 0.001 to 100")
+    raise InvalidRequest(name, value, "a number from 0.001 to 100, or 0 for do_sample false")
 
 
 def _early_stopping(name: str, value: Any) -> Any:
@@ -129,7 +129,7 @@ def _logit_bias(name: str, value: Any) -> tuple[str, ...]:
         raise InvalidRequest(name, value, f"at most {MOST_BIASES} pairs of a token's id and a number")
     biases = dict(_bias(name, pair) for pair in pairs)
     if len(biases) < len(pairs):
-        raise InvalidRequest(name, value, "each token once")
+        raise InvalidRequest(name, value, "a list with each token once")
     return tuple(f"{token}:{number}" for token, number in biases.items())
 
 
@@ -175,7 +175,7 @@ class Decoding:
         1.0,
         "FP32",
         _temperature,
-        "values below 1 favour likely tokens, values above 1 unlikely ones; 0: no sampling",
+        "values below 1 favour likely tokens, values above 1 unlikely ones; 0 turns sampling off",
         SAMPLING,
     )
     top_k: int = setting(
@@ -355,14 +355,14 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
         if SETTINGS[own].is_list and isinstance(value, str):
             value = (value,)
         if own in given and given[own] != value:
-            raise InvalidRequest(name, value, f"the value of {own}, as both are one field")
+            raise InvalidRequest(name, value, f"equal to {own}, as both are one field")
         given[own] = value
     return {name: _check(name, value) for name, value in given.items()}
 
 
 def _check(name: str, value: Any) -> Any:
     if name == "temperature" and type(value) in (int, float) and value == 0:
-        return 0.0  # no sampling: callers of other servers write it so
+        return 0.0  # sampling is off: callers of other servers write it so
     return SETTINGS[name].check(name, value)
 
 
@@ -370,4 +370,4 @@ def _unknown(name: str, value: Any) -> InvalidRequest:
     name = name[:NAME_LENGTH]
     near = nearest(name, [*SETTINGS, *ALIASES])
     hint = f"did you mean {ALIASES.get(near, near)}?" if near else f"fields are {', '.join(SETTINGS)}"
-    return InvalidRequest(name, value, f"no such field; {hint}", f"There is no field {name}; {hint}")
+    return InvalidRequest(name, value, "", f"There is no field {name}; {hint}")

@@ -133,16 +133,16 @@ class Step:
 
 def _refuse_contradictions(settings: Settings) -> None:
     if settings.min_tokens > settings.max_tokens:
-        raise InvalidRequest("min_tokens", settings.min_tokens, f"0 to max_tokens, which is {settings.max_tokens}")
+        raise InvalidRequest("min_tokens", settings.min_tokens, f"from 0 to max_tokens, which is {settings.max_tokens}")
     beams, returned = settings.num_beams, settings.num_return_sequences
     if beams > 1 and settings.do_sample:
-        raise InvalidRequest("do_sample", True, "false where num_beams is more than 1")
+        raise InvalidRequest("do_sample", True, "false, or num_beams must be 1")
     if 1 < beams < returned:
-        raise InvalidRequest("num_return_sequences", returned, f"1 to num_beams, which is {beams}")
+        raise InvalidRequest("num_return_sequences", returned, f"from 1 to num_beams, which is {beams}")
     if beams == 1 and returned > 1 and not settings.do_sample:
-        raise InvalidRequest("num_return_sequences", returned, "1, or more with do_sample or as many num_beams")
+        raise InvalidRequest("num_return_sequences", returned, "1, or do_sample must be true, or num_beams as many")
     if settings.top_log_probs and (beams > 1 or not settings.log_probs):
-        raise InvalidRequest("top_log_probs", settings.top_log_probs, "0 with beams, and without log_probs")
+        raise InvalidRequest("top_log_probs", settings.top_log_probs, "0 with beams and without log_probs")
     for name in ("forced_bos_id", "forced_eos_id"):
         if getattr(settings, name) in settings.suppress_ids:
             raise InvalidRequest(name, getattr(settings, name), "an id that suppress_ids does not hold")
@@ -157,10 +157,10 @@ def check(request: Request, spec: EngineSpec, slots: int) -> None:
     if spec.has_encoder and not settings.decoder_prompt:
         raise InvalidRequest("decoder_prompt", (), "the ids that the model's decoder starts with")
     if not spec.has_encoder and settings.decoder_prompt:
-        raise InvalidRequest("decoder_prompt", settings.decoder_prompt, "none, as the model has no encoder")
+        raise InvalidRequest("decoder_prompt", settings.decoder_prompt, "empty, as the model has no encoder")
     for name, ids in _all_ids(request):
         if ids and max(ids) >= spec.vocab_size:
-            raise InvalidRequest(name, max(ids), f"ids from 0 to {spec.vocab_size - 1}")
+            raise InvalidRequest(name, max(ids), f"made of ids from 0 to {spec.vocab_size - 1}")
     if spec.beams and settings.num_beams not in spec.beams:
         raise InvalidRequest("num_beams", settings.num_beams, " or ".join(map(str, spec.beams)))
     if settings.rows > slots:

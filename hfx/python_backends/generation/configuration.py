@@ -46,7 +46,7 @@ from ..engine.generation_settings import (
 )
 from ..engine.request import Settings
 from ..engine.spec import DECODER, ENCODER_DECODER
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, unusable
 
 FILE_NAME = "generation.json"
 FORMAT = 1
@@ -55,6 +55,7 @@ TASKS = ("text-generation", "summarization", "text2text-generation", "translatio
 TARGETS = ("forced_bos_token_id", "decoder_start_token_ids")
 SHOWN_LANGUAGES = 10
 SAMPLING_FIELDS = of_scope(SAMPLING)
+ONE_BEAM = "set num_beams to 1"
 # What can leave no token that a form allows, or part of an answer, by the values that do nothing.
 BREAKS_FORMS = {"min_tokens": 0, "no_repeat_ngram_size": 0, "stop_words": ()}
 
@@ -78,7 +79,8 @@ def _defaults(name: str, value: Any) -> dict[str, Any]:
     except InvalidRequest as refusal:
         if refusal.field == name:
             raise
-        raise InvalidRequest(f"{name}.{refusal.field}", value.get(refusal.field), refusal.allowed) from None
+        message = "" if refusal.allowed else refusal.message
+        raise InvalidRequest(f"{name}.{refusal.field}", value.get(refusal.field), refusal.allowed, message) from None
 
 
 def _languages(name: str, value: Any) -> Languages:
@@ -146,8 +148,9 @@ class Configuration:
         """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
         checks = annotated(cls)
         for name in facts.keys() - {"format"} ^ checks.keys():
-            allowed = "nothing, as it is not a field of this format" if name in facts else "a value, as it is missing"
-            raise InvalidRequest(name, facts.get(name), allowed)
+            raise InvalidRequest(
+                name, None, "", f"{name} is {'no field of this format' if name in facts else 'missing'}"
+            )
         configuration = cls(**{name: check(name, facts[name]) for name, check in checks.items()})
         _refuse_contradictions(configuration)
         return configuration
@@ -156,16 +159,20 @@ class Configuration:
 def _refuse_contradictions(configuration: Configuration) -> None:
     kind = f"where kind is {configuration.kind}"
     if configuration.has_encoder != (configuration.max_source is not None):
-        raise InvalidRequest("max_source", configuration.max_source, f"for encoders only, {kind}")
+        raise InvalidRequest(
+            "max_source", configuration.max_source, f"a length of models with an encoder, and null of others, {kind}"
+        )
     if configuration.has_encoder != bool(configuration.decoder_start_token_ids):
         ids = configuration.decoder_start_token_ids
-        raise InvalidRequest("decoder_start_token_ids", ids, f"for encoder-decoders only, {kind}")
+        raise InvalidRequest(
+            "decoder_start_token_ids", ids, f"a list of ids of models with an encoder, and empty of others, {kind}"
+        )
     if configuration.default_max_length is not None and configuration.has_encoder:
         raise InvalidRequest("default_max_length", configuration.default_max_length, f"null {kind}")
     if configuration.languages and not configuration.has_encoder:
         raise InvalidRequest("languages", configuration.languages, f"null {kind}")
     if configuration.most_tokens < 1:
-        raise InvalidRequest("max_length", configuration.max_length, "more: it leaves no room for a new token")
+        raise InvalidRequest("max_length", configuration.max_length, "more, as it leaves no room for a new token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +228,7 @@ def _deadline(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if type(timeout) not in (int, float) or not 0 <= timeout < math.inf:
-        raise InvalidRequest("timeout", timeout, "seconds, at least 0")
+        raise InvalidRequest("timeout", timeout, "a number of seconds of at least 0")
     return time.monotonic() + timeout
 
 
@@ -233,10 +240,10 @@ def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
     if values.get("temperature") == 0:
         del values["temperature"]
         if given.get("do_sample"):
-            raise InvalidRequest("temperature", 0, "above 0 where do_sample is true")
+            raise InvalidRequest("temperature", 0, "above 0, or do_sample must be false")
         return False
     if given.get("do_sample") is False and asked:
-        raise InvalidRequest("do_sample", False, f"true where {asked[0]} is set")
+        raise InvalidRequest("do_sample", False, f"true, or {asked[0]} must be left out")
     return bool(given.get("do_sample", bool(asked) or values.get("do_sample", False)))
 
 
@@ -246,22 +253,21 @@ def _refuse_beams_with_samples(given: Mapping[str, Any], values: Mapping[str, An
         return
     name = next((name for name in ("do_sample", *SAMPLING_FIELDS) if name in given), None)
     if name is None:
-        raise InvalidRequest("num_beams", beams, "1, as this model samples by default; or set do_sample to false")
+        raise InvalidRequest("num_beams", beams, "1, or do_sample must be false, as this model samples by default")
     whose = "num_beams" if "num_beams" in given else "this model's default of num_beams"
-    raise InvalidRequest(name, given[name], f"no sampling beside {whose}, which is {beams}; or set num_beams to 1")
+    raise unusable(name, given[name], f"beams are not sampled, and {whose} is {beams}", ONE_BEAM)
 
 
 def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     for name in of_scope(BEAMS):
         off = SETTINGS[name].off
         if values.get("num_beams", 1) == 1 and given.get(name, off) != off:
-            raise InvalidRequest(name, given[name], f"{off} where num_beams is 1")
+            raise InvalidRequest(name, given[name], f"{off}, or num_beams must be more than 1")
 
 
 def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
     if "logprobs" in values and values.get("num_beams", 1) > 1:
-        allowed = f"nothing with {values['num_beams']} beams: set num_beams to 1, or return_log_probs to true instead"
-        raise InvalidRequest("logprobs", values["logprobs"], allowed)
+        raise unusable("logprobs", values["logprobs"], f"num_beams is {values['num_beams']}", ONE_BEAM)
 
 
 def _make_way_for_form(given: Mapping[str, Any], values: dict[str, Any]) -> None:
@@ -270,17 +276,17 @@ def _make_way_for_form(given: Mapping[str, Any], values: dict[str, Any]) -> None
     if not asked:
         return
     if len(asked) > 1:
-        raise InvalidRequest(asked[1], given[asked[1]], f"nothing beside {asked[0]}")
+        raise unusable(asked[1], given[asked[1]], f"{asked[0]} sets the form of the answer, too")
     for name, off in BREAKS_FORMS.items():
         if given.get(name, off) != off:
-            raise InvalidRequest(name, given[name], f"nothing beside {asked[0]}, whose form it could break")
+            raise unusable(name, given[name], f"it could break the form that {asked[0]} sets")
         values.pop(name, None)
 
 
 def _fit_lengths(given: Mapping[str, Any], values: dict[str, Any], configuration: Configuration) -> None:
     most = configuration.most_tokens
     if given.get("max_tokens", 1) > most:
-        allowed = f"1 to {most}, as the model holds {configuration.max_length} tokens in all"
+        allowed = f"from 1 to {most}, as the model holds {configuration.max_length} tokens in all"
         raise InvalidRequest("max_tokens", given["max_tokens"], allowed)
     values["max_tokens"] = min(values.get("max_tokens", SETTINGS["max_tokens"].default), most)
     if "min_tokens" not in given:
@@ -291,19 +297,19 @@ def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configur
     if values.get("long") != "chunk":
         for name in of_scope(CHUNKS):
             if name in given:
-                raise InvalidRequest(name, given[name], "nothing, unless long is chunk")
+                raise unusable(name, given[name], "long is not chunk")
         return
     if not configuration.has_encoder:
         raise InvalidRequest("long", "chunk", "error or truncate, as the model continues texts and has no encoder")
     if values.get("num_return_sequences", 1) > 1:
-        raise InvalidRequest("num_return_sequences", values["num_return_sequences"], "1 where long is chunk")
+        raise InvalidRequest("num_return_sequences", values["num_return_sequences"], "1, or long must not be chunk")
     if values.get("return_log_probs"):
-        raise InvalidRequest("return_log_probs", True, "false where long is chunk")
+        raise InvalidRequest("return_log_probs", True, "false, or long must not be chunk")
     if "logprobs" in values:
-        raise InvalidRequest("logprobs", values["logprobs"], "nothing where long is chunk")
+        raise unusable("logprobs", values["logprobs"], "long is chunk")
     for name in of_scope(STRUCTURE):
         if values.get(name):
-            raise InvalidRequest(name, values[name], "nothing where long is chunk")
+            raise unusable(name, values[name], "long is chunk")
 
 
 def _language(name: str, values: Mapping[str, Any], languages: Languages | None) -> int | None:
@@ -312,12 +318,14 @@ def _language(name: str, values: Mapping[str, Any], languages: Languages | None)
     if code is None:
         return None
     if languages is None or (name == "source_lang" and languages.source_index is None):
-        raise InvalidRequest(name, code, "nothing, as this model has no tokens that choose a language")
+        raise unusable(name, code, "this model has no tokens that choose a language")
     if code not in languages.ids:
         near = get_close_matches(code, languages.ids, 3, 0.4)
         shown = [*near, *sorted(languages.ids.keys() - set(near))][:SHOWN_LANGUAGES]
         others = len(languages.ids) - len(shown)
-        raise InvalidRequest(name, code, ", ".join(shown) + (f" and {others} other languages" if others else ""))
+        raise InvalidRequest(
+            name, code, f"one of {', '.join(shown)}" + (f" and {others} other languages" if others else "")
+        )
     return languages.ids[code]
 
 
@@ -326,7 +334,7 @@ def _source_id(given: Mapping[str, Any], values: Mapping[str, Any], configuratio
     if values.get("add_special_tokens", True):
         return _language("source_lang", values, configuration.languages)
     if "source_lang" in given:
-        raise InvalidRequest("source_lang", given["source_lang"], "nothing where add_special_tokens is false")
+        raise unusable("source_lang", given["source_lang"], "add_special_tokens is false")
     return None
 
 

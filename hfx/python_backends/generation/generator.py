@@ -211,7 +211,7 @@ class TextGenerator:
 def _refuse_several(config: GenerationConfig) -> None:
     returned = config.num_return_sequences
     if returned != 1:
-        raise InvalidRequest("num_return_sequences", returned, "1 here; generate_all returns them all")
+        raise InvalidRequest("num_return_sequences", returned, "1, as generate_all alone returns several")
 
 
 def _read(config: GenerationConfig) -> Read:

@@ -21,7 +21,7 @@ from ..engine.constraint import NUMPY, Masking, NewMatcher
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
 from ..engine.processors import BANNED, Array
 from ..engine.search import Floats, check_best
-from ..errors import InvalidRequest, StepFailed
+from ..errors import InvalidRequest, StepFailed, unusable
 from .grammar_process import AT_ONCE, error_of
 from .vocabulary import Vocabulary, read_vocabulary
 
@@ -117,13 +117,13 @@ class GrammarCompiler:
         """The vocabulary as llguidance wants it. Raises InvalidRequest where this model has none."""
         name, value = form
         if not self._eos:
-            raise InvalidRequest(name, value, "nothing, as this model has no token that ends an answer")
+            raise unusable(name, value, "this model has no token that ends an answer")
         with self._lock:
             if self._opened is None:
                 _check_installed(name, value)
                 vocabulary = read_vocabulary(self._tokenizer, self._special, self._size)
                 if vocabulary is None:
-                    raise InvalidRequest(name, value, "nothing, as this model's tokenizer joins tokens by rules")
+                    raise unusable(name, value, "this model's tokenizer joins tokens by rules")
                 self._opened = _opened(vocabulary, self._eos), vocabulary
             return self._opened
 
@@ -288,9 +288,7 @@ def check(form: Form, grammar: str) -> None:
     try:
         error = error_of(grammar, LIMITS)
     except OSError as reason:
-        raise InvalidRequest(
-            *form, f"nothing, as the model's machine has no Python that checks it ({reason})"
-        ) from None
+        raise unusable(*form, f"the model's machine has no Python that checks it ({reason})") from None
     if error:
         raise _refused(form, error)
 
@@ -336,7 +334,7 @@ def _refuse_unenforced(name: str, text: str, part: Any) -> None:
     # Keys that are not among `properties` may come twice.
     least, required = part.get("minProperties"), part.get("required")
     if isinstance(least, int) and least > max(1, len(required) if isinstance(required, list) else 0):
-        raise InvalidRequest(name, text, "a schema without minProperties, or with as many required properties")
+        raise InvalidRequest(name, text, "a schema without minProperties, or one with as many required properties")
     for each in part.values():
         _refuse_unenforced(name, text, each)
 
@@ -350,7 +348,7 @@ def _check_installed(name: str, value: Any) -> None:
         import llguidance  # noqa: F401
     except ImportError as error:
         message = f"{name} needs the package {PACKAGE}, which the model's Python lacks ({error}). {INSTALL}"
-        raise InvalidRequest(name, value, "nothing", message) from None
+        raise InvalidRequest(name, value, "", message) from None
 
 
 def _refused(form: Form, reason: str) -> InvalidRequest:

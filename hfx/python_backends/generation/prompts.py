@@ -137,7 +137,8 @@ class PromptEncoder:
             raise InvalidRequest(FIELD, "", "a text of at least one token")
         if max(ids) >= self._vocab_size:
             token = self._tokenizer.id_to_token(max(ids))
-            raise InvalidRequest(FIELD, token, "a text without this token, which the model has no embedding of")
+            message = f"{FIELD} has the token {token!r}, for which the model has no embedding; remove it from the text"
+            raise InvalidRequest(FIELD, token, "", message)
         return tuple(ids)
 
 
@@ -167,8 +168,10 @@ def _bytes(text: Text) -> bytes:
     try:
         return text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError as error:
-        raise InvalidRequest(FIELD, text[error.start : error.end], "a text without surrogates") from None
+        raise InvalidRequest(
+            FIELD, text[error.start : error.end], "Unicode text, without halves of surrogate pairs"
+        ) from None
 
 
 def _not_utf8(raw: bytes, refusal: InvalidInput) -> InvalidRequest:
-    return InvalidRequest(FIELD, raw[:32], f"UTF-8 ({refusal})")
+    return InvalidRequest(FIELD, raw[:32], f"text in UTF-8 ({refusal})")

@@ -208,11 +208,11 @@ def _fields(tensors: Tensors, parameters: str) -> dict[str, Any]:
     try:
         settings = parse_parameters(parameters)
     except ValueError as error:
-        raise InvalidRequest("parameters", parameters, f"a JSON object; {error}") from None
+        raise InvalidRequest("parameters", parameters, f"a JSON object ({error})") from None
     for name, value in settings.items():
         value = [value] if name in LISTS else value  # Triton has no parameters that are lists
         if fields.setdefault(name, value) != value:
-            raise InvalidRequest(name, value, f"{fields[name]!r}, as its tensor has, or one of them")
+            raise InvalidRequest(name, value, f"{fields[name]!r}, as its tensor is, or only one of the two may be sent")
     return fields
 
 
@@ -220,7 +220,7 @@ def _deadline(timeout: Any) -> float | None:
     if timeout is None:
         return None
     if type(timeout) is not int or timeout < 1:
-        raise InvalidRequest("timeout_ms", timeout, "milliseconds, at least 1")
+        raise InvalidRequest("timeout_ms", timeout, "a whole number of milliseconds of at least 1")
     return time.monotonic() + timeout / 1000
 
 
@@ -240,4 +240,4 @@ def _decoded(name: str, value: Any) -> Any:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequest(name, value[:40], f"UTF-8; {error.reason} at byte {error.start}") from None
+        raise InvalidRequest(name, value[:40], f"text in UTF-8 ({error.reason} at byte {error.start})") from None

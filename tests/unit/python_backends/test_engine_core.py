@@ -120,10 +120,10 @@ def test_a_request_that_can_never_fit_is_refused_with_the_numbers(folder: Path) 
 
 def test_what_the_model_cannot_take_is_refused_naming_the_field(folder: Path) -> None:
     with open_engine(folder, 8) as engine:
-        with pytest.raises(InvalidRequest, match="prompt is 29; allowed: ids from 0 to 28"):
+        with pytest.raises(InvalidRequest, match="prompt is 29; it must be made of ids from 0 to 28"):
             engine.submit(ask((29,), 5, folder))
         if has_encoder(folder):
-            with pytest.raises(InvalidRequest, match="num_beams is 5; allowed: 1 or 2 or 3 or 4"):
+            with pytest.raises(InvalidRequest, match="num_beams is 5; it must be 1 or 2 or 3 or 4"):
                 engine.submit(ask((1,), 5, folder, num_beams=5))
 
 

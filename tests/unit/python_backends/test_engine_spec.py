@@ -44,7 +44,7 @@ def changed(folder: Path, target: Path, **facts: Any) -> Path:
         ({"layers": 0}, "layers is 0"),
         ({"heads": "2"}, "heads is '2'"),
         ({"kv_heads": None}, "kv_heads is null"),
-        ({"kv_heads": 1}, "kv_heads is 1; allowed: 2"),
+        ({"kv_heads": 1}, "kv_heads is 1; it must be 2"),
         ({"max_source": None}, "max_source is null"),
         ({"beams": []}, r"beams is \[\]"),
         ({"kv_type": "float64"}, "kv_type is 'float64'"),

@@ -117,8 +117,8 @@ def test_outputs_of_tokens_are_sent_where_they_are_wanted_only(decoder: TextGene
 @pytest.mark.parametrize(
     ("fields", "allowed"),
     [
-        ({"num_beams": 2}, "nothing with 2 beams: set num_beams to 1"),
-        ({"long": "chunk"}, "nothing where long is chunk"),
+        ({"num_beams": 2}, "num_beams is 2; leave logprobs out, or set num_beams to 1"),
+        ({"long": "chunk"}, "long is chunk; leave logprobs out"),
     ],
 )
 def test_beams_and_chunks_have_no_tokens(
