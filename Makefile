@@ -22,11 +22,15 @@ PIP := python -m pip install --quiet --no-compile
 
 EDITABLE := $(PIP) --constraint constraints.txt --no-build-isolation --editable
 
+# pip shows each package here: 85 of them take minutes.
+LOUD = $(subst --quiet ,,$(1))
+
 # What `hfx demo` needs. All else, such as Spark, moto and pytest, comes with the first other target.
 $(DEMO): pyproject.toml setup.py constraints.txt
+	@echo "Installing the 85 packages that hfx needs into $(VENV): 2 GB, in two to six minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) --constraint constraints.txt 'setuptools>=77' ziglang
-	$(BIN)/$(EDITABLE) '.[embedded]'
+	$(BIN)/$(call LOUD,$(PIP)) --constraint constraints.txt 'setuptools>=77' ziglang
+	$(BIN)/$(call LOUD,$(EDITABLE)) '.[embedded]'
 	@touch $@
 
 $(STAMP): $(DEMO)
@@ -34,6 +38,7 @@ $(STAMP): $(DEMO)
 	@touch $@
 
 $(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py | $(DEMO)
+	@echo "Compiling the native operators: ten seconds, or more beside other work."
 	$(BIN)/python -m hfx.native.build
 
 format: install ## Format the code and sort the imports

@@ -134,10 +134,20 @@ class Reporter:
 
     @contextmanager
     def steps(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """A bar of TOTAL steps on a terminal; elsewhere the title is a line. Yields the function that counts one."""
+        """A bar of TOTAL steps on a terminal; elsewhere the title is a line, and how far it is one every SECONDS.
+
+        Yields the function that counts a step.
+        """
         if not sys.stderr.isatty():
             self.note(f"{title} ({total} steps)")
-            yield lambda: None
+            began, show, numbers = time.monotonic(), self._now_and_then(title), itertools.count(1)
+
+            def count() -> None:
+                done = next(numbers)
+                left = (time.monotonic() - began) / done * (total - done)
+                show(f"{done} of {total} steps, {left:.0f} s left")
+
+            yield count
             return
         from rich.console import Console
         from rich.progress import Progress

@@ -45,7 +45,9 @@ STORY = (
     "On the way home it got dark. {friend} opened the door and smiled. The {colour} {thing} was just right."
 )
 HIDDEN, LAYERS, HEADS, FEED_FORWARD, POSITIONS = 128, 2, 4, 256, 128
-BATCH, LEARNING_RATE = 32, 2e-3
+# 400 steps of 8 stories take half the time of 300 of 32 (20 and 44 s of one core, Zen 3); greedy stories keep to their
+# names, colours and things in 33 and 40 of 48.
+BATCH, LEARNING_RATE = 8, 2e-3
 SMOOTHING = 0.05  # of labels: decisive logits that do not saturate
 NO_LOSS = -100  # the target of padding
 ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -130,7 +132,7 @@ def write_classifier(folder: Path, counted: Counted, steps: int = 200) -> None:
         _save(model, tokenizer, folder)
 
 
-def write_generator(folder: Path, counted: Counted, steps: int = 300) -> None:
+def write_generator(folder: Path, counted: Counted, steps: int = 400) -> None:
     """Train a writer of stories and write it to `folder`."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast

@@ -39,9 +39,9 @@ class Demo:
     def run(self) -> dict[str, Any]:
         """Train, export, list, serve, ask, stop. Returns the figures; raises HfxError where a command fails."""
         began = time.perf_counter()
-        self.say("1. Train two small checkpoints in transformers' format.")
+        self.say("1. Train two small checkpoints in transformers' format: half a minute on an idle core.")
         self._train()
-        self.say("\n2. Export them to Triton models, and verify them against the checkpoints.")
+        self.say("\n2. Export them to Triton models, and verify them against the checkpoints: about a minute.")
         data = ["--quantize", "--verify-data", "heldout.csv"]
         self._hfx("export", "reviews-roberta", "--name", CLASSIFIER, "--device", "cpu", *data)
         self._hfx("export", "stories-gpt2", "--name", GENERATOR, "--device", "cpu")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfx.cli import printing
+from hfx.cli import output, printing
 from hfx.cli.output import Reporter
 from hfx.cli.reading import Entry
 from hfx.client import Piece, Token
@@ -24,6 +24,19 @@ def outcomes(*given: dict[str, Any] | HfxError) -> Outcomes:
 
 def text(value: str, **more: Any) -> dict[str, Any]:
     return {"text_output": value, **more}
+
+
+def test_steps_are_counted_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "SECONDS", 0.0)
+    with Reporter().steps("Training", 3) as count:
+        for _ in range(3):
+            count()
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "Training (3 steps)"
+    assert [line.partition(",")[0] for line in lines] == [f"Training: {done} of 3 steps" for done in (1, 2, 3)]
+    assert lines[-1].endswith(" 0 s left")
 
 
 def test_people_get_what_came_before_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
