@@ -79,8 +79,9 @@ def _defaults(name: str, value: Any) -> dict[str, Any]:
     except InvalidRequest as refusal:
         if refusal.field == name:
             raise
-        message = "" if refusal.allowed else refusal.message
-        raise InvalidRequest(f"{name}.{refusal.field}", value.get(refusal.field), refusal.allowed, message) from None
+        field = f"{name}.{refusal.field}"
+        message = "" if refusal.allowed else f"{field} can't be a default: {refusal.message}"
+        raise InvalidRequest(field, value.get(refusal.field), refusal.allowed, message) from None
 
 
 def _languages(name: str, value: Any) -> Languages:

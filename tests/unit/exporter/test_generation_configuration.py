@@ -42,7 +42,7 @@ def test_a_configuration_is_what_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in facts() if name != "format"])
 def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
     left = {key: value for key, value in facts().items() if key != name}
-    assert f"{name} is null" in damage(tmp_path, json.dumps(left))
+    assert f"{name} is missing" in damage(tmp_path, json.dumps(left))
 
 
 @pytest.mark.parametrize(
