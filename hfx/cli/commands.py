@@ -2,15 +2,17 @@
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
 commands, whose help is the first line of its docstring and its examples; `MOVED` has commands that are elsewhere now.
-A parameter of a frozen dataclass type stands for its fields: each that is made by hfx.options.option, or has typer's
-annotation, is an option, a tuple one that may be given several times, and its name is what it sets (a tensor, an
-argument). The dataclass may name the heading of its options in `PANEL`. The docstring of a command may end with lines
-of `Examples:`.
+A parameter of a frozen dataclass type stands for its fields: each that hfx.options.option made, or that is annotated
+with an Option or with typer's Argument, is an option, a tuple one that may be given several times, and its name is what
+it sets (a tensor, an argument). The dataclass may name the heading of its options in `PANEL`. The docstring of a
+command may end with lines of `Examples:`.
+
+Of typer only documented parts are used. Each option gets its names and its metavar here, as typer 0.27.0 to 0.27.2 took
+an option's name from its metavar.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import inspect
@@ -21,11 +23,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperGroup
-from typer.models import OptionInfo
 
-from hfx.cli.help import GLOBAL, SETTINGS, Command, PlainHelp, in_panel, text_and_examples, with_metavar
+from hfx.cli.help import GLOBAL, SETTINGS, Command, PlainHelp, metavar, text_and_examples
 from hfx.errors import UsageError
-from hfx.options import OPTION
+from hfx.options import OPTION, Option
 
 COMMANDS = {
     "export": "hfx.cli.export",
@@ -108,7 +109,8 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     shared = [_flag("json", "Print one JSON object on stdout."), _flag("debug", "Show tracebacks.")]
     parameters = [
-        each.replace(annotation=with_metavar(each.annotation)) for each in (*signature.parameters.values(), *shared)
+        each.replace(annotation=_for_typer(each.name, each.annotation, each.default))
+        for each in (*signature.parameters.values(), *shared)
     ]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -116,8 +118,27 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flag(name: str, text: str) -> inspect.Parameter:
-    annotation = Annotated[bool, typer.Option(f"--{name}", help=text, rich_help_panel=GLOBAL)]
+    annotation = Annotated[bool, Option(help=text, rich_help_panel=GLOBAL)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+
+
+def _for_typer(name: str, annotation: Any, default: Any) -> Any:
+    """The annotation of the parameter NAME with typer's own Option in the place of an Option."""
+    marks = getattr(annotation, "__metadata__", ())
+    option = next((mark for mark in marks if isinstance(mark, Option)), None)
+    if option is None:
+        return annotation
+    kind = annotation.__origin__
+    settings = dict(option.settings)
+    settings["metavar"] = settings.get("metavar") or metavar(kind)
+    return Annotated[kind, typer.Option(*option.names or _names(name, kind, default), **settings)]
+
+
+def _names(parameter: str, kind: Any, default: Any) -> tuple[str]:
+    """The option of a `parameter` without one: a flag that is False by default has no negative form."""
+    name = parameter.replace("_", "-")
+    is_switch = bool in (kind, *get_args(kind)) and default is not False
+    return (f"--{name}/--no-{name}" if is_switch else f"--{name}",)
 
 
 # Groups of options
@@ -151,10 +172,8 @@ def given(options: Any) -> dict[str, Any]:
 
 def flag(group: type, field: str) -> str:
     """The option of FIELD as on the command line."""
-    option = next(each for each in _options(group)[field].__metadata__ if isinstance(each, OptionInfo))
-    # In an annotation, typer stores the first name of an option as its default.
-    typed = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
-    return typed[0].partition("/")[0] if typed else f"--{field.replace('_', '-')}"
+    option = next(each for each in _options(group)[field].__metadata__ if isinstance(each, Option))
+    return option.names[0].partition("/")[0] if option.names else f"--{field.replace('_', '-')}"
 
 
 def _members(group: Any) -> list[inspect.Parameter]:
@@ -167,7 +186,7 @@ def _members(group: Any) -> list[inspect.Parameter]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None if _is_tuple(annotation) else defaults[name],
-            annotation=in_panel(_as_list(annotation) if _is_tuple(annotation) else annotation, panel),
+            annotation=_in_panel(_as_list(annotation) if _is_tuple(annotation) else annotation, panel),
         )
         for name, annotation in _options(group).items()
     ]
@@ -181,13 +200,16 @@ def _options(group: Any) -> dict[str, Any]:
 
 
 def _annotation(field: Field[Any], kind: Any) -> Any:
-    """The annotation of a field for typer."""
-    if OPTION not in field.metadata:
-        return kind
-    info = copy.copy(field.metadata[OPTION])
-    if field.default is False and not isinstance(info.default, str):
-        info.default = f"--{field.name.replace('_', '-')}"  # else typer adds --no-NAME
-    return Annotated[kind, info]
+    """The annotation of a field that is an option; others keep theirs."""
+    return Annotated[kind, field.metadata[OPTION]] if OPTION in field.metadata else kind
+
+
+def _in_panel(annotation: Any, panel: str | None) -> Any:
+    """The annotation of an option, under the heading `panel` if it names no other."""
+    [mark] = annotation.__metadata__
+    if not isinstance(mark, Option):
+        return annotation
+    return Annotated[annotation.__origin__, Option(*mark.names, **{"rich_help_panel": panel, **mark.settings})]
 
 
 def _is_tuple(annotation: Any) -> bool:

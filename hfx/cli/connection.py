@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
-from typer import Option
 
 from hfx.cli.commands import flag, given
 from hfx.cli.interrupts import deferred
 from hfx.errors import HfxError, UsageError
 from hfx.names import MANIFEST_FILE
-from hfx.options import option
+from hfx.options import Option, option
 
 if TYPE_CHECKING:
     from hfx.client import Client
@@ -137,7 +136,7 @@ RepositoryArgument = Annotated[
     Path | None, typer.Argument(metavar="REPOSITORY", help=f"Model repository. Default: {DEFAULT_REPOSITORY}.")
 ]
 RepositoryOption = Annotated[
-    Path | None, typer.Option("--repository", metavar="DIR", help="The same, as other commands have it.")
+    Path | None, Option("--repository", metavar="DIR", help="The same, as other commands have it.")
 ]
 PublishedName = Annotated[str, typer.Argument(metavar="NAME", help="The published model.", autocompletion=model_names)]
 

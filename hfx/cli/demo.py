@@ -11,13 +11,14 @@ import typer
 from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.options import Option
 
 
 def command(
     context: typer.Context,
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep checkpoints, data and models in this new folder. Default: delete them."),
+        Option(metavar="DIR", help="Keep checkpoints, data and models in this new folder. Default: delete them."),
     ] = None,
 ) -> None:
     """Train two small models, then export, serve and query them, in about two minutes.

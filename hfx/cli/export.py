@@ -17,6 +17,7 @@ from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 from hfx.exporter.options import ExportOptions
+from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.exporter.source import Checkpoint
@@ -32,7 +33,7 @@ def command(
     ] = None,
     settings: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--from",
             help="Read MODEL and its options from MLServer's model-settings.json. Options given here override them.",
             metavar="FILE",
@@ -40,15 +41,15 @@ def command(
     ] = None,
     again: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Export this published model again: the same checkpoint with the same options. Give MODEL only if "
             "the checkpoint has moved.",
             metavar="NAME",
             autocompletion=model_names,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print all measured figures.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and exit.")] = False,
+    verbose: Annotated[bool, Option("--verbose", help="Print all measured figures.")] = False,
 ) -> None:
     """Export a Hugging Face checkpoint, verify it, and publish it for Triton.
 

@@ -6,15 +6,13 @@ cut, options show what they take (TEXT, N, cpu|gpu) and not its Python type, and
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from typer.core import TyperCommand
-from typer.models import ArgumentInfo, OptionInfo
 
 EXAMPLES = "\nExamples:\n"
 # Of contexts: click bounds lines to 80 characters unless it gets another bound.
@@ -68,37 +66,12 @@ def text_and_examples(docstring: str | None) -> tuple[str, str | None]:
     return text, f"{heading.strip()}\n{examples}" if heading else None
 
 
-def in_panel(annotation: Any, panel: str | None) -> Any:
-    """The annotation of an option, under the heading `panel`."""
-    return _changed(annotation, lambda option: {"rich_help_panel": option.rich_help_panel or panel})
-
-
-def with_metavar(annotation: Any) -> Any:
-    """The annotation of an option, with a word for its value where it has none."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    word = _metavar(annotation.__origin__)
-    return _changed(annotation, lambda option: {"metavar": option.metavar or word})
-
-
-def _changed(annotation: Any, changes: Any) -> Any:
-    """`annotation` with a changed copy of its OptionInfo, as groups of options are shared by commands."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    marks = []
-    for mark in annotation.__metadata__:
-        if isinstance(mark, OptionInfo) and not isinstance(mark, ArgumentInfo):
-            mark = copy.copy(mark)
-            vars(mark).update(changes(mark))
-        marks.append(mark)
-    return Annotated[(annotation.__origin__, *marks)]
-
-
-def _metavar(kind: Any) -> str | None:
+def metavar(kind: Any) -> str | None:
+    """The word for a value of type `kind` in the help of an option."""
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) in (Union, UnionType, list):
-        return _metavar(next(each for each in get_args(kind) if each is not type(None)))
+        return metavar(next(each for each in get_args(kind) if each is not type(None)))
     return METAVARS.get(kind)
 
 

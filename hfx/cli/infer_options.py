@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn
 
-from typer import Option
-
 from hfx import names
 from hfx.cli.commands import flag, given
 from hfx.cli.reading import Entry
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
-from hfx.options import option
+from hfx.options import Option, option
 from hfx.python_backends.engine.generation_settings import SETTINGS, TRANSLATION, Setting
 from hfx.tasks import TASKS
 

@@ -18,6 +18,7 @@ from hfx.cli.connection import (
 )
 from hfx.cli.output import counted, reporter
 from hfx.errors import LintFailed, RepositoryError, ServerError
+from hfx.options import Option
 from hfx.releases import MINIMUM_SECURE
 
 COLUMNS = ("NAME", "TASK", "CPU AGREEMENT", "GPU AGREEMENT", "MB", "CREATED", "PROBLEM")
@@ -101,9 +102,9 @@ def lint(
     context: typer.Context,
     place: RepositoryArgument = None,
     repository: RepositoryOption = None,
-    triton: Annotated[str, typer.Option(help="Triton release that will serve it.", metavar="TAG")] = MINIMUM_SECURE,
+    triton: Annotated[str, Option(help="Triton release that will serve it.", metavar="TAG")] = MINIMUM_SECURE,
     cores: Annotated[
-        int | None, typer.Option(help="Cores of the machine that will serve it. Default: those of this machine.")
+        int | None, Option(help="Cores of the machine that will serve it. Default: those of this machine.")
     ] = None,
 ) -> None:
     """Check a model repository against hfx's rules, without a server.
@@ -133,8 +134,8 @@ def lint(
 def remove(
     context: typer.Context,
     name: PublishedName,
-    repository: Annotated[Path, typer.Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
-    force: Annotated[bool, typer.Option("--force", help="Unload the model first if it is being served.")] = False,
+    repository: Annotated[Path, Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
+    force: Annotated[bool, Option("--force", help="Unload the model first if it is being served.")] = False,
 ) -> None:
     """Delete a published model and all its folders.
 
@@ -167,9 +168,7 @@ def reload(
             autocompletion=model_names,
         ),
     ] = None,
-    repository: Annotated[
-        Path, typer.Option(help="Repository that is being served.", metavar="DIR")
-    ] = DEFAULT_REPOSITORY,
+    repository: Annotated[Path, Option(help="Repository that is being served.", metavar="DIR")] = DEFAULT_REPOSITORY,
 ) -> None:
     """Reload models that were published again into a running `hfx serve`.
 

@@ -15,6 +15,7 @@ from hfx.cli.output import reporter
 from hfx.cli.serve_options import Device
 from hfx.errors import UsageError
 from hfx.names import GENERATION_TASKS, Task
+from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.client import Client
@@ -24,40 +25,32 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     name: PublishedName,
-    data: Annotated[
-        Path | None, typer.Option(help="Labelled rows: CSV, TSV, JSON lines or Parquet.", metavar="FILE")
-    ] = None,
+    data: Annotated[Path | None, Option(help="Labelled rows: CSV, TSV, JSON lines or Parquet.", metavar="FILE")] = None,
     input_column: Annotated[
         list[str] | None,
-        typer.Option(help="Input column. Repeatable, in the order of the task's inputs.", metavar="COLUMN"),
+        Option(help="Input column. Repeatable, in the order of the task's inputs.", metavar="COLUMN"),
     ] = None,
-    target_column: Annotated[
-        str | None, typer.Option(help="Column with the correct answers.", metavar="COLUMN")
-    ] = None,
+    target_column: Annotated[str | None, Option(help="Column with the correct answers.", metavar="COLUMN")] = None,
     metric: Annotated[
         str | None,
-        typer.Option(
-            help="Metric. Default: the task's own. Generators have two: rouge and exact_match.", metavar="METRIC"
-        ),
+        Option(help="Metric. Default: the task's own. Generators have two: rouge and exact_match.", metavar="METRIC"),
     ] = None,
     minimum: Annotated[
-        float | None, typer.Option("--min", help="Lowest value of the metric that passes.", metavar="VALUE")
+        float | None, Option("--min", help="Lowest value of the metric that passes.", metavar="VALUE")
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Largest loss against the checkpoint that passes, as a share of the answers and of the metric.",
             metavar="SHARE",
         ),
     ] = None,
     url: Annotated[
         str,
-        typer.Option(
-            help="Server to verify, as for `hfx infer`. Default: run the model in this process.", metavar="URL"
-        ),
+        Option(help="Server to verify, as for `hfx infer`. Default: run the model in this process.", metavar="URL"),
     ] = "",
-    device: Annotated[Device, typer.Option(help="Device to verify on. With --url: device of the server.")] = "cpu",
-    repository: Annotated[Path, typer.Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
+    device: Annotated[Device, Option(help="Device to verify on. With --url: device of the server.")] = "cpu",
+    repository: Annotated[Path, Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
 ) -> None:
     """Compare a published model with its checkpoint's recorded answers, and measure it on labelled data.
 

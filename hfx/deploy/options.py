@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from typer import Option
-
 from hfx.errors import UsageError
-from hfx.options import option
+from hfx.options import Option, option
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LABEL_LENGTH = 63

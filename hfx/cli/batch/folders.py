@@ -13,6 +13,7 @@ import typer
 from hfx.cli.batch.running import duration, report_end
 from hfx.cli.output import reporter
 from hfx.errors import JobError
+from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.batch.folder import Folder
@@ -95,11 +96,9 @@ def cancel(ctx: typer.Context, folder: Dir) -> None:
 def publish(
     ctx: typer.Context,
     folder: Dir,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Write the finished rows to files marked .partial.")
-    ] = False,
+    partial: Annotated[bool, Option("--partial", help="Write the finished rows to files marked .partial.")] = False,
     error_threshold: Annotated[
-        str | None, typer.Option(metavar="N|P%|-1", help="Most error rows allowed. Default: the job's setting.")
+        str | None, Option(metavar="N|P%|-1", help="Most error rows allowed. Default: the job's setting.")
     ] = None,
 ) -> None:
     """Join the parts of a job into its output. Refused while parts are missing, unless --partial is given.

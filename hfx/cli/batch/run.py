@@ -27,7 +27,7 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 from hfx.names import SEED
-from hfx.options import option
+from hfx.options import Option, option
 
 if TYPE_CHECKING:
     from hfx.batch.create import JobSpec
@@ -60,7 +60,7 @@ class OutputOptions:
 
     PANEL: ClassVar[str] = "Output"
 
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the job, to be created.", metavar="DIR")]
+    output: Annotated[Path, Option("--output", "-o", help="Folder of the job, to be created.", metavar="DIR")]
     output_action: Literal["append_row", "summary_only"] = option(
         "append_row", "append_row: one file with all rows. summary_only: the parts only."
     )

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer import Option
 
 from hfx.cli.commands import flag, grouped
 from hfx.cli.deploy.options import DeployOptions, print_written
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
-from hfx.options import option
+from hfx.options import Option, option
 
 
 @dataclass(frozen=True)

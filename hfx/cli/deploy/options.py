@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
 from hfx.cli.connection import DEFAULT_REPOSITORY, model_names
 from hfx.cli.output import Reporter
 from hfx.errors import UsageError
-from hfx.options import option
+from hfx.options import Option, option
 
 if TYPE_CHECKING:
     from hfx.deploy.bundle import Packages

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from typer import Option
 
 from hfx.cli.commands import grouped
 from hfx.cli.deploy.options import DeployOptions, Loads, PackageOptions, print_written, sizing_of
 from hfx.cli.output import reporter
 from hfx.deploy.options import Cluster, Scale, Service
+from hfx.options import Option
 
 
 @grouped

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from typer import Option
-
 from hfx.errors import UsageError
 from hfx.names import LONG, TARGETS, Task
-from hfx.options import option
+from hfx.options import Option, option
 
 if TYPE_CHECKING:
     from hfx.client import ModelMetadata

@@ -10,6 +10,7 @@ import typer
 
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.perf.results import Result
@@ -20,11 +21,9 @@ def command(
     results: Annotated[
         list[Path], typer.Argument(metavar="RESULT...", help="Result files written by `hfx perf` or `hfx tune`.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.", metavar="FILE")] = Path(
-        "report.html"
-    ),
+    output: Annotated[Path, Option("--output", "-o", help="HTML file to write.", metavar="FILE")] = Path("report.html"),
     svg: Annotated[
-        Path | None, typer.Option(help="Also write each chart as SVG, light and dark, to this folder.", metavar="DIR")
+        Path | None, Option(help="Also write each chart as SVG, light and dark, to this folder.", metavar="DIR")
     ] = None,
 ) -> None:
     """Write result files as one HTML page that needs no network, and optionally as SVG charts.

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
 from hfx.cli.batch.azure.endpoint import File, InWorkspace, Named, Set, Yes, confirm, document
 from hfx.cli.commands import grouped
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
+from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.batch.azure.deployment import Deployment

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from hfx.cli.commands import grouped
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
-from hfx.options import option
+from hfx.options import Option, option
 
 if TYPE_CHECKING:
     from hfx.batch.azure.workspace import Workspace

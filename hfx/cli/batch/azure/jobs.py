@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from typer import Option
 
 from hfx.cli.batch.azure.endpoint import InWorkspace, Named, Set
 from hfx.cli.commands import given, grouped
 from hfx.cli.output import Reporter, reporter
 from hfx.errors import UsageError
-from hfx.options import option
+from hfx.options import Option, option
 
 if TYPE_CHECKING:
     from hfx.batch.azure.jobs import AzureJob
