@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+from hfx.repository.edit import Edit, changed_copy
 from hfx.triton.liveness import processes
 from tests.rigs.published import export_zoo
 from tests.rigs.serve_process import ServeProcess, post, serving
@@ -103,3 +106,17 @@ def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: Se
         ended.append("small")
     caller.join()
     assert ended == ["small"] * 5 + ["large"]
+
+
+def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path) -> None:
+    """16 callers may wait whatever the seconds are, and a full batch of the longest texts is no exception."""
+    export_zoo("sentiment-distilbert", tmp_path / "exported", "sentiment", "int8", "onnxruntime")
+    edit = Edit("sentiment_tokenize", "parameters.max_queue_seconds", 0.1)
+    changed_copy(tmp_path / "exported", "sentiment", [edit], tmp_path / "served", made_by="tests")
+    texts = [f"{TEXT} " * 80] * 64
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [64, 1], "data": texts}
+    with serving(tmp_path / "served") as running, ThreadPoolExecutor(12) as pool:
+        url = f"{running.http_url}/v2/models/sentiment/infer"
+        for _ in range(2):  # the speed is known by then
+            statuses = [status for status, _ in pool.map(lambda _: post(url, {"inputs": [tensor]}), range(12))]
+            assert statuses == [200] * 12

@@ -57,6 +57,7 @@ bool Model::settings(const Json &config, Text &error) {
     const Array<int32_t> &widths = encoder_.settings.widths;
     if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
     queue_.bound.requests = size_t(requests), queue_.bound.batch = size_t(batch);
+    queue_.bound.tokens = queue_.bound.batch * encoder_.settings.max_length;
     skips_padding_ = skips;
     return true;
 }
@@ -123,8 +124,8 @@ bool Model::prepare(Job &job) {
 // The tokens that texts may have, before there are any: one for 4 bytes, as of English.
 size_t Model::estimate(const Inputs &inputs) const {
     size_t tokens = 0, most = encoder_.settings.max_length;
-    for (size_t row = 0; row < inputs.rows; row++) {
-        size_t text = inputs.texts[row].size / 4 + 1;
+    for (const Span &each : inputs.texts) {
+        size_t text = each.size / 4 + 1;
         tokens += text < most ? text : most;
     }
     return tokens * (inputs.label_count ? inputs.label_count : 1);

@@ -12,16 +12,16 @@ double mean(double before, double value) { return before > 0 ? (before + value) 
 
 bool Queue::refuses(size_t work, double timeout) const {
     if (bound.requests && requests_ >= bound.requests) return true;
-    if (work > LARGE) {
+    if (work > bound.tokens) {
         double seconds = rate_ > 0 ? double(large_) / rate_ : 0;
         return seconds > 0 && ((timeout > 0 && seconds > timeout) || (bound.seconds > 0 && seconds > bound.seconds));
     }
     if (requests_ < FEW_WAITING) return false;
-    // The rest of a run, those that wait, and the run that has the new request in it; large ones take turns with them.
-    double seconds = rate_ > 0 ? 2 * run_seconds_ + double(work_) / rate_ : 0;
-    if (large_) seconds *= 2;
+    // The rest of a run, those that wait, and the run that has the new request in it. Large ones take turns with others.
+    double others = work > LARGE || double(large_) < double(work_) ? double(large_) : double(work_);
+    double seconds = rate_ > 0 ? 2 * run_seconds_ + (double(work_) + others) / rate_ : 0;
     if (timeout > 0 && seconds > timeout) return true;
-    return rows_ >= bound.batch && bound.seconds > 0 && seconds > bound.seconds;
+    return (rows_ >= bound.batch || large_) && bound.seconds > 0 && seconds > bound.seconds;
 }
 
 // Adds a request to the counts, or takes it out of them.
@@ -41,7 +41,7 @@ bool Queue::take(size_t rows, size_t work, double timeout) {
 bool Queue::correct(size_t rows, size_t estimated, size_t work, double timeout) {
     Held held(lock_);
     count(rows, estimated, -1);
-    if (work > LARGE && refuses(work, timeout)) return false;
+    if (work > bound.tokens && refuses(work, timeout)) return false;
     count(rows, work, 1);
     return true;
 }

@@ -10,12 +10,12 @@
 namespace hfx {
 
 // How much may wait: requests, and the seconds until a new one is answered; 0 for any. `batch` rows, a full batch, may
-// wait whatever the seconds are: callers that wait for their answers make one. A large request waits for large ones
-// alone, and is taken where these take no longer than the seconds.
+// wait whatever the seconds are: callers that wait for their answers make one. A request of more than `tokens`, a full batch
+// of the longest texts, is taken where the large ones before it take no longer than the seconds.
 struct Bound {
     size_t requests = 1024;
     double seconds = 3.0;
-    size_t batch = 64;
+    size_t batch = 64, tokens = SIZE_MAX;
 };
 
 constexpr size_t LARGE = 4096;  // tokens of a request above which it is large

@@ -22,7 +22,7 @@ Sources = Sequence[NDArray[Any]]
 
 
 class Cancelled(Exception):
-    """The caller of a request has left while it was run in parts."""
+    """The callers of all requests of a group have left while it was run in parts."""
 
 
 class InvalidShape(ValueError):
@@ -98,7 +98,7 @@ FEW_ELEMENTS = 256
 class Request:
     """The tensors of one request by name (rows first where the model batches), and the outputs that it wants.
 
-    Between two runs for it alone, `is_cancelled` says whether it is still wanted.
+    Between two runs, `is_cancelled` says whether it is still wanted.
     """
 
     feed: Feed
@@ -258,6 +258,8 @@ def _elements(layout: Layout, feeds: Sequence[Feed]) -> int:
 def _answer_group(session: Session, layout: Layout, group: Sequence[Request]) -> list[Outputs | Exception]:
     try:
         return [*_run(session, layout, group)]
+    except Cancelled as gone:
+        return [gone] * len(group)
     except Exception as error:  # a runtime's own exception types differ
         if len(group) == 1:
             return [error]
@@ -269,12 +271,11 @@ def _run(session: Session, layout: Layout, group: Sequence[Request]) -> list[Out
     if not layout.batched:
         return [session.run(_feed(layout, feeds[:1]), wanted)]
     counts = [len(next(iter(feed.values()))) for feed in feeds]
-    is_cancelled = group[0].is_cancelled if len(group) == 1 else lambda: False
     runs: list[Outputs] = []
     for parts, rows in _feeds(session, layout, feeds, sum(counts)):
         made: list[Outputs] = []
         for part in parts:
-            if (runs or made) and is_cancelled():
+            if (runs or made) and all(request.is_cancelled() for request in group):
                 raise Cancelled
             made.append(_checked(session.run(part, wanted), rows))
         runs.append(_concatenated(made, 1))
