@@ -22,6 +22,7 @@ from ..engine.generation_settings import STRUCTURE, Texts, of_scope
 from ..engine.processors import BANNED, Array
 from ..engine.search import Floats, check_best
 from ..errors import InvalidRequest, StepFailed, unusable
+from .dates import with_real_dates
 from .grammar_process import AT_ONCE, error_of
 from .vocabulary import Vocabulary, read_vocabulary
 
@@ -36,6 +37,9 @@ ENTRY = 250  # bytes of Python's around these
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
 # Between the parts of JSON at most one space, as json.dumps writes it: small models else write nothing but line ends.
 SPACE = r"\x20"
+# Of JSON's escapes those without which a text could not be written, but \u. An escape of what can be written plainly
+# would be another spelling of a key, for which the schema of that key would not hold.
+ESCAPES = 'nrbtf\\"'
 # Any token may come whose bytes may come: llguidance would else force those of the tokenizer where bytes are certain.
 HEAD = '%llguidance {"no_forcing": true}'
 LONGEST_REASON = 300  # characters
@@ -319,7 +323,7 @@ def _schema(name: str, text: str) -> Any:
         schema = {}
     if not isinstance(schema, dict):
         raise InvalidRequest(name, text, "a JSON schema that is an object, or true")
-    return {**schema, OPTIONS: {"whitespace_pattern": SPACE}}
+    return {**with_real_dates(schema), OPTIONS: {"whitespace_pattern": SPACE, "json_allowed_escapes": ESCAPES}}
 
 
 def _refuse_unenforced(name: str, text: str, part: Any) -> None:
