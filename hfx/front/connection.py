@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 GOODBYE_SECONDS = 1.0  # for the client's own end of a connection with TLS that was closed here
 REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
+# Most clients read an answer only once they have sent all of their request, and get a reset where the connection is
+# closed before: what still comes is read and dropped (RFC 9112, 9.6), so much of it, and for so long.
+LINGER_BYTES = 128 << 20
+LINGER_SECONDS = 10.0
 YIELDING_SECONDS = 1.0  # after which a connection without a complete request gives way to a new one
 
 URL_BYTES = 8 << 10
@@ -48,8 +52,9 @@ class _AnswerTransport:
     A write costs as much as all else that is done for a small request.
     """
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, connection: ClientConnection) -> None:
         self._cycle = cycle
+        self._connection = connection
         self._transport = cycle.transport
         self._head: bytes | None = None
         self.is_closing = cycle.transport.is_closing
@@ -66,7 +71,7 @@ class _AnswerTransport:
         """Close the connection, once all is written."""
         if self._head:
             self._transport.write(self._head)
-        self._transport.close()
+        self._connection.close_when_read()
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -86,6 +91,7 @@ class ClientConnection(HttpToolsProtocol):
         self._body_deadline = math.inf
         self._blocked_since = math.inf
         self._is_refused = False
+        self._left_to_drop: int | None = None  # bytes, once the answer is sent and more of the request may come
         self._refusal = (400, "This is not a valid HTTP/1.1 request. Send one.")
         self._head_bytes = self._headers_seen = self._frame_bytes = 0
         self._request_since, self._request_bytes = self._since, 0  # of the one that comes, or has yet to begin
@@ -117,6 +123,11 @@ class ClientConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse it, unless it is too much."""
+        if self._left_to_drop is not None:
+            self._left_to_drop -= len(data)
+            if self._left_to_drop < 0:
+                self.transport.abort()
+            return
         if self._is_refused:
             self.refuse(503, "All connections are in use. Try again later.", "retry-after: 1\r\n")
             return
@@ -130,9 +141,11 @@ class ClientConnection(HttpToolsProtocol):
             self._frame_bytes += len(data)
         super().data_received(data)
         if self._receiving is Receiving.HEAD and self._head_bytes > HEAD_BYTES:
-            self.refuse(431, f"The head of the request is larger than {HEAD_BYTES} bytes. Send fewer headers.")
+            message = f"The head of the request is larger than {HEAD_BYTES} bytes. Send fewer headers."
+            self.refuse(431, message, lingers=True)
         elif self._receiving is Receiving.BODY and self._frame_bytes > HEAD_BYTES:
-            self.refuse(400, "The body comes in too small chunks. Send larger ones, or a Content-Length.")
+            message = "The body comes in too small chunks. Send larger ones, or a Content-Length."
+            self.refuse(400, message, lingers=True)
 
     def pause_writing(self) -> None:
         """The client takes nothing of its answer for the moment."""
@@ -182,7 +195,7 @@ class ClientConnection(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before and self.scope["method"] != "HEAD":  # whose answers have no body
-            self.cycle.transport = cast(Any, _AnswerTransport(self.cycle))
+            self.cycle.transport = cast(Any, _AnswerTransport(self.cycle, self))
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -201,7 +214,9 @@ class ClientConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is complete."""
         super().on_response_complete()
-        if self.transport.is_closing():
+        if self._left_to_drop is not None:
+            self._unset_keepalive_if_required()
+        elif self.transport.is_closing():
             self._await_goodbye()
         self._since = self.loop.time()
         if self._receiving is Receiving.NOTHING:
@@ -209,7 +224,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what can't be parsed, or what a callback has rejected."""
-        self.refuse(*self._refusal)
+        self.refuse(*self._refusal, lingers=True)
 
     # The bounds
 
@@ -244,7 +259,9 @@ class ClientConnection(HttpToolsProtocol):
 
     def check(self, now: float) -> None:
         """End the connection when its time is over at `now`, on the loop's clock."""
-        if now - self._blocked_since > self._limits.write_seconds:
+        if self._left_to_drop is not None and now > self._deadline:
+            self.transport.abort()
+        elif now - self._blocked_since > self._limits.write_seconds:
             self._metrics.ended["unread"] += 1
             self.transport.abort()
         elif now > self._deadline and not self.flow.read_paused:
@@ -255,9 +272,13 @@ class ClientConnection(HttpToolsProtocol):
                 self._metrics.ended["slow"] += 1
                 self.refuse(408, "The request did not come in time. Send it without pauses.")
 
-    def refuse(self, status: int, message: str, header: str = "") -> None:
-        """Answer with `status` unless an answer has begun, and close the connection."""
+    def refuse(self, status: int, message: str, header: str = "", lingers: bool = False) -> None:
+        """Answer with `status` unless an answer has begun, and close the connection; see `close_when_read`."""
         if self.transport.is_closing():
+            return
+        if self._left_to_drop is not None:
+            if not lingers:
+                self.transport.close()
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = json.dumps({"error": message}).encode()
@@ -265,7 +286,21 @@ class ClientConnection(HttpToolsProtocol):
             head += f"content-length: {len(body)}\r\n\r\n"
             self._metrics.refused(status)
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        self._close()
+        if lingers:
+            self.close_when_read()
+        else:
+            self._close()
+
+    def close_when_read(self) -> None:
+        """Close the connection behind an answer, once its client has closed it where more of a request may come."""
+        if self._receiving is Receiving.NOTHING or self.transport.is_closing():
+            self._close()
+            return
+        self._left_to_drop = LINGER_BYTES
+        self._deadline = self.loop.time() + LINGER_SECONDS
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():  # not with TLS
+            self.transport.write_eof()
 
     def shutdown(self) -> None:
         """Close the connection, once the request in progress is answered."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import select
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
+from hfx.front.connection import LINGER_BYTES
 from hfx.front.settings import BODIES_AT_ONCE, Limits
 from hfx.triton.front import Front
-from tests.rigs.front_rig import GENERATE, ask, connect, fronted, is_closed, post, read_answer, upstream
+from tests.rigs.front_rig import GENERATE, INFER, SECONDS, ask, connect, fronted, is_closed, post, read_answer, upstream
 
 BODY = 1 << 20
 
@@ -126,3 +131,38 @@ def test_requests_and_connections_have_a_limit() -> None:
         assert [read_answer(connection)[0] for connection in busy[:2]] == [200, 200]
         for connection in busy:
             connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        (INFER, {}, 413), ("/v1/completions", {}, 413), ("/nowhere", {}, 404), ("/v2/logging", {}, 403),
+        ("/v2/health/live", {}, 405), (INFER, {"X-Long": "x" * 70_000}, 431),
+        (f"/{'x' * 9000}", {}, 414), (INFER, {"Transfer-Encoding": "gzip, chunked"}, 400),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_read_by_clients_that_send_their_whole_body_first(
+    path: str, headers: dict[str, str], status: int
+) -> None:
+    body = b"x" * (8 << 20)
+    with upstream() as (port, seen), fronted(port, Limits(body=1 << 20)) as front:
+        for _ in range(5):
+            request = urllib.request.Request(front.url + path, body, headers)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=SECONDS)
+            assert refused.value.code == status
+            assert json.loads(refused.value.read())["error"]
+        assert seen.requests == []
+        assert ask(front, post(b"{}"))[0] == 200
+
+
+def test_a_body_without_end_is_read_up_to_a_bound_behind_a_refusal() -> None:
+    with upstream() as (port, _), fronted(port, Limits(body=1 << 20)) as front, connect(front) as connection:
+        head = b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n"
+        connection.sendall(head)
+        assert read_answer(connection)[0] == 404
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 1 << 30:
+                sent += connection.send(b"x" * (1 << 20))
+        assert LINGER_BYTES <= sent < LINGER_BYTES + (64 << 20)
