@@ -41,12 +41,12 @@ def test_answers_in_a_batch_equal_those_alone_to_the_bit(name: str, server: Embe
 
 def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:
     texts = mixed_texts()
-    before = server.statistics()["sentiment-int8_net"]
+    before = server.statistics()["sentiment-fp32-openvino_net"]
     with Client(server.grpc_url) as client:
-        client.classify("sentiment-int8", texts)
+        client.classify("sentiment-fp32-openvino", texts)
 
     def counted(kind: str) -> int:
-        return int(server.statistics()["sentiment-int8_net"][kind]) - int(before[kind])
+        return int(server.statistics()["sentiment-fp32-openvino_net"][kind]) - int(before[kind])
 
     wait_until(lambda: counted("inference_count") == len(texts))  # Triton counts a request slightly after it answers
     assert counted("execution_count") < len(texts), (

@@ -33,6 +33,7 @@ from tests.rigs import tiny_generators
 from tests.rigs.engine_oracle import expected
 from tests.rigs.engine_rig import ONE_THREAD, random_request, serve
 from tests.rigs.processors import HAS_NATIVE, KERNELS
+from tests.rigs.published import VNNI
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"top_log_probs": 5}, {"do_sample": True, "seed": 5, "top_log_probs": 20}, {"num_beams": 3}, {},
@@ -80,6 +81,8 @@ def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tupl
 def test_random_models(folder: Callable[[str, str], Path], family: str, precision: str, runtime: str) -> None:
     if runtime == "native" and not HAS_NATIVE:
         pytest.skip("its operators are for processors with VNNI")
+    if runtime == "onnxruntime" and precision == "int4 in large blocks" and not VNNI:
+        pytest.skip("without VNNI its products of large blocks depend on the batch, and no such export is published")
     rng = random.Random(11)
     start = () if family == "gpt2" else (0,)
     requests = [

@@ -200,8 +200,10 @@ def test_the_library_lies_beside_the_file(operators: Any, ragged_file: Path, nam
 
 
 def test_a_library_of_another_system_leaves_the_graphs_own_operators(
-    ragged_file: Path, caplog: pytest.LogCaptureFixture
+    ragged_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (ragged_file.parent / "cpuinfo").write_text("processor : 0\nflags : fpu avx2 avx512f avx512_vnni\n")
+    monkeypatch.setattr(sessions, "CPUINFO", ragged_file.parent / "cpuinfo")
     content = b"a library of another system"
     (ragged_file.parent / "operators.so").write_bytes(content)
     named = {"operators": "operators.so", "operators_sha256": hashlib.sha256(content).hexdigest()}
