@@ -94,12 +94,15 @@ def headers_of(connection: Connection) -> dict[str, str]:
 
 def token_of(connection: Connection) -> str | None:
     """The token, from a file or the environment: other users can see the values of options."""
+    from hfx.front.file_changes import open_regular
+
     if connection.token_file is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None
     try:
-        token = connection.token_file.read_text(encoding="utf-8").strip()
+        with open_regular(connection.token_file) as file:
+            token = file.read().decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(
             f"The token file {connection.token_file} can't be read: {reason}.", "Give --token-file a text file."
         ) from error

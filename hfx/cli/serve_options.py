@@ -299,6 +299,7 @@ class FrontOptions:
     @property
     def tls(self) -> Tls | None:
         """The files of encrypted connections. Raises UsageError when they can't be used."""
+        from hfx.front.file_changes import open_regular
         from hfx.front.settings import Tls
 
         if self.tls_cert is None and self.tls_key is None and self.tls_client_ca is None:
@@ -307,6 +308,8 @@ class FrontOptions:
             raise UsageError("TLS needs a certificate and its key.", "Give both --tls-cert and --tls-key.")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
+            for file in (self.tls_cert, self.tls_key, *([self.tls_client_ca] if self.tls_client_ca else ())):
+                open_regular(file).close()
             context.load_cert_chain(self.tls_cert, self.tls_key, password=lambda: "")
             if self.tls_client_ca is not None:
                 context.load_verify_locations(self.tls_client_ca)

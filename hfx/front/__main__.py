@@ -19,7 +19,7 @@ from hfx.front.batches import BATCH_PATHS, Background
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
-from hfx.front.file_changes import FileChanges
+from hfx.front.file_changes import FileChanges, open_regular
 from hfx.front.idle import IdleModels
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.response import log_line
@@ -152,6 +152,8 @@ class Server(uvicorn.Server):
         if self.config.ssl is not None and self._certificate.settled():
             files = self.config.ssl_certfile, self.config.ssl_keyfile
             try:
+                for file in files:
+                    open_regular(str(file)).close()
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password=lambda: "")  # type: ignore[arg-type]
                 self.config.ssl.load_cert_chain(*files, password=lambda: "")  # type: ignore[arg-type]
                 said = "New connections get the new certificate"

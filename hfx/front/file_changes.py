@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 State = tuple[tuple[int, int, int], ...] | None
 
@@ -33,3 +36,13 @@ class FileChanges:
         except OSError:
             return None
         return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file of the operator's for reading, without blocking. Raises OSError, also for a pipe or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(f"{path} is not a regular file")
+    return file

@@ -9,10 +9,9 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hfx.errors import UsageError
-from hfx.front.file_changes import FileChanges
+from hfx.front.file_changes import FileChanges, open_regular
 from hfx.front.refusals import Refusal
 
 SHORTEST = 16  # characters of an API key: fewer can be guessed
@@ -137,7 +136,7 @@ def read_keys(path: str) -> dict[bytes, Caller]:
 
 def _read(path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise OSError(f"it is larger than {LARGEST} bytes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import math
+import os
 import ssl
 import subprocess
 import threading
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hfx.cli.connection import Connection, token_of
+from hfx.cli.serve_options import FrontOptions
 from hfx.errors import UsageError
 from hfx.front.keys import MINUTE, ApiKeys, Budget, Caller, Rates, read_keys
 from hfx.front.refusals import Refusal
@@ -240,3 +243,19 @@ def test_a_file_that_is_not_there_is_named_with_the_line_that_makes_it(tmp_path:
         read_keys(str(missing))
     with pytest.raises(UsageError, match=f"{tmp_path} can't be read: Is a directory"):
         read_keys(str(tmp_path))
+
+
+def test_a_pipe_in_the_place_of_a_file_blocks_nothing(file: Path, triton: tuple[int, Seen], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is not a regular file"):
+        read_keys(str(pipe))
+    with pytest.raises(UsageError, match="is not a regular file"):
+        _ = FrontOptions(tls_cert=pipe, tls_key=pipe).tls
+    with pytest.raises(UsageError, match="is not a regular file"):
+        token_of(Connection(token_file=pipe))
+    file.write_text(f"{FIRST}\n")
+    with fronted(triton[0], key_file=str(file)) as front:
+        pipe.replace(file)
+        threading.Event().wait(2.5)  # it is looked at each second
+        assert status(front, FIRST) == 200
