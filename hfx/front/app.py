@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from hfx.front.response import LINES, REQUEST_ID, AccessLog, Response, Send
 from hfx.front.routes import METRICS, endpoint, named
 from hfx.front.settings import Limits, Settings, State
 from hfx.front.traces import Tracer, Untraced
+from hfx.front.triton_errors import reworded
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 
 # What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
@@ -47,6 +48,7 @@ REASON_BYTES = 300
 LARGE_JSON = 1 << 14  # bytes, which take up to 4 ms; 200,000 values take 250 ms
 
 Scope = dict[str, Any]
+Reword = Callable[[bytes], Awaitable[bytes]]
 Result = TypeVar("Result")
 
 if TYPE_CHECKING:
@@ -191,7 +193,8 @@ class App:
             sent = (self._metrics if is_metrics else self._upstream).sent(
                 method, path, body, _forwarded(headers, part, head_length, response), client
             )
-            await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"")
+            reword = partial(reworded, models=self._dialects.described) if part else None
+            await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"", reword)
 
     async def _forward(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response) -> None:
         """Pass a request of the Batch API on, and its answer back; its body is not kept here."""
@@ -293,18 +296,22 @@ def _forwarded(headers: dict[bytes, bytes], part: bytes, head_length: bytes | No
     return forwarded
 
 
-async def _pass_on(sent: AbstractAsyncContextManager[UpstreamConnection], response: Response, end: bytes) -> None:
-    """Pass the answer to a request that was sent on to the client, with `end` behind it."""
+async def _pass_on(
+    sent: AbstractAsyncContextManager[UpstreamConnection], response: Response, end: bytes, reword: Reword | None
+) -> None:
+    """Pass the answer to a request that was sent on to the client, with `end` behind it; `reword` changes errors."""
     try:
         async with sent as connection:
-            await _pass_back(connection, response, end)
+            await _pass_back(connection, response, end, reword)
     except UpstreamLost:
         if response.status:
             raise
         raise Refusal(502, f"{LOST} Send the request again.", [RETRY]) from None
 
 
-async def _pass_back(connection: UpstreamConnection, response: Response, end: bytes) -> None:
+async def _pass_back(
+    connection: UpstreamConnection, response: Response, end: bytes, reword: Reword | None = None
+) -> None:
     piece = await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
     if status >= 400:
@@ -312,6 +319,10 @@ async def _pass_back(connection: UpstreamConnection, response: Response, end: by
         response.refusal = refusal_label(status, given[1].decode() if given else "")
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
     headers += [RETRY] if status == 503 else []  # of a model that has too much to do
+    if reword is not None and status == 400 and connection.is_read:
+        piece = await reword(piece)
+        headers = [header for header in headers if header[0] != b"content-length"]
+        headers.append((b"content-length", b"%d" % len(piece)))
     await response.start(status, headers)
     await response.body(piece, more=bool(end) or not connection.is_read)
     while not connection.is_read:

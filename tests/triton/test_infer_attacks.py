@@ -117,6 +117,30 @@ def test_the_classes_of_an_output_are_refused_over_http(
     served_still(dialects, server)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ([{**TEXT, "shape": [1, 1, 1]}], [], "The input 'text_input' has the shape [1,1,1]. Send the shape [n, 1]."),
+        ([{**TEXT, "shape": [1, 2], "data": ["a", "b"]}], [], "Send the shape [n, 1]."),
+        ([{**TEXT, "name": "text"}], [], "has no input 'text'. Its inputs are text_input (BYTES), top_k (INT32)."),
+        (
+            [TEXT],
+            [{"name": "labels"}],
+            "has no output 'labels'. Its outputs are label (BYTES), score (FP32), ",
+        ),
+        ([], [], "missing required input(s) ['text_input']"),
+        ([{**TEXT, "datatype": "INT32", "data": [1]}], [], "expects 'BYTES'"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused_with_the_right_form(
+    dialects: ServeProcess, inputs: list[Any], outputs: list[Any], words: str
+) -> None:
+    request = {"inputs": inputs, "outputs": outputs} if outputs else {"inputs": inputs}
+    status, _, answer = call(dialects, "/v2/models/sentiment-fp32/infer", request)
+    assert (status, words in answer["error"]) == (400, True), answer
+    assert "max_batch_size" not in answer["error"] and "request id" not in answer["error"]
+
+
 @pytest.mark.parametrize("name", ["stop_words", "stop"])
 def test_a_request_without_rows_is_answered(dialects: ServeProcess, name: str) -> None:
     empty = {"name": name, "datatype": "BYTES", "shape": [0, 0], "data": []}

@@ -59,6 +59,7 @@ class DialectServer:
         self._upstream = upstream
         self._catalog = Catalog(partial(fetch, upstream), upstream.idle)
         self._files = ModelFiles(repository)
+        self.described = self._catalog.model
         self.find = lru_cache(1024)(self._find)  # of a hundred paths a request's is tried with each
 
     def _find(self, method: str, path: bytes) -> Target | None:
