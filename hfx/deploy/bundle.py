@@ -17,16 +17,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others
 from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
 from hfx.deploy.wheels import Wheel, fetch, requirements, runs_openvino, unpack, uses_openvino
-from hfx.errors import UsageError
-from hfx.manifest import Precision, hash_folder, write_manifest
+from hfx.errors import ModelCorrupt, UsageError
+from hfx.manifest import Manifest, Precision, hash_folder, write_manifest
 from hfx.names import MANIFEST_FILE, PACKAGES_FOLDER
 from hfx.python_backends.deploy import onnxruntime_files
 from hfx.python_backends.onnxruntime.config import MODEL_FILE
@@ -40,6 +40,7 @@ from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arg
 START_FILE = "start.py"
 ENTRY = "model.py"  # the file of onnxruntime_files() that START_FILE imports
 CHOICE = "bundle"  # the key in the manifest's choices
+RECORD = {"device", "packages", "python"}  # what is there
 PROBE = Path(liveness.__file__).parent  # needs only the standard library, so it runs in any image
 
 
@@ -97,9 +98,10 @@ def packages_path(deployment: Deployment) -> str:
 def packages_of(deployment: Deployment) -> str:
     """The folder of the packages, relative to the repository, if the models are from a bundle; else empty.
 
-    Raises UsageError if only some are from a bundle, and for a bundle for another device or Python.
+    Raises UsageError if only some are from a bundle, and for a bundle for another device or Python; ModelCorrupt for
+    a manifest that does not say what its bundle is.
     """
-    records: list[Any] = [model.manifest.choices.get(CHOICE) for model in deployment.models]
+    records = [_record(model.manifest) for model in deployment.models]
     if not any(records):
         return ""
     if not all(records):
@@ -110,7 +112,23 @@ def packages_of(deployment: Deployment) -> str:
                 f"The bundle is for {key} {records[0][key]}, and Triton {deployment.release.tag} here for {value}.",
                 "Write the bundle again, or give its --device and --triton.",
             )
-    return str(records[0]["packages"])
+    return records[0]["packages"]
+
+
+def _record(manifest: Manifest) -> Mapping[str, str]:
+    """What the manifest of a model says of its bundle; empty for one that is from none. Raises ModelCorrupt."""
+    record: Any = manifest.choices.get(CHOICE) or {}
+    is_record = isinstance(record, Mapping) and (not record or record.keys() >= RECORD)
+    if not is_record or not all(isinstance(record[name], str) for name in RECORD & record.keys()):
+        names = ", ".join(sorted(RECORD))
+        raise ModelCorrupt(
+            f"choices.{CHOICE} of the manifest of {manifest.name} is not an object of the texts {names}.",
+            "Write the bundle again with --force.",
+        )
+    path = PurePosixPath(record.get("packages", ""))
+    if path.is_absolute() or ".." in path.parts:
+        raise ModelCorrupt(f"The packages of {manifest.name} are outside of its folder: {path}.", "Write it again.")
+    return dict(record)
 
 
 def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Wheel, ...]:

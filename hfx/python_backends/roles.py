@@ -40,9 +40,9 @@ class RoleEncoder:
         roles = [QUERY if name == QUERY.encode() else DOCUMENT for name in named]
         return list(zip(roles, texts, before, strict=True))
 
-    def encode(self, items: Many[Item]) -> list[Row | InvalidInput]:
+    def encode(self, items: Many[Item]) -> list[Row | Exception]:
         """One row (or the reason why there is none) for each text, by a call of the tokenizer for each role."""
-        rows: dict[int, Row | InvalidInput] = {}
+        rows: dict[int, Row | Exception] = {}
         for name, role in (self.settings.roles or {}).items():
             members = [at for at, item in enumerate(items) if item[0] == name]
             encoded = self._encoders[name].encode([items[at][1:] for at in members])

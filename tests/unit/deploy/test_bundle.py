@@ -11,13 +11,14 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hfx.deploy import bundle, wheels
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import hash_everything
-from hfx.errors import FetchFailed, UsageError
+from hfx.errors import FetchFailed, ModelCorrupt, UsageError
 from hfx.manifest import read_manifest, verify_files
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository import parse_config
@@ -123,6 +124,20 @@ def test_the_python_is_the_releases_and_must_be_known(deployment: Deployment) ->
             bundle.python_of(deployment, wrong)
     with pytest.raises(UsageError, match="--python"):
         bundle.python_of(replace(deployment, release=release("24.11")))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "yes", ["packages"], {"packages": "m/1/packages"}, {"device": "cpu", "python": 3.12, "packages": "m"},
+        {"device": "cpu", "python": "3.12", "packages": "../m"}, {"device": "cpu", "python": "3.12", "packages": "/m"},
+    ],
+)  # fmt: skip
+def test_a_manifest_with_an_odd_record_of_a_bundle_is_corrupt(deployment: Deployment, record: Any) -> None:
+    [model] = deployment.models
+    manifest = replace(model.manifest, choices={**model.manifest.choices, "bundle": record})
+    with pytest.raises(ModelCorrupt, match=model.name):
+        bundle.packages_of(replace(deployment, models=(replace(model, manifest=manifest),)))
 
 
 @pytest.mark.slow
