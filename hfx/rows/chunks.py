@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hfx.rows.line_files import LineFile
+from hfx.rows.line_files import DELIMITERS, LineFile
 from hfx.rows.parquet import ParquetFile
 from hfx.rows.row import Chunk, Place, Row, RowError
 from hfx.rows.sources import Source, source_of
@@ -33,7 +33,10 @@ def cut(source: Source, columns: Collection[str], rows: int) -> Iterator[Chunk]:
         if missing:
             reason = f"it has no column {missing[0]!r}; its columns are {', '.join(file.header) or 'none'}."
             place = Place(0, 1) if isinstance(file, LineFile) else None
-            raise RowError(source.name, reason, "Name the column that is to be read: --column COLUMN.", place)
+            fix = "Name the column that is to be read: --column COLUMN."
+            if source.format in DELIMITERS:
+                fix += " If the first line is a row, the file has no header: write one above it, else it is not read."
+            raise RowError(source.name, reason, fix, place)
         from hfx.rows.planning import cut_lines  # it loads numpy, which every command would wait for
 
         yield from cut_lines(file, rows) if isinstance(file, LineFile) else _cut_parquet(file, columns, rows)

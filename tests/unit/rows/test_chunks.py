@@ -255,3 +255,13 @@ def test_a_chunk_that_has_changed_does_not_end(change: Callable[[bytes], bytes],
 def test_a_plan_keeps_chunks_as_json(tmp_path: Path) -> None:
     (chunk,) = cut(written(tmp_path, "a.csv", "text\na\n"), ["text"], 4)
     assert Chunk(**json.loads(json.dumps(asdict(chunk)))) == chunk
+
+
+def test_a_file_whose_first_row_is_taken_for_its_header_is_told_so(tmp_path: Path) -> None:
+    for name, has_hint in (("a.csv", True), ("a.jsonl", False)):
+        path = tmp_path / name
+        path.write_text("A fine film,pos\nA bad one,neg\n" if has_hint else '{"a": "A fine film"}\n')
+        with pytest.raises(RowError, match="it has no column 'text'") as refused:
+            next(cut(source_of(str(path)), ("text",), 10))
+        assert ("no header" in refused.value.fix) is has_hint
+        assert "--column" in refused.value.fix
