@@ -68,6 +68,10 @@ class SocketRefused(Exception):
     """Triton can't listen for HTTP at a Unix socket; the message is its own."""
 
 
+class CrashedAtStart(ServerError):
+    """A signal has ended Triton as it started, as a client's request may have caused it: another start may succeed."""
+
+
 class StartFailed(Exception):
     """Triton did not start: `error` says why, `models` did not load, `crashed` when a signal ended it instead."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hfx.errors import ServerError
 from hfx.triton.liveness import Death
 from hfx.triton.loaded_models import LoadedModels
+from hfx.triton.log import CrashedAtStart
 from hfx.triton.server import Server
 
 MAX_RESTARTS = 10  # in a row without a server that serves: another start won't cure the reason
@@ -117,7 +118,7 @@ class Recovery:
         """Restart the server until it serves.
 
         One that serves again and dies again is started again without an end, as requests may have killed it. Raises
-        ServerError when MAX_RESTARTS in a row have not brought it to serve.
+        ServerError when MAX_RESTARTS in a row have not brought it to serve, unless signals end it as it starts.
         """
         began, row = time.monotonic(), self._restarts
         row.begin()
@@ -130,7 +131,7 @@ class Recovery:
             except ServerError as error:
                 row.fail()
                 self._failed(reason, row.failed, error)
-                if row.failed == MAX_RESTARTS:
+                if row.failed >= MAX_RESTARTS and not isinstance(error, CrashedAtStart):
                     raise _hopeless(error) from error
             else:
                 row.succeed()

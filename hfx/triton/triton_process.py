@@ -23,6 +23,7 @@ from hfx.triton.installation import PYTHON, Installation, find_wheel
 from hfx.triton.liveness import Death, socket_url
 from hfx.triton.loaded_models import OPEN_REQUESTS, LoadedModels, statistics
 from hfx.triton.log import (
+    CrashedAtStart,
     LogRotation,
     PortLost,
     ServerLog,
@@ -216,6 +217,8 @@ class TritonProcess(Server):
         except (StartFailed, ServerError) as failure:
             error = failure.error if isinstance(failure, StartFailed) else failure
             self._kept_log = self._if_named(error)
+            if isinstance(failure, StartFailed) and failure.crashed:
+                raise CrashedAtStart(error.message, error.fix) from None
             raise error from None
 
     def _launch_those_that_load(self) -> None:

@@ -236,6 +236,41 @@ def test_a_server_that_requests_end_again_and_again_is_started_again_each_time(
     assert ["in a row" in line for line in said] == [False, True, True, True]
 
 
+def test_a_server_that_is_ended_as_it_starts_is_started_again_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    monkeypatch.setattr(recovery, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(recovery, "MAX_PAUSE_SECONDS", 0.1)
+    flag, starts = tmp_path / "flag", tmp_path / "starts"
+    model = loading(
+        "import os, signal",
+        f"open({str(starts)!r}, 'a').write('x')",
+        f"if os.path.exists({str(flag)!r}):",
+        "    os.kill(os.getppid(), signal.SIGFPE)",
+        "    time.sleep(60)",
+    )
+    write_model(tmp_path / "repository", "deadly", PYTHON, model)
+
+    class Enough(Exception):
+        pass
+
+    def report(line: str) -> None:
+        if "serving again" in line:
+            raise Enough
+
+    def remove_flag() -> None:
+        wait_until(lambda: len(starts.read_text()) > 5)
+        flag.unlink()
+
+    with EmbeddedServer(tmp_path / "repository") as server:
+        flag.touch()
+        threading.Thread(target=remove_flag).start()
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(Enough):
+            supervisor.keep_serving(server, report)
+        assert infer(server.http_url, "deadly", "four") == "4 characters"
+
+
 def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(flaky: tuple[Path, Path]) -> None:
     with EmbeddedServer(flaky[0]) as server:
         os.kill(server.pid, signal.SIGKILL)
