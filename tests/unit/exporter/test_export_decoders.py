@@ -18,6 +18,7 @@ from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
 from tests.rigs import chat_tokenizers, tiny_generators, writing_checkpoints
 from tests.rigs.generation_tokenizers import LINES, byte_fallback, byte_level
 from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.published import VNNI
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
 
@@ -121,6 +122,8 @@ def test_texts_are_those_of_transformers(name: str, settings: dict[str, Any], ro
 @pytest.mark.parametrize("name", DECODERS)
 def test_int8_is_published_on_native_operators(name: str, root: Path) -> None:
     """Random weights decide closely between tokens: 0.97 of them stayed the same."""
+    if name == "llama-llama3" and not VNNI:
+        pytest.skip("without VNNI weights have 7 bits, by which random ones lose more")
     _, repository = exported(name, root, "--quantize", "--max-drop", "0.07")
     manifest = read_manifest(repository / name / MANIFEST_FILE)
     figures: Any = manifest.parity["cpu"]

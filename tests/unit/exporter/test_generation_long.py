@@ -36,7 +36,7 @@ from hfx.python_backends.engine.runners import DecoderRunner
 from hfx.python_backends.engine.sessions import SessionSettings
 from tests.rigs import tiny_generators, writing_checkpoints
 from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import export_checkpoint
+from tests.rigs.published import VNNI, export_checkpoint
 
 pytestmark = pytest.mark.slow
 LENGTH = 600  # positions: two chunks, and a part of a third
@@ -205,6 +205,8 @@ def test_a_graph_that_is_wrong_at_long_texts_alone_is_refused(
     name: str, precision: Any, runtime: str, of_family: Any, changed: Any, tmp_path: Path
 ) -> None:
     family, change = WRONG[name]
+    if family == "t5" and precision == "int8" and not VNNI:
+        pytest.skip("without VNNI weights have 7 bits, and what they lose of a random T5 hides the distances")
     changed(change)
     found = figures(of_family(family), tmp_path, precision, runtime)
     with pytest.raises(VerificationFailed, match="of texts up to"):
