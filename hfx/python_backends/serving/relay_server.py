@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from ..errors import failure_of, reason_of, with_reason
+from ..errors import Unexpected, failure_of, reason_of, with_reason
 from .ipc import FramedSocket, address, bytes_of, check_peer
 from .request import Channel, Tensors
 
@@ -139,6 +140,8 @@ class RelayServer:
             self._take(tensors, message.get("parameters", ""), channel, request_id, trace)
         except BaseException as error:  # a bug must not end other requests
             failure = failure_of(error)
+            if isinstance(failure, Unexpected):  # stderr is Triton's log
+                print(f"a request ended with an unexpected error: {error!r}", file=sys.stderr, flush=True)
             reason = reason_of(failure)
             channel.fail(with_reason(reason, failure), reason.code)
 

@@ -109,10 +109,13 @@ def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, connection: F
     assert channel.is_cancelled()
 
 
-def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(engine: Engine, connection: FramedSocket) -> None:
+def test_a_request_that_meets_a_bug_is_refused_and_others_go_on(
+    engine: Engine, connection: FramedSocket, capfd: pytest.CaptureFixture[str]
+) -> None:
     connection.send({"id": 1, "inputs": {"text_input": 5}})  # no relay sends such a thing
-    failure = {"error": "[hfx:FAILED] 'int' object is not iterable", "code": "INTERNAL"}
-    assert connection.receive() == {"id": 1, "most_open": 7, **failure}
+    message = "[hfx:FAILED] an unexpected TypeError ended the request. The server's log says more"
+    assert connection.receive() == {"id": 1, "most_open": 7, "error": message, "code": "INTERNAL"}
+    assert capfd.readouterr().err.count("'int' object is not iterable") == 1
     connection.send({"id": 2, "inputs": {"text_input": ["a"]}})
     engine.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import time
@@ -56,7 +57,12 @@ def test_the_members_of_a_damaged_model_are_left_out_with_it(tmp_path: Path) -> 
     said: list[str] = []
     for name in ("sentiment", "other"):
         fill(tmp_path, name)
-    (tmp_path / "sentiment" / MANIFEST_FILE).write_text("{")
+    damaged = tmp_path / "sentiment" / MANIFEST_FILE
+    damaged.write_text("{")
+    with pytest.raises(ModelCorrupt, match="sentiment"):  # which may still be written
+        damaged_models(tmp_path, said.append)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
     left_out = damaged_models(tmp_path, said.append)
     assert "sentiment" in left_out and all(name.startswith("sentiment") for name in left_out)
     assert [line.splitlines()[-1] for line in said] == ["The other models are served."]
