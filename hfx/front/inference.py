@@ -35,6 +35,7 @@ from hfx.names import (
     STREAM_SUFFIX,
     TEXT_INPUT,
 )
+from hfx.python_backends.engine.generation_settings import SETTINGS
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
@@ -180,7 +181,7 @@ class Inference:
         """A request to the engine of `model`, which is cancelled there when this ends before the answer is complete."""
         check_values(model.metadata, {name: items for name, items in call.values.items() if name != STREAM})
         if self._caller.tokens is not None:
-            default = self._files.generation(model)["defaults"][MAX_TOKENS]
+            default = self._files.generation(model)["defaults"].get(MAX_TOKENS, SETTINGS[MAX_TOKENS].default)
             await self._hold(model, [call.values], int(call.values.get(MAX_TOKENS, [default])[0]))
         self.model, request_id = model.name, next(_ids)
         body = tensors.encode_generate(request_id, call.values)

@@ -1,6 +1,6 @@
 """Triton's words about tensors that do not fit a model, in the form of hfx's errors: what is wrong, and what to send.
 
-Triton has one code for all of them, so that they are told by its words (2.51 to 26.07); others stay as they are.
+Triton has one code for all of them, so they are recognized by the words of 2.51; other messages stay as they are.
 """
 
 from __future__ import annotations

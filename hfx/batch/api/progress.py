@@ -9,7 +9,7 @@ from hfx.batch.api.lines import Chunk, Line
 
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # of a batch after a line that is not accepted, doubled each time
 LONGEST_PAUSE = 60.0  # whatever Retry-After says
-MOST_ANSWERS = 8 << 20  # bytes of answers that are kept of an interrupted chunk; others are computed again
+MOST_ANSWERS = 64 << 20  # bytes of answers that are kept of an interrupted chunk; others are computed again
 
 
 class Stopped(Exception):
@@ -36,13 +36,15 @@ class Progress:
     """What a batch has to do: its `chunks`, and those that are `missing`, as they have no part.
 
     Of the chunk that was interrupted, by the numbers of lines: the `answers`, and how often a line that got no 200 was
-    tried again. The batch is not continued before `due` (of time.monotonic); it was `busy` so often in a row, `since`.
+    tried again; it `is_full` once an answer was not kept. The batch is not continued before `due` (of time.monotonic);
+    it was `busy` so often in a row, `since`.
     """
 
     chunks: list[Chunk]
     missing: list[Chunk]
     answers: dict[int, bytes] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
+    is_full: bool = False
     due: float = 0.0
     busy: int = 0
     since: float = 0.0
@@ -52,6 +54,8 @@ class Progress:
         self.busy = 0
         if sum(map(len, self.answers.values())) + len(answer) <= MOST_ANSWERS:
             self.answers[number] = answer
+        else:
+            self.is_full = True
 
     def pause(self, seconds: float) -> None:
         """Note that the turn is over, and when the next one may be: after `seconds` at least."""
@@ -66,4 +70,4 @@ class Progress:
         self.missing.remove(chunk)
         self.answers.clear()
         self.tries.clear()
-        self.busy = 0
+        self.is_full, self.busy = False, 0

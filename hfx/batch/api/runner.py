@@ -230,7 +230,8 @@ class Runner:
                 if line.number in progress.answers:
                     yield progress.answers[line.number]
                     continue
-                is_over = time.monotonic() - began > TURN_SECONDS and self._others_wait(batch)
+                is_late = time.monotonic() - began > TURN_SECONDS
+                is_over = is_late and not progress.is_full and self._others_wait(batch)
                 if is_over and not tasks:
                     raise TurnOver
                 ahead = islice(waiting, 0 if is_over else AHEAD * self._settings.parallel - len(tasks))

@@ -399,6 +399,24 @@ def test_a_chunk_of_slow_lines_gives_its_turn_back(tmp_path: Path, monkeypatch: 
     assert len(seen) == 2 * LINES
 
 
+def test_a_chunk_of_slow_lines_with_large_answers_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that can't be kept would be computed again in each turn."""
+    monkeypatch.setattr(runner, "TURN_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "MOST_ANSWERS", 1000)
+    store, _, _ = two_labels(tmp_path)
+
+    async def slow(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.02)
+        await echo(scope, receive, send)
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await work(settings_of(tmp_path), store, slow)
+
+    asyncio.run(bounded())
+    assert {batch.status for batch in store.batches.values()} == {COMPLETED}
+
+
 FULL_DISK = """
 import asyncio, sys
 from pathlib import Path
