@@ -235,7 +235,8 @@ def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path,
         (["--tls-client-ca", "CERT"], "--tls-key"),
         (["--tls-cert", "KEY", "--tls-key", "KEY"], "PEM"),
         (["--api-key-file", "/nowhere"], "can't be read"),
-        (["--api-key-file", "/dev/null"], "no API key"),
+        (["--api-key-file", "/dev/null"], "is not a regular file"),
+        (["--api-key-file", "EMPTY"], "no API key"),
         (["--api-key-file", "SHORT"], "Line 3 of"),
         (["--max-body", "0"], "--max-body"),
         (["--allowed-host", "models.example:80"], "without a port"),
@@ -247,7 +248,8 @@ def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
 ) -> None:
     certificate, key = make_certificate(tmp_path, "server")
     (tmp_path / "keys").write_text("# of the laptop\n\nshort-key\n")
-    files = {"CERT": certificate, "KEY": key, "SHORT": str(tmp_path / "keys")}
+    (tmp_path / "empty").touch()
+    files = {"CERT": certificate, "KEY": key, "SHORT": str(tmp_path / "keys"), "EMPTY": str(tmp_path / "empty")}
     given = [files.get(option, option) for option in options]
     done = subprocess.run([*HFX, "serve", str(repository), *given], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

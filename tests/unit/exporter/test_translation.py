@@ -174,7 +174,7 @@ def test_a_language_that_is_none_of_the_model_s_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field} is ") as caught:
         generators(name).generate("a text", **{field: value})
-    assert said in caught.value.allowed
+    assert said in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
