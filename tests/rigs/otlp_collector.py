@@ -26,16 +26,20 @@ class Span:
 
 @dataclass
 class Collector:
-    """What has come so far; while `hangs` is not set, no request is answered."""
+    """What has come so far; while `answers` is not set, no request is answered."""
 
     url: str = ""
+    requests: int = 0
     spans: list[Span] = field(default_factory=list)
     answers: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
-def collector(hangs: bool = False) -> Iterator[Collector]:
-    """A collector at a free port of 127.0.0.1; one that `hangs` takes requests and does not answer."""
+def collector(hangs: bool = False, status: int = 200) -> Iterator[Collector]:
+    """A collector at a free port of 127.0.0.1 that answers with `status`: a redirect is to the collector itself.
+
+    One that `hangs` takes requests and does not answer.
+    """
     found = Collector()
     if not hangs:
         found.answers.set()
@@ -44,9 +48,11 @@ def collector(hangs: bool = False) -> Iterator[Collector]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             found.answers.wait()
+            found.requests += 1
             assert self.path == "/v1/traces"
             found.spans += _spans(body, self.headers["content-type"])
-            self.send_response(200)
+            self.send_response(status)
+            self.send_header("location", self.path)
             self.send_header("content-length", "0")
             self.end_headers()
 

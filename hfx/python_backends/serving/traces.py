@@ -49,8 +49,17 @@ def _quieten() -> None:
         logger.setLevel(logging.ERROR)
 
 
+def _refuse_redirect(response: Any, **_: Any) -> None:
+    """Raise TooManyRedirects for a redirect, which the SDK follows for ever or takes for a success, by its version."""
+    from requests.exceptions import TooManyRedirects
+
+    if 300 <= response.status_code < 400:
+        raise TooManyRedirects(f"the collector redirects (status {response.status_code}); give its new address")
+
+
 def open_provider(endpoint: str) -> Any:
     """The SDK's TracerProvider for a collector at `endpoint`, such as http://127.0.0.1:4318. Raises ImportError."""
+    import requests
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -58,7 +67,9 @@ def open_provider(endpoint: str) -> Any:
 
     _quieten()
     named = Resource({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
-    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
+    session = requests.Session()
+    session.hooks["response"].append(_refuse_redirect)
+    exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS, session=session)
     provider = TracerProvider(resource=named, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

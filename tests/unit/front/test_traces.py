@@ -109,6 +109,15 @@ def test_what_callers_send_is_not_printed_and_lost_spans_are_one_line(triton: tu
     assert log.read_text().count("\n") <= 1
 
 
+def test_a_collector_that_redirects_is_asked_once_and_named(triton: tuple[int, Seen], tmp_path: Path) -> None:
+    with collector(status=307) as redirecting, stderr_file(tmp_path / "log") as log:
+        with fronted(triton[0], otlp_endpoint=redirecting.url) as front:
+            assert ask(front, post(b"{}", GENERATE))[0] == 200
+            assert front.stop(30)
+        assert redirecting.requests == 1
+    assert "the collector redirects (status 307)" in log.read_text()
+
+
 def test_the_end_waits_for_no_collector_that_hangs() -> None:
     with collector(hangs=True) as hanging:
         tracer, response = Tracer(hanging.url), Response(nothing_sent, b"id")
