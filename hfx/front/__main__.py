@@ -165,6 +165,7 @@ class Server(uvicorn.Server):
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
+        self.config.app.large_bodies.close()  # type: ignore[union-attr]
         await asyncio.to_thread(self.config.app.traces.flush)  # type: ignore[union-attr]
 
 

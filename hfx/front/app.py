@@ -21,6 +21,7 @@ from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.infer_request import binary_request
 from hfx.front.keys import ApiKeys
+from hfx.front.large_bodies import LargeBodies
 from hfx.front.metrics import Metrics, refusal_label
 from hfx.front.refusals import RETRY, Header, Refusal, overloaded
 from hfx.front.response import LINES, REQUEST_ID, AccessLog, Response, Send
@@ -46,6 +47,7 @@ SCRAPED = (METRICS, HEALTH)
 REASON = re.compile(rb"\[hfx:([A-Z_]+)\]")
 REASON_BYTES = 300
 LARGE_JSON = 1 << 14  # bytes, which take up to 4 ms; 200,000 values take 250 ms
+LARGEST_JSON = 1 << 18  # bytes that are read in this process, and not in LargeBodies'
 
 Scope = dict[str, Any]
 Reword = Callable[[bytes], Awaitable[bytes]]
@@ -89,6 +91,7 @@ class App:
         self._held = 0  # bytes of all shares
         self._shares: set[Share] = set()
         self._reading = asyncio.Lock()
+        self.large_bodies = LargeBodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -276,9 +279,11 @@ class App:
         self._requests += 1
 
     async def _read(self, client: ClientConnection, size: int, read: Callable[..., Result], *arguments: Any) -> Result:
-        """What `read` makes of JSON of `size` bytes; of much in a thread, one at a time: others are answered."""
+        """What `read` makes of JSON of `size` bytes; of much in a thread or process, one at a time: others go on."""
         if size <= LARGE_JSON:
             return read(*arguments)
+        if size > LARGEST_JSON:
+            return await self.large_bodies.call(client, read, *arguments)
         async with self._reading:
             if client.has_left:
                 raise Disconnected

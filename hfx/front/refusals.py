@@ -58,12 +58,15 @@ class Refusal(Exception):
     def __init__(
         self, status: int, message: str, headers: Sequence[Header] = (), *, param: str = "", reason: str = ""
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, message)  # with which it is made again from a pickle
         self.status = status
         self.message = message
         self.headers = headers
         self.param = param[:PARAM_LENGTH]
         self.reason = reason
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def shown(value: object) -> str:
