@@ -30,6 +30,7 @@ ALWAYS_LISTS = (
     names.LABEL, names.EMBEDDING, names.OUTPUT_LOG_PROBS, names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS,
     names.TOKEN_SPECIAL,
 )  # fmt: skip
+JSON_TEXTS = (names.ENTITIES, names.FILLS, names.ANSWERS)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -87,9 +88,8 @@ def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Output tensors of one row (arrays, lists or values) as values that JSON has, under the tensors' names.
 
     A tensor of one value becomes that value; labels, their scores, an embedding, log-probabilities and what tokens have
-    are always lists.
-    `entities` is the list that its JSON text stands for. A number that JSON lacks (NaN) is None. Log-probabilities that
-    were not requested, an empty tensor of a server, are left out.
+    are always lists. `entities`, `fills` and `answers` are the lists that their JSON texts stand for. A number that
+    JSON lacks (NaN) is None. Log-probabilities that were not requested, an empty tensor of a server, are left out.
     """
     lists = {*ALWAYS_LISTS, *([names.SCORE] if names.LABEL in outputs else [])}
     values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
@@ -102,7 +102,7 @@ def _plain(name: str, value: Any, is_list: bool) -> Any:
         value = value[0]
     if is_list and not isinstance(value, list):
         value = [value]
-    return json.loads(value) if name in (names.ENTITIES, names.FILLS) and isinstance(value, str) else value
+    return json.loads(value) if name in JSON_TEXTS and isinstance(value, str) else value
 
 
 def _json_value(value: Any) -> Any:

@@ -16,7 +16,7 @@ from hfx.metadata import INT32_MAX, check_text
 from hfx.names import GENERATION_TASKS, Task
 from hfx.rows import Row
 from hfx.tasks import TASKS
-from hfx.tasks.task import CellKind, Column, as_float32, compact, output
+from hfx.tasks.task import CellKind, Column, as_float32, compact, json_output, output
 
 ROW = "row"
 ERROR = "error"
@@ -27,9 +27,11 @@ TOKEN = ("id", "text", "logprob", "special")
 def prediction_columns(task: Task, labels: Sequence[str], settings: Request, prefix: str = "") -> tuple[Column, ...]:
     """The columns of a task's predictions, with `prefix` before their names. `labels` are a classifier's.
 
-    `settings` are the tensors that all requests have; they can ask for log-probabilities and tokens.
+    `settings` are the tensors that all requests have; they can ask for log-probabilities, tokens and several answers.
     """
     columns = TASKS[task].columns(labels)
+    if task is Task.QUESTION_ANSWERING and names.TOP_K in settings:
+        columns = (*columns, json_output(names.ANSWERS))
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
         columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
     if task in GENERATION_TASKS and names.LOGPROBS in settings:

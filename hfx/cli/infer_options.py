@@ -35,6 +35,16 @@ class EncoderOptions:
         None, "Zero-shot: score each label independently, or all against each other.", "--multi-label/--single-label"
     )
     context: str | None = option(None, "Question answering: text that contains the answer.")
+    max_answer_len: int | None = option(None, "Question answering: most tokens of an answer.")
+    doc_stride: int | None = option(
+        None,
+        "Question answering: tokens that two windows over a long context share.",
+    )
+    handle_impossible_answer: bool | None = option(
+        None,
+        "Question answering: the answer may be empty.",
+        "--handle-impossible-answer/--no-handle-impossible-answer",
+    )
     query: str | None = option(None, "Text ranking, also with ColBERT: query to rank the texts for.")
     raw_scores: bool | None = option(
         None, "Text ranking: return scores without activation function.", "--raw-scores/--no-raw-scores"
@@ -52,8 +62,8 @@ class EncoderOptions:
     targets: str | None = option(None, "Fill-mask: consider only these tokens.", metavar="A,B")
     top_k: int | None = option(
         None,
-        "Classification and fill-mask: number of labels or tokens to return. Sampling: draw from "
-        "this many of the likeliest tokens; 0: from all.",
+        "Classification, fill-mask and question answering: number of labels, tokens or answers to return. Sampling: "
+        "draw from this many of the likeliest tokens; 0: from all.",
     )
 
 

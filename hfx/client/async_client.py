@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from hfx.client import calls
 from hfx.client.base import AsyncBase
-from hfx.client.calls import Call, Count, Flag, Many, Preset, Seconds, Texts, Word
+from hfx.client.calls import AnswerSettings, Call, Count, Flag, Many, Preset, Seconds, Texts, Word
 from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream
@@ -94,15 +94,26 @@ class AsyncClient(AsyncBase):
         return await self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
-    async def answer(self, name: str, question: str, context: str, *, timeout: Seconds = None) -> Answer: ...
+    async def answer(
+        self, name: str, question: str, context: str, *, timeout: Seconds = None, **settings: Unpack[AnswerSettings]
+    ) -> Answer: ...
     @overload
-    async def answer(self, name: str, question: Many, context: Texts, *, timeout: Seconds = None) -> list[Answer]: ...
-    async def answer(self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None) -> Any:
-        """The answer to `question` in `context`. Lists are paired up; a single context is for all questions."""
-        pairs = calls.pairs(question, context)
+    async def answer(
+        self, name: str, question: Many, context: Texts, *, timeout: Seconds = None, **settings: Unpack[AnswerSettings]
+    ) -> list[Answer]: ...
+    async def answer(
+        self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, **settings: Unpack[AnswerSettings]
+    ) -> Any:
+        """The answer to `question` in `context`. Lists are paired up; a single context is for all questions.
+
+        Of the settings, `top_k` is the number of answers, `max_answer_len` that of an answer's tokens at most,
+        `doc_stride` that of the tokens that two windows over the context share. With `handle_impossible_answer`, the
+        answer may be empty.
+        """
+        call, pairs = calls.answer(name, **settings), calls.pairs(question, context)
         if isinstance(pairs, tuple):
-            return await self._session.call(calls.answer(name)(pairs), timeout)
-        return await self._call_all(calls.answer(name), pairs, timeout)
+            return await self._session.call(call(pairs), timeout)
+        return await self._call_all(call, pairs, timeout)
 
     async def embed(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from hfx import names
 from hfx.client import results
@@ -34,6 +34,16 @@ Count = int | None
 Flag = bool | None
 Word = str | None
 Preset = GenerationSettings | None
+
+
+class AnswerSettings(TypedDict, total=False):
+    """The settings of question answering: those of transformers' QuestionAnsweringPipeline (4.57)."""
+
+    top_k: Count
+    max_answer_len: Count
+    doc_stride: Count
+    handle_impossible_answer: Flag
+
 
 GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
@@ -77,12 +87,27 @@ def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str],
     return lambda text: Call(name, _text(text) | options, results.decode_fills, (names.FILLS,))
 
 
-def answer(name: str) -> Callable[[tuple[str, str]], Call[results.Answer]]:
+def answer(
+    name: str,
+    top_k: Count = None,
+    max_answer_len: Count = None,
+    doc_stride: Count = None,
+    handle_impossible_answer: Flag = None,
+) -> Callable[[tuple[str, str]], Call[results.Answer]]:
     """Question answering, of a question and a context."""
+    options = {
+        **_count(names.TOP_K, top_k),
+        **_count(names.MAX_ANSWER_LEN, max_answer_len),
+        **_count(names.DOC_STRIDE, doc_stride, least=0),
+    }
+    if handle_impossible_answer is not None:
+        options[names.HANDLE_IMPOSSIBLE_ANSWER] = [bool(handle_impossible_answer)]
+    decode = results.decode_answer if top_k is None else results.decode_answers
+    needs = (names.ANSWER, names.SCORE, names.START, names.END) if top_k is None else (names.ANSWERS,)
 
     def call(pair: tuple[str, str]) -> Call[results.Answer]:
         values = {names.QUESTION: [check_text(pair[0], "question")], names.CONTEXT: [check_text(pair[1], "context")]}
-        return Call(name, values, results.decode_answer, (names.ANSWER, names.SCORE, names.START, names.END))
+        return Call(name, values | options, decode, needs)
 
     return call
 
@@ -243,9 +268,10 @@ def _prompts(prompt_name: Word, prompt: Word) -> dict[str, list[Any]]:
     return {name: [check_text(value, name)] for name, value in given.items() if value is not None}
 
 
-def _count(name: str, count: Count) -> dict[str, list[Any]]:
+def _count(name: str, count: Count, least: int = 1) -> dict[str, list[Any]]:
     if count is None:
         return {}
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= INT32_MAX:
-        raise UsageError(f"{name} is {count!r}.", "Give a whole number from 1 up, or leave it out for the model's own.")
+    if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= INT32_MAX:
+        fix = f"Give a whole number from {least} up, or leave it out for the model's own."
+        raise UsageError(f"{name} is {count!r}.", fix)
     return {name: [count]}

@@ -96,13 +96,17 @@ class Fills:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best answer in a context: `context[start:end]`, with its score from 0 to 1."""
+    """The best answer in a context: `context[start:end]`, with its score from 0 to 1; "" where there is none.
+
+    `others` are the next best ones, where `top_k` is more than 1.
+    """
 
     answer: str
     score: float
     start: int
     end: int
     truncated_tokens: int = 0
+    others: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +199,18 @@ def decode_answer(outputs: Tensors) -> Answer:
         end=_value(outputs, names.END, int),
         truncated_tokens=_truncated_tokens(outputs),
     )
+
+
+def decode_answers(outputs: Tensors) -> Answer:
+    """The best answer with the others, from `answers` BYTES [1, 1], in JSON a list of {answer, score, start, end}."""
+    try:
+        best, *others = (
+            Answer(str(row["answer"]), float(row["score"]), int(row["start"]), int(row["end"]))
+            for row in json.loads(_text(outputs, names.ANSWERS))
+        )
+    except MALFORMED as error:
+        raise ServerError(f"The model's answers can't be read: {error!r}.") from error
+    return replace(best, truncated_tokens=_truncated_tokens(outputs), others=tuple(others))
 
 
 def decode_embedding(outputs: Tensors) -> Embedding:

@@ -75,6 +75,7 @@ def main() -> None:
             function, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
+        answer: tuple[Any, Refusal | None]
         try:
             answer = function(*arguments), None
         except Refusal as refusal:

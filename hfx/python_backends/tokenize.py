@@ -24,7 +24,7 @@ from .checks import encoder_settings
 from .encoding import open_encoder, tensors
 from .errors import InvalidInput, QueueFull, Unexpected, with_reason
 from .inputs import Tensors, table
-from .tasks import PROMPTS
+from .tasks import TOKENIZING
 
 MOST = 2**31 - 1  # of a setting: more is as much
 
@@ -77,7 +77,7 @@ class TritonPythonModel:
         for name in self.encoder.fields:
             if name not in arrays:
                 raise InvalidInput(f"{name} is missing")
-        for name in (self.settings.keys() & arrays.keys()) - PROMPTS.keys():
+        for name in (self.settings.keys() & arrays.keys()) - TOKENIZING:
             if self.settings[name] is np.object_:
                 _refuse_empty(name, arrays)
             elif self.settings[name] is not bool:
@@ -101,8 +101,9 @@ class TritonPythonModel:
             if isinstance(value, str):
                 value = value.encode()
             elif self.settings[name] is not bool:
-                _refuse_below_one(name, value)
-                value = min(value, MOST)
+                if name not in TOKENIZING:
+                    _refuse_below_one(name, value)
+                value = max(-1, min(value, MOST))
             array = np.full((len(arrays[self.encoder.fields[0]]), 1), value, self.settings[name])
             if not np.array_equal(arrays.setdefault(name, array), array):
                 raise InvalidInput(f"{name} is {parameters[name]}, but its tensor says otherwise: send one of them")
@@ -111,7 +112,7 @@ class TritonPythonModel:
         return {
             name: arrays[name] if name in arrays else np.full((rows, 1), b"" if dtype is np.object_ else 0, dtype)
             for name, dtype in self.settings.items()
-            if name not in PROMPTS
+            if name not in TOKENIZING
         }
 
 

@@ -6,7 +6,9 @@ Windows, and the characters that an answer's borders stand for, are those of tra
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence as Many
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from .settings import Settings
 
 QUESTION = "question"
 CONTEXT = "context"
+DOC_STRIDE = "doc_stride"
 
 MAX_WINDOW_LENGTH = 384
 MAX_STRIDE = 128
@@ -43,7 +46,7 @@ CONTEXT_BYTES_PER_TOKEN = 6
 
 
 class WindowEncoder(RowEncoder):
-    """Encodes (question, context)."""
+    """Encodes (question, context), or (question, context, doc_stride): the tokens that two windows share."""
 
     fields: tuple[str, ...] = (QUESTION, CONTEXT)
 
@@ -54,20 +57,45 @@ class WindowEncoder(RowEncoder):
         self._room = self._length - tokenizer.num_special_tokens_to_add(is_pair=True)
         self._counter = _counter(tokenizer)
         self._context = 1 if settings.question_first else 0
-        self._context_bytes = MAX_WINDOWS * (self._length - self._stride) * CONTEXT_BYTES_PER_TOKEN
-        strategy = "only_second" if settings.question_first else "only_first"
-        tokenizer.enable_truncation(self._length, stride=self._stride, strategy=strategy, direction=self._side)
+        self._strategy = "only_second" if settings.question_first else "only_first"
+        self._truncating = threading.Lock()  # the tokenizer has one stride at a time
+        self._share(self._stride)
 
-    def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
-        """The questions and contexts of a request, a pair a row."""
-        return column_pairs(QUESTION, CONTEXT, tensors)
+    def items(self, tensors: Tensors) -> list[tuple[Text, Text, int]]:
+        """The question, the context and the overlap of windows of each row. Raises InvalidInput."""
+        pairs = column_pairs(QUESTION, CONTEXT, tensors)
+        if DOC_STRIDE not in tensors:
+            return [(*pair, self._stride) for pair in pairs]
+        strides = tensors[DOC_STRIDE].ravel().tolist()
+        if len(strides) != len(pairs):
+            raise InvalidInput(f"{DOC_STRIDE} must hold one value a row, not {len(strides)} for {len(pairs)}")
+        if wrong := [stride for stride in strides if not 0 <= stride < self._room]:
+            raise InvalidInput(f"{DOC_STRIDE} is {wrong[0]}; windows may share 0 to {self._room - 1} tokens")
+        return [(*pair, stride) for pair, stride in zip(pairs, strides, strict=True)]
 
-    def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | Exception]:
+    def encode(self, items: Many[tuple[Text, Text] | tuple[Text, Text, int]]) -> list[Row | Exception]:
         """One row of as many sequences as windows (or the reason why there is none) for each item."""
-        pairs = [(encoded(question), encoded(context)) for question, context in items]
-        return encode_together(pairs, self._check, self._tokenize, self._row)
+        rows: list[Row | Exception] = [InvalidInput("")] * len(items)
+        groups: dict[int, list[int]] = {}
+        for at, item in enumerate(items):
+            groups.setdefault(item[2] if len(item) > 2 else self._stride, []).append(at)
+        for stride, members in groups.items():
+            pairs = [(encoded(items[at][0]), encoded(items[at][1])) for at in members]
+            with self._truncating:
+                self._share(stride)
+                made = encode_together(pairs, partial(self._check, stride), self._tokenize, partial(self._row, stride))
+            for at, row in zip(members, made, strict=True):
+                rows[at] = row
+        return rows
 
-    def _check(self, question: bytes, context: bytes) -> tuple[str, Piece, int]:
+    def _share(self, stride: int) -> None:
+        """Let two windows share `stride` tokens from now on."""
+        if (self._tokenizer.truncation or {}).get("stride") != stride:
+            self._tokenizer.enable_truncation(
+                self._length, stride=stride, strategy=self._strategy, direction=self._side
+            )
+
+    def _check(self, stride: int, question: bytes, context: bytes) -> tuple[str, Piece, int]:
         """The question, the piece of the context that is read, and the characters before it."""
         if not question:
             raise InvalidInput(f"{QUESTION} is empty")
@@ -75,17 +103,21 @@ class WindowEncoder(RowEncoder):
             raise InvalidInput(f"{CONTEXT} is empty")
         refuse_longer(QUESTION, question, self._length)
         text = decoded(QUESTION, question)
-        used = piece(CONTEXT, context, self._context_bytes, self._side)
-        self._refuse_crowding(text, used.text)
+        most = MAX_WINDOWS * (self._length - stride) * CONTEXT_BYTES_PER_TOKEN
+        used = piece(CONTEXT, context, most, self._side)
+        self._refuse_crowding(stride, text, used.text)
         return text, used, characters_before(context, used)
 
-    def _refuse_crowding(self, question: str, context: str) -> None:
+    def _refuse_crowding(self, stride: int, question: str, context: str) -> None:
         """Refuse a question beside which windows can't advance over the context: the tokenizer would abort on it."""
         tokens = self._count(question)
-        if tokens + self._stride < self._room:
+        if tokens + stride < self._room:
             return
         if tokens + self._count(context) > self._room:
-            allowed = self._room - self._stride - 1
+            if stride > self._stride and tokens < self._room:
+                allowed = self._room - tokens - 1
+                raise InvalidInput(f"{DOC_STRIDE} is {stride}; beside this {QUESTION} it may be {allowed} at most")
+            allowed = self._room - stride - 1
             raise InvalidInput(
                 f"{QUESTION} has {tokens} tokens; beside a {CONTEXT} that does not fit whole it may have {allowed}"
             )
@@ -97,11 +129,11 @@ class WindowEncoder(RowEncoder):
         pairs = [(question, used.text) for question, used, _ in checked]
         return self._tokenizer.encode_batch(pairs if self.settings.question_first else [pair[::-1] for pair in pairs])
 
-    def _row(self, _: str, used: Piece, shift: int, encoding: Any) -> Row:
+    def _row(self, stride: int, _: str, used: Piece, shift: int, encoding: Any) -> Row:
         windows = [encoding, *encoding.overflowing]
         for window in windows[:MAX_WINDOWS]:
             refuse_tokens(f"{QUESTION} or {CONTEXT}", window.ids, self.settings.vocab_size, self._tokenizer)
-        dropped = sum(sequence_length(each, self._context) - self._stride for each in windows[MAX_WINDOWS:])
+        dropped = sum(sequence_length(each, self._context) - stride for each in windows[MAX_WINDOWS:])
         sequences = tuple(self._window(each, shift) for each in windows[:MAX_WINDOWS])
         return Row(sequences, max(dropped, int(used.cut)))
 

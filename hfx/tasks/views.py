@@ -109,10 +109,34 @@ def _vector_lines(answer: Answer) -> list[str]:
 # Question answering: the part of a context that answers a question
 
 
+NUMBER_OF_ANSWERS = FormField("parameters.top_k", "top_k", "integer", "number of answers", 1, 1, "from 1 to 100")
+MAX_ANSWER_LEN = FormField(
+    "parameters.max_answer_len",
+    "max_answer_len",
+    "integer",
+    "most tokens of an answer",
+    15,
+    15,
+    "a whole number from 1",
+)
+NO_ANSWER = FormField(
+    "parameters.handle_impossible_answer",
+    "handle_impossible_answer",
+    "choice",
+    "the answer may be empty",
+    default=False,
+    choices=(True, False),
+)
+
+
 def _answer_lines(answer: Answer) -> list[str]:
-    """The answer, its score and its place."""
+    """The answers, their scores and their places, a line each."""
+    return [_answer_line(each) for each in answer.get(names.ANSWERS, [answer])]
+
+
+def _answer_line(answer: Mapping[str, Any]) -> str:
     where = f"{answer[names.START]}-{answer[names.END]}"
-    return [f"{answer[names.ANSWER] or '(no answer)'}\t{shown_score(answer[names.SCORE])}\t{where}"]
+    return f"{answer[names.ANSWER] or '(no answer)'}\t{shown_score(answer[names.SCORE])}\t{where}"
 
 
 # Text ranking: the score of a text for a query, or a pair's score for each label
@@ -212,6 +236,9 @@ TASKS: Mapping[Task, TaskView] = {
         form=(
             FormField("inputs.question", "Question", "line", value="Where did Anna go?", is_required=True),
             FormField("inputs.context", "Context", "text", value=DOCUMENT, is_required=True),
+            NUMBER_OF_ANSWERS,
+            MAX_ANSWER_LEN,
+            NO_ANSWER,
         ),
         example="'Who came?' --context 'Ada came.'",
     ),

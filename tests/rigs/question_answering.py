@@ -1,4 +1,4 @@
-"""The rules of transformers' question-answering pipeline, which transformers 5 no longer has, for its best answer.
+"""The rules of transformers' question-answering pipeline, which transformers 5 no longer has.
 
 Written from its behaviour in 4.57.6, and held against it wherever that is installed (tests/transformers4). Naive and
 slow on purpose: what hfx serves is compared with this.
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 WINDOW = 384
 OVERLAP = 128
 LONGEST_ANSWER = 15  # tokens
-CANDIDATES = 12  # spans of a window whose texts are looked at
 IMPOSSIBLE = -10000.0  # the logit of a token that may not be part of an answer
 
 Answer = dict[str, Any]
@@ -31,7 +30,7 @@ class Window:
     encoding: Any
 
 
-def windows(tokenizer: Any, question: str, context: str) -> list[Window]:
+def windows(tokenizer: Any, question: str, context: str, doc_stride: int | None = None) -> list[Window]:
     """The windows over `context`, each behind the question (before it, where the tokenizer pads on the left)."""
     question_first = tokenizer.padding_side == "right"
     length = min(tokenizer.model_max_length, WINDOW)
@@ -39,7 +38,7 @@ def windows(tokenizer: Any, question: str, context: str) -> list[Window]:
         *((question, context) if question_first else (context, question)),
         truncation="only_second" if question_first else "only_first",
         max_length=length,
-        stride=min(length // 2, OVERLAP),
+        stride=min(length // 2, OVERLAP) if doc_stride is None else doc_stride,
         return_token_type_ids=True,
         return_overflowing_tokens=True,
     )
@@ -55,10 +54,28 @@ def windows(tokenizer: Any, question: str, context: str) -> list[Window]:
 
 def best_answer(model: Any, tokenizer: Any, question: str, context: str) -> Answer | None:
     """`answer`, its `score`, and its `start` and `end` in the characters of `context`; None where there is none."""
+    return next(iter(best_answers(model, tokenizer, question, context)), None)
+
+
+def best_answers(
+    model: Any,
+    tokenizer: Any,
+    question: str,
+    context: str,
+    top_k: int = 1,
+    max_answer_len: int = LONGEST_ANSWER,
+    doc_stride: int | None = None,
+    handle_impossible_answer: bool = False,
+) -> list[Answer]:
+    """The best answers, best first, by the pipeline's settings of these names."""
     sequence = int(tokenizer.padding_side == "right")
     answers: list[Answer] = []
-    for window in windows(tokenizer, question, context):
-        for first, last, score in spans(model, window, tokenizer.model_input_names):
+    nothing: list[float] = []
+    for window in windows(tokenizer, question, context, doc_stride):
+        starts, ends = scores(model, window, tokenizer.model_input_names)
+        nothing.append(float(starts[0] * ends[0]))
+        starts[0] = ends[0] = 0.0
+        for first, last, score in spans(starts, ends, window, max_answer_len, 2 * top_k + 10):
             start, end = characters(window.encoding, first, last, sequence)
             text = context[start:end]
             known = next((each for each in answers if each["answer"].lower() == text.lower()), None)
@@ -66,36 +83,42 @@ def best_answer(model: Any, tokenizer: Any, question: str, context: str) -> Answ
                 answers.append({"answer": text, "score": score, "start": start, "end": end})
             else:
                 known["score"] += score
-    return max(answers, key=lambda answer: float(answer["score"]), default=None)
+    if handle_impossible_answer:
+        answers.append({"answer": "", "score": min(nothing), "start": 0, "end": 0})
+    return sorted(answers, key=lambda answer: float(answer["score"]), reverse=True)[:top_k]
 
 
-def spans(model: Any, window: Window, names: list[str]) -> Iterator[tuple[int, int, float]]:
-    """First token, last token and score of the best spans of a window that may be answers."""
+def scores(model: Any, window: Window, names: list[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Of each token, how likely an answer starts and ends there."""
     import torch
 
     with torch.no_grad():
         output = model(**{name: torch.tensor([window.inputs[name]]) for name in names})
     starts = probabilities(output.start_logits[0].numpy(), window.allowed)
-    ends = probabilities(output.end_logits[0].numpy(), window.allowed)
+    return starts, probabilities(output.end_logits[0].numpy(), window.allowed)
+
+
+def spans(
+    starts: NDArray[np.float32], ends: NDArray[np.float32], window: Window, longest: int, count: int
+) -> Iterator[tuple[int, int, float]]:
+    """First token, last token and score of the best `count` spans of a window that may be answers."""
     length = len(window.allowed)
     found = [
         (first, last, starts[first] * ends[last])
         for first in range(length)
-        for last in range(first, min(first + LONGEST_ANSWER, length))
+        for last in range(first, min(first + longest, length))
     ]
     found.sort(key=lambda span: -span[2])
-    for first, last, score in found[:CANDIDATES]:
+    for first, last, score in found[:count]:
         if window.allowed[first] and window.allowed[last]:
             yield first, last, float(score)
 
 
 def probabilities(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Of each token; the first one's, which says that there is no answer, counts in the sum and is then 0."""
+    """Of each token; the first one's says that there is no answer."""
     masked = np.where(allowed, logits, np.float32(IMPOSSIBLE))
     shares = np.exp(masked - masked.max())
-    shares = shares / shares.sum()
-    shares[0] = 0.0
-    return shares
+    return shares / shares.sum()
 
 
 def characters(encoding: Any, first: int, last: int, sequence: int) -> tuple[int, int]:

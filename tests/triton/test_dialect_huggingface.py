@@ -61,6 +61,27 @@ def test_question_answering(dialects: ServeProcess, grpc: Client) -> None:
     )
 
 
+def test_the_settings_of_question_answering(dialects: ServeProcess, grpc: Client) -> None:
+    settings: Any = {"top_k": 3, "max_answer_len": 4, "doc_stride": 2, "handle_impossible_answer": True}
+    found: Any = api(dialects, "answers-fp32").question_answering("Where did Anna go?", CONTEXT, **settings)
+    expected = grpc.answer("answers-fp32", "Where did Anna go?", CONTEXT, **settings)
+    assert len(found) == 3
+    assert [(each.answer, each.score, each.start, each.end) for each in found] == [
+        (each.answer, each.score, each.start, each.end) for each in (expected, *expected.others)
+    ]
+    body: Any = {"inputs": {"question": "Who?", "context": CONTEXT}}
+    for name, value, words in (
+        ("top_k", 101, "a whole number from 1 to 100"),
+        ("top_k", 0, "a whole number from 1 to 100"),
+        ("max_answer_len", 0, "a whole number from 1"),
+        ("doc_stride", -1, "a whole number from 0"),
+        ("doc_stride", 500, "windows may share 0 to"),
+        ("handle_impossible_answer", "yes", "true or false"),
+    ):
+        status, _, refusal = call(dialects, "/models/answers-fp32", body | {"parameters": {name: value}})
+        assert status == 400 and name in refusal["error"] and words in refusal["error"], refusal
+
+
 def test_feature_extraction_and_sentence_similarity(dialects: ServeProcess, grpc: Client) -> None:
     client = api(dialects, "similar-int8")
     vectors = grpc.embed("similar-int8", [TEXT, CONTEXT])

@@ -22,7 +22,7 @@ from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
 from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
-from hfx.python_backends.tasks import PROMPTS
+from hfx.python_backends.tasks import TOKENIZING
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 
@@ -53,7 +53,7 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     task = plan.task
     read = {spec.name: spec.name for spec in task.inputs}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
-    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in PROMPTS}
+    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in TOKENIZING}
     last = () if task.postprocess_settings is None else tuple(spec.name for spec in task.outputs)
     answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
     made_by_net = {name: name + WHOLE if name in last else name for name in answered}
@@ -115,7 +115,7 @@ def write_tokenizer(
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     optional = tuple(spec for spec in plan.task.inputs if spec.optional)
-    given = tuple(replace(spec, optional=False) for spec in optional if spec.name not in PROMPTS)
+    given = tuple(replace(spec, optional=False) for spec in optional if spec.name not in TOKENIZING)
     outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED, *given)
     bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
     _write_python_config(plan, folder, (*read, *optional), outputs, (_text_warmup(plan, folder, read),), bound)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from hfx.client import calls
 from hfx.client.calls import Call
-from hfx.client.results import Generation, Token
+from hfx.client.results import Answer, Generation, Token
 from hfx.client.settings import GenerationSettings
 from hfx.front import schemas
 from hfx.front.answers import (
@@ -57,7 +57,8 @@ from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array
 from hfx.metadata import INT32_MAX
 from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
-from hfx.python_backends.tasks import PROMPTS
+from hfx.python_backends.tasks import PROMPTS, TASKS
+from hfx.python_backends.tasks.question_answering import MOST_TOP_K
 
 Result = TypeVar("Result")
 TOP = {"inputs", "parameters", "options", "stream"}
@@ -72,6 +73,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "clean_up_tokenization_spaces": (False,),
     "truncation": ("longest_first", "only_first"),
 }
+ANSWERING = TASKS[Task.QUESTION_ANSWERING].options
 RENAMED = {"src_lang": "source_lang", "tgt_lang": "target_lang"}
 ERROR_TYPES = {400: "validation", 429: "overloaded"}
 
@@ -167,14 +169,31 @@ async def _fill_masks(inputs: Inputs) -> Any:
 
 
 async def _answer_questions(inputs: Inputs) -> Any:
-    inputs.check_parameters("top_k")
-    _check_equal(inputs.parameters, "top_k", 1, "an answer is the best one")
+    """An object for the only answer, and a list of several, as the pipeline has them."""
+    inputs.check_parameters(*ANSWERING)
+    settings: calls.AnswerSettings = {}
+    if (top_k := whole_number(inputs.parameters, "top_k", 1, MOST_TOP_K, 1)) > 1:  # which older models take, too
+        settings["top_k"] = top_k
+    if "max_answer_len" in inputs.parameters:
+        settings["max_answer_len"] = whole_number(inputs.parameters, "max_answer_len", 1, INT32_MAX, 1)
+    if "doc_stride" in inputs.parameters:
+        settings["doc_stride"] = whole_number(inputs.parameters, "doc_stride", 0, INT32_MAX, 0)
+    if "handle_impossible_answer" in inputs.parameters:
+        settings["handle_impossible_answer"] = flag(inputs.parameters, "handle_impossible_answer")
     pairs = inputs.inputs if isinstance(inputs.inputs, list) and inputs.inputs else [inputs.inputs]
     check_count(len(pairs), "inputs")
-    call = calls.answer(inputs.model.name)
+    call = calls.answer(inputs.model.name, **settings)
     results = await inputs.request.inference.rows(inputs.model, [call(_pair(pair)) for pair in pairs])
-    rows = [{"score": each.score, "start": each.start, "end": each.end, "answer": each.answer} for each in results]
+    rows = [_answers(result) for result in results]
     return rows if inputs.is_list else rows[0]
+
+
+def _answers(result: Answer) -> dict[str, Any] | list[dict[str, Any]]:
+    rows = [
+        {"score": each.score, "start": each.start, "end": each.end, "answer": each.answer}
+        for each in (result, *result.others)
+    ]
+    return rows if len(rows) > 1 else rows[0]
 
 
 async def _embed(inputs: Inputs) -> Any:
@@ -333,6 +352,9 @@ PARAMETERS: Mapping[str, Schema] = {
     "function_to_apply": TEXT,
     "aggregation_strategy": TEXT,
     "targets": TEXTS,
+    "max_answer_len": WHOLE,
+    "doc_stride": WHOLE,
+    "handle_impossible_answer": BOOLEAN,
     "candidate_labels": array(TEXT),
     "multi_label": BOOLEAN,
     "normalize": BOOLEAN,

@@ -31,7 +31,8 @@ KINDS: Mapping[str, Kind] = {
     },
     names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
     names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag", names.APPLY_SOFTMAX: "flag",
-    names.PROMPT_NAME: "text", names.DIMENSIONS: "integer",
+    names.PROMPT_NAME: "text", names.DIMENSIONS: "integer", names.MAX_ANSWER_LEN: "integer",
+    names.DOC_STRIDE: "integer", names.HANDLE_IMPOSSIBLE_ANSWER: "flag",
 }  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

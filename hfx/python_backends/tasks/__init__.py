@@ -47,12 +47,19 @@ class Task:
         return (*self.texts, *self.required)
 
 
-# Options that the tokenizing step reads, of models that have prompts; all others go through it to the last step.
-PROMPTS: Mapping[str, type] = {"prompt_name": str, "prompt": str}
+PROMPTS: Mapping[str, type] = {"prompt_name": str, "prompt": str}  # of models that have prompts
+# Options that the tokenizing step reads; all others go through it to the last step.
+TOKENIZING = frozenset({*PROMPTS, "doc_stride"})
 TASKS: Mapping[str, Task] = {
     "text-classification": Task("label", options={"top_k": int}),
     "token-classification": Task("entities", places=Places("offsets", -1, 2)),
-    "question-answering": Task("answer", ("question", "context"), nested=True, places=Places("spans", -2, 4)),
+    "question-answering": Task(
+        "answer",
+        ("question", "context"),
+        options={"top_k": int, "max_answer_len": int, "doc_stride": int, "handle_impossible_answer": bool},
+        nested=True,
+        places=Places("spans", -2, 4),
+    ),
     "feature-extraction": Task("embedding", options={"dimensions": int, **PROMPTS}),
     "zero-shot-classification": Task(
         "label", required=("candidate_labels",), options={"top_k": int, "multi_label": bool}, nested=True

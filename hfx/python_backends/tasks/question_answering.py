@@ -1,9 +1,10 @@
-"""The best answer in a context, as transformers' QuestionAnsweringPipeline (4.57) finds it."""
+"""The best answers in a context, as transformers' QuestionAnsweringPipeline (4.57) finds them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from .inputs import Tensors, head, strings
+from ..errors import InvalidInput
+from .inputs import TOP_K, Tensors, head, strings
 
 Scores = NDArray[np.float32]
 
@@ -21,16 +23,17 @@ PADDING = -2
 
 MASKED = np.float32(-10000.0)
 
-# The pipeline looks at 2 * top_k + 10 candidates a window, with top_k 1: pieces of one word may give equal answers,
-# whose scores are summed.
-CANDIDATES = 12
+# The pipeline looks at 2 * top_k + 10 candidates a window: pieces of one word may give equal answers, whose scores are
+# summed.
+MORE_CANDIDATES = 10
+MOST_TOP_K = 100
 
 
 @dataclass
 class Answer:
     """A part of the context; equal texts (but for case) share one, with the place that was found first."""
 
-    text: str
+    answer: str
     start: int
     end: int
     score: float
@@ -38,11 +41,15 @@ class Answer:
 
 class Postprocessor:
     """start_logits, end_logits [rows, windows, width], spans [rows, windows, width, 4], context STRING [rows, 1]
-    -> answer STRING, score FP32, start, end INT32 (characters in the context), each [rows, 1].
+    -> answer STRING, score FP32, start, end INT32 (characters in the context), the best of a row, and answers STRING,
+    in JSON a list of the best `top_k`, each [rows, 1].
+
+    Of the settings, [rows, 1], `max_answer_len` is in tokens. Where `handle_impossible_answer` is true, the empty
+    answer is one more, whose score is the least that any window has for the first token as start and end.
     """
 
     required: tuple[str, ...] = ("start_logits", "end_logits", "spans", "context")
-    optional: tuple[str, ...] = ()
+    optional: tuple[str, ...] = (TOP_K, "max_answer_len", "handle_impossible_answer")
 
     def __init__(self, max_answer_length: int) -> None:
         self._max_answer_length = max_answer_length
@@ -53,45 +60,78 @@ class Postprocessor:
         return cls(settings.get("max_answer_length", 15))
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The best answer of each row; "" with score 0 where nothing in the context can be one."""
-        rows = zip(
-            tensors["start_logits"], tensors["end_logits"], tensors["spans"], tensors["context"][:, 0], strict=True
-        )
-        best = [self._best(*row) for row in rows]
+        """The best answers of each row; "" with score 0 where nothing in the context can be one.
+
+        Raises InvalidInput for settings out of range.
+        """
+        rows = len(tensors["context"])
+        counts = _numbers(TOP_K, tensors, 1, rows)
+        if max(counts) > MOST_TOP_K:
+            raise InvalidInput(f"{TOP_K} must be at most {MOST_TOP_K}, not {max(counts)}")
+        lengths = _numbers("max_answer_len", tensors, self._max_answer_length, rows)
+        impossible = tensors.get("handle_impossible_answer", np.zeros(rows, np.bool_)).ravel()
+        found = [
+            _answers(*row)
+            for row in zip(
+                tensors["start_logits"], tensors["end_logits"], tensors["spans"], tensors["context"][:, 0],
+                counts, lengths, impossible, strict=True,
+            )
+        ]  # fmt: skip
+        best = [answers[0] for answers in found]
         return {
-            "answer": strings([[each.text] for each in best]),
+            "answers": strings([[json.dumps([asdict(each) for each in row], ensure_ascii=False)] for row in found]),
+            "answer": strings([[each.answer] for each in best]),
             "score": np.array([[each.score] for each in best], np.float32),
             "start": np.array([[each.start] for each in best], np.int32),
             "end": np.array([[each.end] for each in best], np.int32),
         }
 
-    def _best(self, starts: Scores, ends: Scores, spans: NDArray[np.int32], context: bytes) -> Answer:
-        text = head(context, max(0, int(spans.max())))
-        answers: dict[str, Answer] = {}
-        for start, end, score in self._candidates(starts, ends, spans):
-            found = text[start:end]
-            known = answers.get(found.lower())
-            if known is None:
-                answers[found.lower()] = Answer(found, start, end, score)
-            else:
-                known.score += score
-        return max(answers.values(), key=lambda each: each.score, default=Answer("", 0, 0, 0.0))
 
-    def _candidates(self, starts: Scores, ends: Scores, spans: NDArray[np.int32]) -> Iterator[tuple[int, int, float]]:
-        """(start, end, score) of each window's best spans of tokens, as characters."""
-        # NVIDIA's backend pads a batch to its most windows
-        for start, end, places in zip(starts[: len(spans)], ends[: len(spans)], spans, strict=True):
-            # The window's own length, not the padded one: sums of floats depend on their number.
-            length = int(np.count_nonzero(places[:, 0] != PADDING))
-            allowed = places[:length, 0] >= 0
-            if not allowed.any():  # nor of a context without tokens, where there is no classification token
-                continue
-            scores = _span_scores(
-                _probabilities(start[:length], allowed), _probabilities(end[:length], allowed), self._max_answer_length
-            )
-            for at in _largest(scores, CANDIDATES):
-                first, extra = divmod(int(at), scores.shape[1])
-                yield *_characters(places[first], places[first + extra]), float(scores.flat[at])
+def _numbers(name: str, tensors: Tensors, default: int, rows: int) -> list[int]:
+    """The number `name` [rows, 1] of each row, at least 1; `default` without it."""
+    values: list[int] = tensors[name].ravel().tolist() if name in tensors else [default] * rows
+    if len(values) != rows:
+        raise InvalidInput(f"{name} must hold one value a row, not {len(values)} for {rows}")
+    if min(values) < 1:
+        raise InvalidInput(f"{name} must be at least 1, not {min(values)}")
+    return values
+
+
+def _answers(
+    starts: Scores, ends: Scores, spans: NDArray[np.int32], context: bytes, count: int, longest: int, impossible: bool
+) -> list[Answer]:
+    """The best `count` answers of at most `longest` tokens, best first."""
+    text = head(context, max(0, int(spans.max())))
+    answers: dict[str, Answer] = {}
+    least = np.inf
+    # NVIDIA's backend pads a batch to its most windows
+    for start, end, places in zip(starts[: len(spans)], ends[: len(spans)], spans, strict=True):
+        # The window's own length, not the padded one: sums of floats depend on their number.
+        length = int(np.count_nonzero(places[:, 0] != PADDING))
+        allowed = places[:length, 0] >= 0
+        if not allowed.any():  # nor of a context without tokens, where there is no classification token
+            continue
+        shares = _probabilities(start[:length], allowed), _probabilities(end[:length], allowed)
+        least = min(least, float(shares[0][0] * shares[1][0]))
+        for first, last, score in _candidates(*shares, places, min(longest, length), 2 * count + MORE_CANDIDATES):
+            found = text[first:last]
+            known = answers.setdefault(found.lower(), Answer(found, first, last, 0.0))
+            known.score += score
+    ranked = list(answers.values())
+    if impossible and least < np.inf:
+        ranked.append(Answer("", 0, 0, least))
+    return sorted(ranked, key=lambda each: each.score, reverse=True)[:count] or [Answer("", 0, 0, 0.0)]
+
+
+def _candidates(
+    starts: Scores, ends: Scores, places: NDArray[np.int32], longest: int, count: int
+) -> Iterator[tuple[int, int, float]]:
+    """(start, end, score) of the best spans of tokens of a window, as characters; its first token begins none."""
+    starts[0] = ends[0] = 0.0
+    scores = _span_scores(starts, ends, longest)
+    for at in _largest(scores, count):
+        first, extra = divmod(int(at), scores.shape[1])
+        yield *_characters(places[first], places[first + extra]), float(scores.flat[at])
 
 
 def _characters(first: NDArray[np.int32], last: NDArray[np.int32]) -> tuple[int, int]:
@@ -101,11 +141,10 @@ def _characters(first: NDArray[np.int32], last: NDArray[np.int32]) -> tuple[int,
 
 
 def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:
-    """Softmax over the tokens allowed; the first, which stands for "no answer", takes part and is then ruled out."""
+    """Softmax over the tokens allowed; the first, which stands for "no answer", takes part."""
     masked = np.where(allowed, logits, MASKED)
     powers = np.exp(masked - masked.max())
     shares: Scores = powers / powers.sum()
-    shares[0] = 0.0
     return shares
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def cells_of(answer: Answer) -> dict[str, Any]:
         scores = dict(zip(answer["label"], answer["score"], strict=True))
         first = {"label": answer["label"][0], "score": answer["score"][0]}
         return {**first, **{f"probability_{label}": scores[label] for label in scores}}
-    return {name: value for name, value in answer.items() if name != "truncated_tokens"}
+    return {name: value for name, value in answer.items() if name not in ("truncated_tokens", "answers")}
 
 
 def alike(found: Any, expected: Any) -> bool:
@@ -83,6 +84,18 @@ def test_the_columns_of_each_task_hold_what_the_model_answers(opened: Opened, tm
     typed = output_rows(tmp_path / ".parquet" / "out.parquet")
     assert [row["row"] for row in typed] == [1, 2, 3, 4]
     assert len(output_rows(tmp_path / ".csv" / "out.csv")) == len(TEXTS)
+
+
+def test_several_answers_of_a_row_are_a_column_of_json(opened: Opened, tmp_path: Path) -> None:
+    if opened.model.task != "question-answering":
+        pytest.skip("of question answering")
+    source = table(tmp_path / "a.csv", [{"text": TEXTS[3], "q": "Where?"}])
+    settings = {"top_k": [3], "max_answer_len": [2], "doc_stride": [4], "handle_impossible_answer": [True]}
+    opened.run(tmp_path / "job", [source], columns=["question=q", "context=text"], settings=settings)
+    [row] = output_rows(tmp_path / "job" / "predictions.csv")
+    answer = opened.model.answer({"question": ["Where?"], "context": [TEXTS[3]], **settings})
+    assert alike(json.loads(row["answers"]), answer["answers"]) and len(answer["answers"]) == 3
+    assert row["answer"] == answer["answers"][0]["answer"]
 
 
 def test_columns_that_a_task_has_not_are_refused(opened: Opened, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
+from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import strings
 from tests import zoo
 from tests.rigs.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, random_bert, run_torch
-from tests.rigs.question_answering import best_answer
+from tests.rigs.question_answering import best_answer, best_answers
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
 CONTEXTS = (*(text for text in EDGE_TEXTS if text.strip()), STORY, STORY * 4, STORY * 12, "x" * 150 + STORY * 8)
@@ -123,4 +125,68 @@ def test_a_context_without_tokens_has_no_answer(bert: Any, cls_id: int | None, t
     answer = postprocessor_for(tmp_path, task="question-answering").answer(fed)
     assert {name: array.tolist() for name, array in answer.items()} == {
         "answer": [[b""]], "score": [[0.0]], "start": [[0]], "end": [[0]],
+        "answers": [[b'[{"answer": "", "start": 0, "end": 0, "score": 0.0}]']],
     }  # fmt: skip
+
+
+SETTINGS = (
+    {"top_k": 3}, {"top_k": 100}, {"max_answer_len": 1}, {"max_answer_len": 3, "top_k": 5}, {"max_answer_len": 500},
+    {"handle_impossible_answer": True}, {"handle_impossible_answer": True, "top_k": 4}, {"doc_stride": 0},
+    {"doc_stride": 1, "top_k": 2}, {"doc_stride": 100, "handle_impossible_answer": True, "top_k": 20},
+)  # fmt: skip
+
+
+def tensors_of(settings: dict[str, Any]) -> dict[str, Any]:
+    kinds = {bool: np.bool_, int: np.int32}
+    return {name: np.array([[value]], kinds[type(value)]) for name, value in settings.items()}
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta"])
+def test_settings_answer_as_in_the_pipeline(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
+    encoder = encoder_for(tokenizer, "question-answering", tmp_path)
+    postprocessor = postprocessor_for(tmp_path, task="question-answering", max_answer_length=15)
+    for scale in (0.1, 0.5):
+        model = random_reader(tokenizer, scale)
+        for context in (STORY, STORY * 4, STORY * 12):
+            expected = best_answers(model, tokenizer, "Where did Anna go?", context, **settings)
+            given = tensors_of(settings)
+            pair = {"question": strings("Where did Anna go?"), "context": strings(context)}
+            fed = encoded(encoder, encoder.items(pair | given))
+            answer = postprocessor.answer(fed | run_torch(model, fed, OUTPUTS) | pair | given)
+            found = json.loads(answer["answers"][0, 0])
+            assert [each["answer"] for each in found] == [each["answer"] for each in expected]
+            assert [each["score"] for each in found] == pytest.approx([each["score"] for each in expected], rel=1e-6)
+            assert [(each["start"], each["end"]) for each in found] == [
+                (each["start"], each["end"]) for each in expected
+            ]
+            assert answer["answer"][0, 0].decode() == expected[0]["answer"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"top_k": 0}, "top_k must be at least 1, not 0"),
+        ({"top_k": 101}, "top_k must be at most 100, not 101"),
+        ({"max_answer_len": -1}, "max_answer_len must be at least 1, not -1"),
+        ({"doc_stride": -1}, "doc_stride is -1; windows may share 0 to 124 tokens"),
+        ({"doc_stride": 126}, "doc_stride is 126; windows may share 0 to 124 tokens"),
+        ({"doc_stride": 124}, "doc_stride is 124; beside this question it may be 118 at most"),
+    ],
+)
+def test_settings_out_of_range_are_refused(bert: Any, settings: dict[str, int], words: str, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=128, doc_stride=64)
+    postprocessor = postprocessor_for(tmp_path, task="question-answering")
+    pair = {"question": strings("Where did Anna go?"), "context": strings(STORY * 12)}
+
+    def answer() -> None:
+        [row] = encoder.encode(encoder.items(pair | tensors_of(settings)))
+        if isinstance(row, Exception):
+            raise row
+        fed = encoded(encoder, [("Who?", STORY)])
+        logits = {name: np.zeros(fed["input_ids"].shape, np.float32) for name in OUTPUTS}
+        postprocessor.answer(fed | logits | {"context": strings(STORY)} | tensors_of(settings))
+
+    with pytest.raises(InvalidInput, match=words):
+        answer()
