@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from hfx import names
 from hfx.errors import UsageError
 from hfx.names import CANDIDATE_LABELS, QUERY, QUESTION, TEXT_INPUT
-from hfx.python_backends.engine import generation_settings
 from hfx.rows import Row, RowError, read_rows
+from hfx.tasks.values import KINDS, Scalar, values_of
 
-Scalar = str | int | float | bool
 Settings = Mapping[str, Scalar | Sequence[Scalar]]
-Kind = Literal["text", "list", "integer", "number", "flag"]
 
 # Inputs that are required if the model has them.
 TEXTS = (names.TEXT_INPUT, names.QUERY, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS)
 USUAL: Mapping[str, tuple[str, ...]] = {names.TEXT_INPUT: (names.TEXT_INPUT, "text", "prompt", "sentence", "document")}
-DTYPES: Mapping[str, Kind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "flag"}
-KINDS: Mapping[str, Kind] = {
-    **{
-        name: "list" if name in generation_settings.LISTS else DTYPES.get(setting.dtype, "text")
-        for name, setting in generation_settings.BY_ALL_NAMES.items()
-    },
-    names.CANDIDATE_LABELS: "list", names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
-    names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag", names.APPLY_SOFTMAX: "flag",
-    names.PROMPT_NAME: "text", names.DIMENSIONS: "integer", names.MAX_ANSWER_LEN: "integer",
-    names.DOC_STRIDE: "integer", names.HANDLE_IMPOSSIBLE_ANSWER: "flag",
-}  # fmt: skip
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
-FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-
-
-def _read_list(text: str) -> Any:
-    return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",") if part.strip()]
-
-
-# Kind -> its description in errors, the types of its values, and the function that parses a stripped text.
-TYPES: Mapping[Kind, tuple[str, tuple[type, ...], Callable[[str], Any]]] = {
-    "text": ("a text", (str,), str),
-    "list": ("a list of texts", (str,), _read_list),
-    "integer": ("a whole number", (int,), int),
-    "number": ("a number", (int, float), float),
-    "flag": ("true or false", (bool,), lambda text: FLAGS.get(text.lower())),
-}
 
 
 @dataclass(frozen=True)
@@ -129,22 +99,6 @@ def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]
     return dict.fromkeys(needed, "") | found
 
 
-def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
-    """The checked values of `tensor` from a cell or an option. With `textual`, a str is parsed by the tensor's type.
-
-    Raises UsageError.
-    """
-    kind = KINDS.get(tensor, "text")
-    read = _read(kind, value) if textual and isinstance(value, str) else value
-    read = generation_settings.to_text(tensor, read)
-    listed: Sequence[Any] = read if isinstance(read, list | tuple) else (read,)
-    if not listed or (kind != "list" and len(listed) != 1) or not all(_is(kind, each) for each in listed):
-        text = repr(value)
-        shown = text if len(text) <= 60 else f"{text[:57]}..."
-        raise UsageError(f"{tensor} is {shown}.", f"Give {TYPES[kind][0]}.")
-    return tuple(listed)
-
-
 def _cells(path: Path, row: Row, tensors: Mapping[str, str], textual: bool) -> dict[str, tuple[Scalar, ...]]:
     """Tensor -> values, from the cells of a row; `tensors`: tensor -> column. Raises RowError."""
     values = {}
@@ -196,19 +150,6 @@ def _pair(part: str, needed: Sequence[str]) -> tuple[str, str]:
     if not column:
         raise UsageError(f"{part!r} names no column.", "Give COLUMN, or TENSOR=COLUMN.")
     return tensor, column
-
-
-def _read(kind: Kind, text: str) -> Any:
-    try:
-        return text if kind == "text" else TYPES[kind][2](text.strip())
-    except ValueError:
-        return None
-
-
-def _is(kind: Kind, value: Any) -> bool:
-    if isinstance(value, bool) != (kind == "flag"):  # a bool is an int, too
-        return False
-    return isinstance(value, TYPES[kind][1]) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 # Synthetic requests: texts of common words, with drawn lengths in words
