@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hfx import names
 from hfx.answering import Answer, Model, Request
 from hfx.batch import scoring
-from hfx.batch.rows import ERROR, all_labels, fact_columns, prediction_columns, row_seed
+from hfx.batch.rows import ERROR, all_labels, fact_columns, own_settings, prediction_columns, row_seed
 from hfx.errors import HfxError, ServerUnreachable, UsageError
 from hfx.metadata import check_text
 from hfx.names import Task
@@ -55,16 +55,18 @@ class Scoring:
         """The appended columns: the task's predictions, `error` (null for an answered row), and `fact_columns`."""
         facts = fact_columns(self.task)
         return (
-            *_predictions(self.task, self.settings, self.prefix),
+            *_predictions(self.task, self.settings, self.prefix, self.inputs),
             Prediction(self.prefix + ERROR, "text", _error),
             *(_of_answer(self.prefix + fact.name, fact.kind, fact.cell) for fact in facts),
         )
 
     def request(self, cells: Cells) -> Request:
-        """The request for a row; `cells` are in the order of `inputs`. Raises UsageError for one that is no text."""
-        texts = {name: [_text(cell, self.inputs[name])] for name, cell in zip(self.inputs, cells, strict=True)}
-        seed = {names.SEED: [row_seed(self.seed, *cells)]} if self.task in names.GENERATION_TASKS else {}
-        return {**all_labels(self.task), **seed, **self.settings, **texts}
+        """The request for a row; `cells` are in the order of `inputs`. Raises UsageError for a wrong one."""
+        given = dict(zip(self.inputs, cells, strict=True))
+        read = {name: given.pop(name) for name in self.inputs if name in TASKS[self.task].row.texts}
+        texts = {name: [_text(cell, self.inputs[name])] for name, cell in read.items()}
+        seed = {names.SEED: [row_seed(self.seed, *read.values())]} if self.task in names.GENERATION_TASKS else {}
+        return {**all_labels(self.task), **seed, **self.settings, **own_settings(given, self.inputs), **texts}
 
 
 def score_batches(
@@ -97,10 +99,10 @@ def score_batches(
                 outcomes = []
 
 
-def _predictions(task: Task, settings: Request, prefix: str) -> Iterator[Prediction]:
+def _predictions(task: Task, settings: Request, prefix: str, own: Collection[str]) -> Iterator[Prediction]:
     """The columns of a task. A classifier's probabilities are one map, as labels need not be valid column names."""
     if not TASKS[task].has_all_labels:
-        for column in prediction_columns(task, (), settings, prefix):
+        for column in prediction_columns(task, (), settings, prefix, own):
             yield _of_answer(column.name, column.kind, column.cell)
         return
     label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables already have a `label`

@@ -51,8 +51,8 @@ def create(
     With `shared`, another shard may have created the job already: then its files are used if the job is the same.
     Raises JobError and UsageError.
     """
-    check_settings(task, spec.settings)
     columns = inputs_of(task, spec.columns, spec.settings)
+    check_settings(task, spec.settings, columns)
     sources = find_sources(_spooled(folder, spec.inputs, spec.format), spec.format)
     output = replace(spec.output, keep=_kept(spec.keep_columns, sources))
     rows = spec.mini_batch_size or default_rows(task)

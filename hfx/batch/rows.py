@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,26 +12,35 @@ from hfx.answering import Answer, Model, Request
 from hfx.batch.job import Job
 from hfx.batch.scoring import reason
 from hfx.errors import HfxError, UsageError
-from hfx.metadata import INT32_MAX, check_text
+from hfx.metadata import INT32_MAX, ModelMetadata, check_text
 from hfx.names import GENERATION_TASKS, Task
+from hfx.python_backends.engine.generation_settings import SETTINGS
 from hfx.rows import Row
 from hfx.tasks import TASKS
 from hfx.tasks.task import CellKind, Column, as_float32, compact, json_output, output
+from hfx.tasks.values import values_of
 
 ROW = "row"
 ERROR = "error"
 TOKENS = "tokens"
+SCORES = "scores"
+OF_ALL_ROWS = (names.RETURN_LOG_PROBS, names.LOGPROBS)
 TOKEN = ("id", "text", "logprob", "special")
 
 
-def prediction_columns(task: Task, labels: Sequence[str], settings: Request, prefix: str = "") -> tuple[Column, ...]:
+def prediction_columns(
+    task: Task, labels: Sequence[str], settings: Request, prefix: str = "", own: Collection[str] = ()
+) -> tuple[Column, ...]:
     """The columns of a task's predictions, with `prefix` before their names. `labels` are a classifier's.
 
     `settings` are the tensors that all requests have; they can ask for log-probabilities, tokens and several answers.
+    `own` are the names of those that each row has: where each has its labels, no label has a column.
     """
-    columns = TASKS[task].columns(labels)
-    if task is Task.QUESTION_ANSWERING and names.TOP_K in settings:
+    columns = TASKS[task].columns(() if names.CANDIDATE_LABELS in own else labels)
+    if task is Task.QUESTION_ANSWERING and names.TOP_K in {*settings, *own}:
         columns = (*columns, json_output(names.ANSWERS))
+    if names.CANDIDATE_LABELS in own:
+        columns = (*columns, Column(SCORES, "json", lambda answer: compact(_scores(answer))))
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
         columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
     if task in GENERATION_TASKS and names.LOGPROBS in settings:
@@ -48,6 +57,8 @@ def fact_columns(task: Task) -> tuple[Column, ...]:
 def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
     """The labels of a classifier, sorted, from its answer to a short text; empty for other tasks.
 
+    Those of a zero-shot job whose rows have their own are empty, too.
+
     Raises UsageError for equal labels, and for a model with several scores or vectors per row, for which the output has
     no columns: a cross-encoder with several labels, an embedder of tokens.
     """
@@ -62,7 +73,7 @@ def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
             "The model has scores of several labels for a pair, and the output has one score a row.",
             "Score pairs by predict() of hfx.client.",
         )
-    if not TASKS[model.task].has_all_labels:
+    if not TASKS[model.task].has_all_labels or not {*TASKS[model.task].row.required} <= settings.keys():
         return ()
     request = {names.TEXT_INPUT: [TASKS[model.task].probe], **all_labels(model.task), **settings}
     labels: list[str] = model.answer(request)[names.LABEL]
@@ -97,6 +108,11 @@ def as_float32s(values: Sequence[float]) -> list[float]:
     for at in np.flatnonzero(~fits):
         found[at] = as_float32(floats[at])
     return found
+
+
+def _scores(answer: Mapping[str, Any]) -> dict[str, float]:
+    """The score of each label."""
+    return dict(zip(answer[names.LABEL], answer[names.SCORE], strict=True))
 
 
 def _tokens(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -151,7 +167,9 @@ def layout_of(job: Job) -> Layout:
     """The columns of a job's output. Raises UsageError if a kept column has the name of another one."""
     task = Task(job.model.task)
     layout = Layout(
-        job.output.keep, prediction_columns(task, job.model.labels, job.settings, job.output.prefix), fact_columns(task)
+        job.output.keep,
+        prediction_columns(task, job.model.labels, job.settings, job.output.prefix, job.columns),
+        fact_columns(task),
     )
     own = [ROW, *(column.name for column in layout.predictions), ERROR, *(column.name for column in layout.facts)]
     twice = [name for name in own if name in layout.kept]
@@ -164,10 +182,11 @@ def layout_of(job: Job) -> Layout:
 
 
 class Requests:
-    """Makes the request for each row; `columns`: input tensor -> column."""
+    """Makes the request for each row; `columns`: input tensor -> column. A row's own settings come before the job's."""
 
     def __init__(self, columns: Mapping[str, str], settings: Request, task: Task, seed: int) -> None:
-        self._columns = columns
+        self._texts = {name: column for name, column in columns.items() if name in TASKS[task].row.texts}
+        self._own = {name: column for name, column in columns.items() if name not in self._texts}
         self._settings = {**all_labels(task), **settings}
         self._seed = seed if task in GENERATION_TASKS else None
 
@@ -177,20 +196,40 @@ class Requests:
         return cls(job.columns, job.settings, Task(job.model.task), job.seed)
 
     def __call__(self, item: NumberedRow) -> Request:
-        """The tensors for a row. Raises the RowError of an unreadable row, UsageError for a cell that is no text."""
+        """The tensors for a row. Raises the RowError of an unreadable row, UsageError for a wrong cell."""
         if item.row.error is not None:
             raise item.row.error
-        texts = {name: [self._text(item.row, column)] for name, column in self._columns.items()}
+        row = item.row
+        texts = {name: [self._text(row, column)] for name, column in self._texts.items()}
         seed = {} if self._seed is None else {names.SEED: [row_seed(self._seed, item.number)]}
-        return {**seed, **self._settings, **texts}
+        cells = {name: row.cells.get(column) for name, column in self._own.items()}
+        return {**seed, **self._settings, **own_settings(cells, self._own, row.textual), **texts}
 
     def _text(self, row: Row, column: str) -> str:
         value = row.cells.get(column)
         if value is None:
             raise UsageError(f"The column {column!r} is null." if column in row.cells else f"There is no {column!r}.")
+        if value == "" and row.textual:
+            raise UsageError(f"The column {column!r} is empty.")
         if not isinstance(value, str):
             raise UsageError(f"The column {column!r} is of type {type(value).__name__}, not a text.")
         return check_text(value, f"column {column!r}")
+
+
+def own_settings(cells: Mapping[str, Any], columns: Mapping[str, str], textual: bool = False) -> Request:
+    """The settings of a row from its `cells` (input tensor -> value) in `columns`; without those that it has not.
+
+    Raises UsageError.
+    """
+    settings: Request = {}
+    for name, value in cells.items():
+        if value is None or (textual and value == ""):
+            continue
+        try:
+            settings[name] = [*values_of(name, value, textual)]
+        except UsageError as error:
+            raise error.with_message(f"Column {columns[name]!r}: {error.message}") from None
+    return settings
 
 
 def row_seed(seed: int, *row: int | str) -> int:
@@ -202,13 +241,18 @@ def row_seed(seed: int, *row: int | str) -> int:
 def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str, str]:
     """Input tensor -> column, from values of --column ([INPUT=]COLUMN). Inputs in `settings` need no column.
 
-    Raises UsageError for two columns of one input, and for an input without a column.
+    Raises UsageError for two columns of one input, for an input without a column, and for a setting that decides which
+    columns the output has.
     """
-    needed = [name for name in TASKS[task].row.texts if name not in settings]
+    row = TASKS[task].row
+    needed = [name for name in row.texts if name not in settings]
+    own = {*row.required, *row.options, *(SETTINGS if task in GENERATION_TASKS else ())}
     chosen: dict[str, str] = {}
     for text in columns:
         name, equals, column = text.partition("=")
-        tensor, column = (name, column) if equals and name in needed else (needed[0], text)
+        tensor, column = (name, column) if equals and name in {*needed, *own} else (needed[0], text)
+        if tensor in OF_ALL_ROWS or (tensor == names.TOP_K and TASKS[task].has_all_labels):
+            raise UsageError(f"{tensor} decides the columns of the output: it is equal for all rows.", "Leave it out.")
         if tensor in chosen:
             raise UsageError(f"There are two columns for {tensor}.", f"This task takes {', '.join(needed)}.")
         chosen[tensor] = column
@@ -218,17 +262,30 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
     return chosen
 
 
-def check_settings(task: Task, settings: Request) -> None:
-    """Raise UsageError for --top-k, which contradicts one column per label, and for missing zero-shot labels."""
+def check_settings(task: Task, settings: Request, columns: Collection[str] = ()) -> None:
+    """Raise UsageError for --top-k, which contradicts one column per label, and for missing zero-shot labels.
+
+    `columns` are the inputs that each row has.
+    """
     if names.TOP_K in settings and TASKS[task].has_all_labels:
         raise UsageError("The output has a column for each label.", "Leave --top-k out.")
-    if task is Task.ZERO_SHOT_CLASSIFICATION and names.CANDIDATE_LABELS not in settings:
-        raise UsageError("This task needs labels.", "Give --labels sports,politics,food.")
+    if task is Task.ZERO_SHOT_CLASSIFICATION and names.CANDIDATE_LABELS not in {*settings, *columns}:
+        fix = "Give --labels sports,politics,food, or --column candidate_labels=COLUMN for labels of each row."
+        raise UsageError("This task needs labels.", fix)
+
+
+def check_columns(columns: Mapping[str, str], model: ModelMetadata) -> None:
+    """Raise UsageError for a column of an input that the model does not have."""
+    for name, column in columns.items():
+        if name not in model.input_types:
+            message = f"The model {model.name!r} has no input {name}, for which the column {column!r} is given."
+            raise UsageError(message, f"Leave it out; the model takes {', '.join(model.input_types)}.")
 
 
 def probe(model: Model, settings: Request) -> None:
     """Answer a short text, so that wrong settings are refused before any row is scored. Raises HfxError."""
     request: Request = {name: [TASKS[model.task].probe] for name in TASKS[model.task].row.texts}
+    request |= {name: ["a", "b"] for name in TASKS[model.task].row.required}
     least = {}
     if model.task in GENERATION_TASKS:
         least = {

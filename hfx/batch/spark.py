@@ -21,7 +21,7 @@ from hfx.answering import Model, Request
 from hfx.batch import scoring
 from hfx.batch.arrow import Kind, Scoring, score_batches
 from hfx.batch.models import Place, Repository, Servers, describe, open_model
-from hfx.batch.rows import inputs_of
+from hfx.batch.rows import check_columns, inputs_of
 from hfx.batch.servers import Persistence
 from hfx.errors import ModelChanged, RequestTimeout, ServerBusy, ServerUnreachable, UsageError
 from hfx.metadata import check_values
@@ -160,9 +160,10 @@ def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, opt
         for name, value in options.get("settings", {}).items()
     }
     inputs = _inputs(task, column)
+    check_columns(inputs, metadata)
     check_values(metadata, settings)
     seed = settings.pop(names.SEED, [0])[0]
-    if own := [name for name in inputs if name in settings]:
+    if own := [name for name in inputs if name in settings and name in TASKS[task].row.texts]:
         raise UsageError(f"The settings hold {', '.join(own)}, which each row has.", "Leave it out of settings.")
     return Scorer(
         model, place, Persistence(options.get("patience", 300.0)), Scoring(task, inputs, settings, seed, prefix)
@@ -253,11 +254,12 @@ def _check_columns(df: DataFrame, scoring: Scoring) -> None:
     from pyspark.sql.types import StringType
 
     present = {name.casefold() for name in df.columns}  # Spark ignores the case of column names
-    for column in scoring.inputs.values():
+    for name, column in scoring.inputs.items():
         if df.columns.count(column) != 1:
             problem = "several columns" if column in df.columns else "no column"
             raise UsageError(f"The DataFrame has {problem} {column!r}.", f"It has {', '.join(df.columns)}.")
-        if not isinstance(kind := df.schema[column].dataType, StringType):
+        is_text = name in TASKS[scoring.task].row.texts
+        if is_text and not isinstance(kind := df.schema[column].dataType, StringType):
             raise UsageError(f"The column {column!r} is of type {kind.simpleString()}.", 'Use col.cast("string").')
     taken = [each.name for each in scoring.predictions() if each.name.casefold() in present]
     if taken:

@@ -159,7 +159,7 @@ class DelimitedRows:
                 yield Row(sound, number, line, error)
                 self.damage = None
             else:
-                yield Row({name: cells[at] for at, name in kept}, number, line)
+                yield Row({name: cells[at] for at, name in kept}, number, line, textual=True)
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
         """The first line of each record, and its cells; bytes that are no UTF-8 stand in them as lone surrogates."""

@@ -40,13 +40,15 @@ class RowError(UsageError):
 class Row(NamedTuple):
     """The cells of a row by column, its number and its first line as in its place.
 
-    A row with an `error` has only those cells that could be read.
+    A row with an `error` has only those cells that could be read. Where it is `textual` (CSV, TSV), all cells are
+    texts, and an empty one is a missing value.
     """
 
     cells: Mapping[str, Any]
     number: int
     line: int = 0
     error: RowError | None = None
+    textual: bool = False
 
     @property
     def place(self) -> Place:

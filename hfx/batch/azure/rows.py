@@ -21,7 +21,16 @@ from typing import Any
 from hfx.answering import Model, Request
 from hfx.batch.models import Repository, open_model
 from hfx.batch.parts import JsonLines
-from hfx.batch.rows import Layout, NumberedRow, Requests, fact_columns, inputs_of, labels_of, prediction_columns
+from hfx.batch.rows import (
+    Layout,
+    NumberedRow,
+    Requests,
+    check_columns,
+    fact_columns,
+    inputs_of,
+    labels_of,
+    prediction_columns,
+)
 from hfx.batch.scoring import score
 from hfx.errors import ModelMissing, UsageError
 from hfx.metadata import ModelMetadata, check_values
@@ -50,6 +59,7 @@ def row_settings(task: Task, metadata: ModelMetadata, variables: Mapping[str, st
     columns = tuple(text.split(",")) if "=" in text else (text,)
     chosen = _listed(variables.get(SETTINGS, "{}"))
     inputs = inputs_of(task, columns, chosen)
+    check_columns(inputs, metadata)
     check_values(metadata, chosen)
     seed = chosen.pop(SEED, [0])[0]
     return RowSettings(columns, inputs, chosen, seed)
@@ -108,7 +118,7 @@ def open_scorer(folder: Path, name: str, variables: Mapping[str, str]) -> RowSco
         model = stack.enter_context(open_model(name, Repository(_repository(folder, name))))
         chosen = row_settings(model.task, model.metadata, variables)
         labels = labels_of(model, chosen.settings)
-        predictions = prediction_columns(model.task, labels, chosen.settings)
+        predictions = prediction_columns(model.task, labels, chosen.settings, own=chosen.inputs)
         layout = Layout((), predictions, fact_columns(model.task))
         requests = Requests(chosen.inputs, chosen.settings, model.task, chosen.seed)
         return RowScorer(model, requests, frozenset(chosen.inputs.values()), layout, stack.pop_all())

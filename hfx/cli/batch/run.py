@@ -42,7 +42,8 @@ class InputOptions:
     input: list[str] | None = option(None, "Same as INPUT. Repeatable.")
     column: list[str] | None = option(
         None,
-        "Column of the text. Question answering: question=A and context=B. Default: text.",
+        "Column of the text. Question answering: question=A and context=B. A setting of each row: max_tokens=C. "
+        "Default: text.",
         metavar="[INPUT=]COLUMN",
     )
     input_format: Literal["csv", "tsv", "jsonl", "text", "parquet"] | None = option(
@@ -109,10 +110,12 @@ def run(
         from hfx.batch.options import RunOptions
         from hfx.batch.plan import parse_shard
         from hfx.batch.progress import finish, logged, missing_chunks, score_missing
+        from hfx.batch.rows import check_columns, inputs_of
     options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
     shard = None if work.shard is None else parse_shard(work.shard)
     task, metadata, _ = describe(name, options.place())
     chosen = checked(settings(task, encoder, generation), metadata)
+    check_columns(inputs_of(task, source.column or ["text"], chosen), metadata)
     spec = _spec(name, given_inputs, chosen, source, target)
     folder = Folder(target.output)
     prepare(folder, shared=shard is not None)

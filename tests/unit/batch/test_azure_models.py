@@ -101,12 +101,13 @@ def test_a_model_without_a_script_scores_the_rows_of_a_column(rig: Rig, models: 
     code, out, err = rig.hfx("invoke", ENDPOINT, "--input", rig.folder / "in.csv", "--wait", "--json")
     assert code == 0, err
     job = json.loads(out)
-    assert (job["status"], job["mini_batches"], job["done"], job["failed"]) == ("Completed", 1, 1, 0)
+    assert (job["status"], job["mini_batches"], job["done"], job["failed"]) == ("Completed", 1, 1, 1)
     with (Path(job["output"]) / "predictions.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     with local_model(models, "sentiment") as model:
-        labels = [model.answer({"text_input": [text]})["label"][0] for text in ("A fine film.", "", "A dull film.")]
-    assert [row["label"] for row in rows] == labels
+        labels = [model.answer({"text_input": [text]})["label"][0] for text in ("A fine film.", "A dull film.")]
+    assert [row["label"] for row in rows] == [labels[0], "", labels[1]]
+    assert rows[1]["error"] == "The column 'review' is empty."
     code, _, err = rig.hfx("invoke", ENDPOINT, "--input", rig.folder / "in.csv", "--timeout", "3")
     assert code == 2
     assert "scoring script" in err

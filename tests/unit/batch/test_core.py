@@ -79,7 +79,8 @@ def test_every_row_is_answered_in_its_place_however_the_work_is_done(
             assert row["error"] and not row["label"]
         else:
             assert (row["id"] or "", row["text"] or "") == (id_, text)
-            assert row["label"] and not row["error"]
+            assert (row["error"] or "") == ("" if text else "The column 'text' is empty.")
+            assert bool(row["label"]) == bool(text)
 
 
 def test_all_formats_say_the_same(classifier: Opened, tmp_path: Path) -> None:

@@ -203,6 +203,18 @@ def test_a_generator_with_settings(spark: SparkSession, repository: Path) -> Non
     assert [row.predicted_finish_reason for row in scored] == [answer["finish_reason"] for answer in answers]
 
 
+def test_a_generator_with_settings_of_each_row(spark: SparkSession, repository: Path) -> None:
+    cells = [("The cat sat on the mat.", 3, None), ("Rain is expected.", None, ["."]), ("Rain is expected.", -1, None)]
+    rows = spark.createDataFrame(cells, "text string, n int, stop array<string>").coalesce(1)
+    columns = {"text_input": "text", "max_tokens": "n", "stop_words": "stop"}
+    scored = score(rows, model="summaries", column=columns, repository=repository, settings={"max_tokens": 5}).collect()
+    with LocalGenerator.open(repository, "summaries") as generator:
+        first = generator.infer({"text_input": cells[0][0], "max_tokens": 3})
+        second = generator.infer({"text_input": cells[1][0], "max_tokens": 5, "stop_words": ["."]})
+    assert [row.summary for row in scored] == [first["text_output"], second["text_output"], None]
+    assert "max_tokens" in scored[2].error and scored[0].error is None
+
+
 def test_what_can_not_be_scored_is_refused_before_a_task_runs(spark: SparkSession, repository: Path) -> None:
     rows = table(spark, 3)
     refusals: list[tuple[DataFrame, dict[str, Any], str]] = [
