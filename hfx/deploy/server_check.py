@@ -163,9 +163,9 @@ def _first(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
     return lambda answer: convert(answer[0])
 
 
-def _listed(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
-    """MLServer's answer holds a JSON text for each input; `convert` takes the first, parsed."""
-    return lambda answer: convert(json.loads(answer["outputs"][0]["data"][0]))
+def _elements(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    """MLServer's answer holds a JSON text for each element of the pipeline's; `convert` takes them, parsed."""
+    return lambda answer: convert([json.loads(element) for element in answer["outputs"][0]["data"]])
 
 
 # Dialects
@@ -174,7 +174,7 @@ MODEL, INFER = "/models/{model}", "/v2/models/{model}/infer"
 COMPLETION = Conversion("/v1/completions", _prompt, lambda answer: {names.TEXT_OUTPUT: answer["choices"][0]["text"]})
 EMBEDDING = Conversion("/v1/embeddings", _embedding_input, lambda answer: _vector(answer["data"][0]["embedding"]))
 GENERATED = Conversion(MODEL, _inputs, _first(_generated))
-CONTINUED = Conversion(INFER, _continued_prompt, _listed(_generated))
+CONTINUED = Conversion(INFER, _continued_prompt, _elements(_first(_generated)))
 
 DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
     "openai": {Task.FEATURE_EXTRACTION: EMBEDDING, **dict.fromkeys(GENERATION_TASKS, COMPLETION)},
@@ -194,11 +194,11 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
         Task.TEXT_RANKING: Conversion(f"{MODEL}/rerank", _ranked_text, _first(_score)),
     },
     "mlserver": {
-        Task.TEXT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_labels)),
-        Task.ZERO_SHOT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_ranking)),
-        Task.TOKEN_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _listed(_entities)),
-        Task.QUESTION_ANSWERING: Conversion(INFER, _pipeline_arguments, _listed(_span)),
-        Task.FEATURE_EXTRACTION: Conversion(INFER, _pipeline_arguments, _listed(_vector)),
+        Task.TEXT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _elements(_labels)),
+        Task.ZERO_SHOT_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _elements(_first(_ranking))),
+        Task.TOKEN_CLASSIFICATION: Conversion(INFER, _pipeline_arguments, _elements(_entities)),
+        Task.QUESTION_ANSWERING: Conversion(INFER, _pipeline_arguments, _elements(_first(_span))),
+        Task.FEATURE_EXTRACTION: Conversion(INFER, _pipeline_arguments, _elements(_first(_vector))),
         **dict.fromkeys(GENERATION_TASKS, CONTINUED),
     },
 }

@@ -25,6 +25,11 @@ ITEM_BYTES = {name: dtype.itemsize for name, dtype in DATA_TYPES.items()} | {"BF
 LENGTH_BYTES = 4  # before each string
 NOT_IN_JSON = ("FP16", "BF16")
 BINARY_SIZE = "binary_data_size"
+# What MLServer's clients say of their values: the codecs of requests whose values are as Triton has them, and those of
+# inputs whose texts stand for something else.
+CONTENT_TYPE = "content_type"
+PLAIN_CODECS = ("str", "np", "pd", "hf")
+CODED = ("base64", "datetime", "nplist", "pillow_image", "hg_conversation")
 INT64 = range(-(2**63), 2**63)
 # The parameters that Triton itself reads of a request, and their types. It keeps all other names with its prefix.
 TRITON_PREFIX = "triton_"
@@ -72,6 +77,7 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
         parameters = _object(fields.get("parameters", {}), f"parameters of the input {name!r}")
         if any(key.startswith("shared_memory") for key in parameters):
             raise _refused(name, "is in shared memory, which is closed", "Send its values")
+        refuse_coded(name, parameters)
         if BINARY_SIZE in parameters:
             size = parameters[BINARY_SIZE]
             if type(size) is not int or not 0 <= size <= len(binary) - position:
@@ -87,6 +93,13 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
     if position != len(binary):
         raise Refusal(400, f"{len(binary) - position} bytes of the body are of no input. Send {BINARY_SIZE} with each.")
     return heads, contents
+
+
+def refuse_coded(name: object, parameters: Mapping[str, Any]) -> None:
+    """Raise Refusal for an input whose content type says that its texts are to be decoded."""
+    if (kind := parameters.get(CONTENT_TYPE)) in CODED:
+        message = f"The input {shown(name)} has the content_type {kind}. Send texts with str, or JSON with hg_json."
+        raise Refusal(400, message, param=CONTENT_TYPE)
 
 
 def _name(fields: Mapping[str, Any]) -> str:
@@ -183,7 +196,8 @@ def _parameters(parameters: Any) -> Mapping[str, Any]:
         if not (isinstance(value, str) or is_number or (isinstance(value, float) and math.isfinite(value))):
             raise Refusal(400, f"The parameter {shown(name)} is {shown(value)}. Send a text, a number, true or false.")
         _check_own(name, value)
-    return parameters  # type: ignore[no-any-return]
+    is_plain = parameters.get(CONTENT_TYPE) in PLAIN_CODECS
+    return {name: value for name, value in parameters.items() if not (is_plain and name == CONTENT_TYPE)}
 
 
 def _check_own(name: str, value: Any) -> None:

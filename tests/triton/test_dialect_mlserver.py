@@ -45,7 +45,7 @@ def test_one_text_has_its_prompt_and_its_continuation(dialects: ServeProcess, gr
 
 def test_512_texts_come_with_a_shape_of_1(dialects: ServeProcess, recital: Recital) -> None:
     answers = infer(dialects, RECITAL, tensor("text_inputs", *["a"] * 512), max_new_tokens=4)
-    assert answers == [{"generated_text": "a" + recital.text("a", 4)}] * 512
+    assert answers == [[{"generated_text": "a" + recital.text("a", 4)}]] * 512
 
 
 def test_50_a_second_for_3_seconds_are_all_answered(dialects: ServeProcess) -> None:
@@ -70,10 +70,10 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
     assert infer(dialects, "sentiment-fp32", tensor("args", TEXT)) == [{"label": best.label, "score": best.score}]
     [scores] = infer(dialects, "nli-fp32", tensor("args", TEXT), tensor("candidate_labels", "travel", "food"))
     assert scores["scores"] == [each.score for each in grpc.zero_shot("nli-fp32", TEXT, ["travel", "food"]).predictions]
-    [entities] = infer(dialects, "entities-fp32", tensor("args", TEXT))
-    assert [each["score"] for each in entities] == [
-        each.score for each in grpc.label_tokens("entities-fp32", TEXT).entities
-    ]
+    scores = [each.score for each in grpc.label_tokens("entities-fp32", TEXT).entities]
+    assert [each["score"] for each in infer(dialects, "entities-fp32", tensor("args", TEXT))] == scores
+    [entities] = infer(dialects, "entities-fp32", tensor("inputs", TEXT))
+    assert [each["score"] for each in entities] == scores
     [vector] = infer(dialects, "similar-int8", tensor("args", TEXT))
     assert vector == grpc.embed("similar-int8", TEXT).tolist()
 
@@ -83,7 +83,7 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
     [
         ([tensor("texts", TEXT)], "inputs are texts. Send the texts as args"),
         ([tensor("text_input", TEXT)], "shape [n, 1]"),
-        ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "args or text_inputs"),
+        ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "args or array_inputs"),
         ([{**tensor("args"), "data": [3]}], "is 3"),
         ([tensor("args", TEXT), tensor("args", TEXT)], "same name"),
         ([tensor("args", TEXT), {**tensor("eta_cutoff"), "data": [0.5]}], "eta_cutoff"),
@@ -92,6 +92,83 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
 def test_what_cant_be_honoured_is_a_400(inputs: list[Any], message: str, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v2/models/stories/infer", {"inputs": inputs})
     assert status == 400 and message in answer["error"], answer
+
+
+# Requests of mlserver's and mlserver-huggingface's codecs (1.7.1) in their own words: codec, name, shape, content type,
+# data.
+QA = '{"question": "Where did Anna go?", "context": "The garden was lovely, but Anna went to Oslo by train."}'
+CODECS: list[tuple[str, str, str, list[int], str, list[Any]]] = [
+    ("sentiment-fp32", "StringCodec", "args", [1, 1], "str", [TEXT]),
+    ("sentiment-fp32", "StringCodec", "array_inputs", [2, 1], "str", [TEXT, PROMPT]),
+    ("sentiment-fp32", "NumpyCodec", "inputs", [2, 1], "np", [TEXT, PROMPT]),
+    ("sentiment-fp32", "RawCodec", "inputs", [1], "raw", [TEXT]),
+    ("sentiment-fp32", "HuggingfaceSingleJSONCodec", "args", [1], "hg_json", [json.dumps(TEXT)]),
+    ("answers-fp32", "HuggingfaceSingleJSONCodec", "inputs", [1], "hg_json", [QA]),
+    ("answers-fp32", "HuggingfaceListJSONCodec", "inputs", [1, 1], "hg_jsonlist", [QA]),
+]
+
+
+@pytest.mark.parametrize(("model", "codec", "name", "shape", "kind", "data"), CODECS)
+def test_what_codecs_write_is_answered(
+    model: str,
+    codec: str,
+    name: str,
+    shape: list[int],
+    kind: str,
+    data: list[Any],
+    dialects: ServeProcess,
+    grpc: Client,
+) -> None:
+    row = {"name": name, "shape": shape, "datatype": "BYTES", "parameters": {"content_type": kind}, "data": data}
+    answers = infer(dialects, model, row)
+    if model == "answers-fp32":
+        assert [each["answer"] for each in answers] == [grpc.answer(model, "Where did Anna go?", TEXT).answer]
+    else:
+        texts = [json.loads(each) if kind == "hg_json" else each for each in data]
+        assert [each["label"] for each in answers] == [grpc.classify(model, text).label for text in texts]
+
+
+def test_the_request_codec_of_the_runtime_is_answered(dialects: ServeProcess, grpc: Client) -> None:
+    def strings(name: str, *data: Any, kind: str = "str") -> dict[str, Any]:
+        shape = [len(data), 1] if kind == "str" else [1]
+        parameters = {"content_type": kind}
+        return {"name": name, "shape": shape, "datatype": "BYTES", "parameters": parameters, "data": list(data)}
+
+    hf = {"content_type": "hf"}
+    top = infer(dialects, "sentiment-fp32", strings("args", TEXT), strings("top_k", 2, kind="raw"), **hf)
+    assert [each["label"] for each in top] == [
+        each.label for each in grpc.classify("sentiment-fp32", TEXT, top_k=2).predictions
+    ]
+    several = infer(dialects, "sentiment-fp32", strings("inputs", TEXT, PROMPT), strings("top_k", 2, kind="raw"), **hf)
+    assert several[0] == top and len(several) == 2
+    asked = strings("question", "Who?"), strings("context", TEXT)
+    for kind in ("hf", "pd"):
+        [answer] = infer(dialects, "answers-fp32", *asked, content_type=kind)
+        assert answer["answer"] == grpc.answer("answers-fp32", "Who?", TEXT).answer
+    labels = strings("sequences", TEXT, PROMPT), strings("candidate_labels", "travel", "food")
+    rows = infer(dialects, "nli-fp32", *labels, strings("multi_label", True, kind="raw"), **hf)
+    assert [row["scores"] for row in rows] == [
+        [each.score for each in found.predictions]
+        for found in grpc.zero_shot("nli-fp32", [TEXT, PROMPT], ["travel", "food"], multi_label=True)
+    ]
+    [row] = infer(dialects, "stories", strings("text_inputs", PROMPT), strings("max_new_tokens", 3, kind="raw"), **hf)
+    assert row == [{"generated_text": PROMPT + grpc.generate("stories", PROMPT, max_tokens=3).text}]
+
+
+@pytest.mark.parametrize("kind", ["base64", "datetime", "nplist", "pillow_image"])
+def test_content_types_that_are_no_text_are_refused(kind: str, dialects: ServeProcess) -> None:
+    for name in ("args", "text_input"):
+        row = {**tensor(name, "YQ=="), "shape": [1, 1], "parameters": {"content_type": kind}}
+        status, _, answer = call(dialects, "/v2/models/sentiment-fp32/infer", {"inputs": [row]})
+        assert status == 400 and f"content_type {kind}. Send texts with str" in answer["error"]
+
+
+def test_a_string_codec_with_the_model_s_own_names_is_tritons(dialects: ServeProcess) -> None:
+    row = {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "parameters": {"content_type": "str"}}
+    for parameters in ({}, {"content_type": "pd"}):
+        body = {"inputs": [row | {"data": [TEXT]}], "parameters": parameters}
+        _, _, answer = call(dialects, "/v2/models/sentiment-fp32/infer", body)
+        assert {output["name"] for output in answer["outputs"]} >= {"label", "score"}
 
 
 def test_tritons_own_requests_are_still_tritons(dialects: ServeProcess) -> None:

@@ -1,8 +1,9 @@
 """MLServer's Hugging Face runtime: the V2 protocol with that server's own habits.
 
-Its requests go to Triton's path, /v2/models/NAME/infer, and are known by a shape of one dimension, which no model of
-hfx has: inputs are called as the arguments of a pipeline, the declared shape is [1] whatever number of texts there is,
-and each answer is a JSON text in the one output. Source: the example of MLServer's Hugging Face runtime, 2026.
+Its requests go to Triton's path, /v2/models/NAME/infer: inputs are called as the arguments of a pipeline, and each
+element of the pipeline's answer is a JSON text in the one output. They are known by a shape of one dimension, which no
+model of hfx has, by inputs of a pipeline's names, or by a content type of that runtime's codecs. Source: the codecs and
+the runtime of mlserver and mlserver-huggingface 1.7.1.
 """
 
 from __future__ import annotations
@@ -13,24 +14,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfx.front.catalog import ServedModel
-from hfx.front.dialect import Dialect, DialectRequest, Route
+from hfx.front.dialect import Dialect, DialectRequest, Route, parsed
 from hfx.front.dialects.huggingface import ANSWERS, Inputs
 from hfx.front.fields import Fields, check_task, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.guard import check_json
+from hfx.front.infer_request import CONTENT_TYPE, refuse_coded
 from hfx.front.refusals import Refusal, dumped, error_object
 from hfx.front.schemas import INFER
 from hfx.names import GENERATION_TASKS, TEXT_INPUT, Task
 
 FLAT_SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*-?\d+\s*\]')
-TEXT_NAMES = ("args", "text_inputs", "inputs", "sequences")
-ENVELOPE = {"content_type", "headers"}  # parameters that describe the request
+TEXT_NAMES = ("args", "array_inputs", "text_inputs", "inputs", "sequences")
+NAMED = re.compile(rb'"name"\s*:\s*"(?:%b)"' % "|".join(TEXT_NAMES).encode())
+OWN_NAME = re.compile(rb'"name"\s*:\s*"%b"' % TEXT_INPUT.encode())
+TYPED = re.compile(rb'"content_type"\s*:\s*"(?:hf|pd|raw|hg_json|hg_jsonlist)"')
+JSON_TYPES = ("hg_json", "hg_jsonlist")  # each value is a JSON text
+SINGLE_TYPES = ("raw", "hg_json")
+ENVELOPE = {CONTENT_TYPE, "headers"}  # parameters that describe the request
 TASKS = (
     Task.TEXT_CLASSIFICATION,
     Task.TOKEN_CLASSIFICATION,
     Task.QUESTION_ANSWERING,
+    Task.FILL_MASK,
     Task.FEATURE_EXTRACTION,
     Task.ZERO_SHOT_CLASSIFICATION,
     *GENERATION_TASKS,
 )
+# Tasks whose pipelines have a list for one input.
+LISTED = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING)
 
 
 async def infer(request: DialectRequest) -> bytes:
@@ -43,7 +54,7 @@ async def infer(request: DialectRequest) -> bytes:
         message = f"The input {TEXT_INPUT} has one dimension. Send the shape [n, 1]: n rows of one text."
         raise Refusal(400, message, param=TEXT_INPUT)
     check_task(model, *TASKS)
-    answers = await _answers(request, model, inputs, _parameters(fields, inputs))
+    answers = await _answers(request, model, inputs, _parameters(fields, inputs), _single(fields))
     output = {
         "name": "output",
         "shape": [len(answers), 1],
@@ -57,18 +68,22 @@ async def infer(request: DialectRequest) -> bytes:
 
 
 def is_own(body: bytes) -> bool:
-    """Whether an infer request's JSON has an input whose shape is that of this dialect."""
-    return FLAT_SHAPE.search(body) is not None
+    """Whether an infer request's JSON has a shape, an input or a content type of this dialect."""
+    if FLAT_SHAPE.search(body):
+        return True
+    return OWN_NAME.search(body) is None and bool(NAMED.search(body) or TYPED.search(body))
 
 
 Values = dict[str, list[Any]]
 
 
 async def _answers(
-    request: DialectRequest, model: ServedModel, inputs: Values, parameters: dict[str, Any]
+    request: DialectRequest, model: ServedModel, inputs: Values, parameters: dict[str, Any], single: set[str]
 ) -> Sequence[Any]:
     """Those of Hugging Face's API, in the forms of a pipeline that MLServer calls. Raises Refusal."""
-    task, best_only, sources = model.task, "top_k" not in parameters, _sources(model, inputs, parameters)
+    task, best_only, is_single = model.task, "top_k" not in parameters, not single.isdisjoint(inputs)
+    sources = _sources(model, inputs, parameters)
+    is_single = len(sources) == 1 and (is_single or task is Task.QUESTION_ANSWERING)
     if task is Task.TEXT_CLASSIFICATION and best_only:
         parameters["top_k"] = 1
     if task in GENERATION_TASKS:
@@ -77,13 +92,28 @@ async def _answers(
     answers: Sequence[Any] = await ANSWERS[task](Inputs(request, model, sources, parameters))
     if task is Task.TEXT_CLASSIFICATION and best_only:
         return [row[0] for row in answers]
+    if is_single and task in LISTED and isinstance(answers[0], list):
+        return answers[0]
+    if task is Task.TEXT_GENERATION and not is_single:
+        return [[answer] for answer in answers]
     if task is Task.ZERO_SHOT_CLASSIFICATION:
         return [_ranked(source, row) for source, row in zip(sources, answers, strict=True)]
     return answers
 
 
+def _single(fields: Fields) -> set[str]:
+    """The inputs of one value that the pipeline is not given as a list: `args`, and those of some content types."""
+    return {
+        row["name"]
+        for row in fields["inputs"]
+        if row["name"] == "args" or (row.get("parameters") or {}).get(CONTENT_TYPE) in SINGLE_TYPES
+    }
+
+
 def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> list[Any]:
     """The texts, or the questions with their contexts; candidate labels may be an input. Raises Refusal (400)."""
+    if model.task is Task.QUESTION_ANSWERING and len(inputs) == 1 and inputs.keys() <= set(TEXT_NAMES):
+        return next(iter(inputs.values()))
     if model.task is Task.QUESTION_ANSWERING:
         questions, contexts = texts(inputs.get("question"), "question"), texts(inputs.get("context"), "context")
         if inputs.keys() != {"question", "context"} or len(questions) != len(contexts):
@@ -104,7 +134,7 @@ def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _inputs(fields: Fields) -> Values:
-    """The data of the inputs by name. Raises Refusal (400)."""
+    """The decoded data of the inputs by name. Raises Refusal (400)."""
     rows = fields.get("inputs")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise Refusal(400, f"inputs is {shown(rows)}. Send a list of inputs.", param="inputs")
@@ -117,7 +147,17 @@ def _inputs(fields: Fields) -> Values:
 def _data(row: Fields) -> list[Any]:
     data = row.get("data")
     data = data if isinstance(data, list) else [data]
-    return [item for part in data for item in (part if isinstance(part, list) else [part])]
+    values = [item for part in data for item in (part if isinstance(part, list) else [part])]
+    parameters = json_object(row.get("parameters") or {})
+    refuse_coded(row.get("name"), parameters)
+    return [_json(value) for value in values] if parameters.get(CONTENT_TYPE) in JSON_TYPES else values
+
+
+def _json(value: Any) -> Any:
+    """What the JSON text `value` stands for. Raises Refusal (400)."""
+    encoded = text(value, "data").encode()
+    check_json(encoded)
+    return parsed(encoded)
 
 
 def _parameters(fields: Fields, inputs: Values) -> dict[str, Any]:
