@@ -33,6 +33,7 @@ from hfx.front.answers import (
 )
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
+from hfx.front.dialects import pipelines
 from hfx.front.dialects.tei import pair_labels, vectors_of
 from hfx.front.fields import (
     Fields,
@@ -55,10 +56,9 @@ from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, Task
+from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, TOKENIZE_SUFFIX, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.tasks import PROMPTS, TASKS
-from hfx.python_backends.tasks.question_answering import MOST_TOP_K
 
 Result = TypeVar("Result")
 TOP = {"inputs", "parameters", "options", "stream"}
@@ -70,10 +70,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "adapter_id": (),
     "truncate": (),
-    "clean_up_tokenization_spaces": (False,),
-    "truncation": ("longest_first", "only_first"),
+    **pipelines.GENERATING,
 }
-ANSWERING = TASKS[Task.QUESTION_ANSWERING].options
 RENAMED = {"src_lang": "source_lang", "tgt_lang": "target_lang"}
 ERROR_TYPES = {400: "validation", 429: "overloaded"}
 
@@ -93,8 +91,10 @@ class Inputs:
         return isinstance(self.inputs, list)
 
     def check_parameters(self, *known: str) -> None:
-        """Raise Refusal (400) for a parameter that is not `known`."""
-        refuse_unknown(self.parameters, set(known))
+        """Raise Refusal (400) for a parameter that is not `known`, unless it changes nothing."""
+        task, has_exported = self.model.task, self.parameters.keys() & pipelines.EXPORTED[self.model.task].keys()
+        exported = self.request.files.settings(self.model, TOKENIZE_SUFFIX) if has_exported else {}
+        pipelines.take_arguments(task, self.parameters, known, exported)
 
     async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
         """What `call` gives for each of the inputs, which are texts. Raises Refusal (400, 413) for others."""
@@ -140,18 +140,21 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 
 async def _classify(inputs: Inputs) -> Any:
-    inputs.check_parameters("top_k", "function_to_apply")
+    inputs.check_parameters("top_k", "function_to_apply", "return_all_scores")
     if "function_to_apply" in inputs.parameters:
         function = inputs.request.files.settings(inputs.model)["activation"]
         _check_equal(inputs.parameters, "function_to_apply", function, "the model was exported with it")
-    top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, INT32_MAX)
+    every = INT32_MAX if flag(inputs.parameters, "return_all_scores", True) else 1
+    top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, every)
     return [labels(result) for result in await inputs.results(calls.classify(inputs.model.name, top_k))]
 
 
 async def _label_tokens(inputs: Inputs) -> Any:
-    inputs.check_parameters("aggregation_strategy", "ignore_labels")
+    inputs.check_parameters("aggregation_strategy", "ignore_labels", "grouped_entities")
     aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
     _check_equal(inputs.parameters, "aggregation_strategy", aggregation, "the model was exported with it")
+    if aggregation in ("none", "simple"):
+        _check_equal(inputs.parameters, "grouped_entities", aggregation == "simple", "the model was exported with it")
     _check_equal(inputs.parameters, "ignore_labels", ["O"], "models leave out that one")
     results = await inputs.results(calls.label_tokens(inputs.model.name))
     rows = [entities(result, aggregation) for result in results]
@@ -170,19 +173,10 @@ async def _fill_masks(inputs: Inputs) -> Any:
 
 async def _answer_questions(inputs: Inputs) -> Any:
     """An object for the only answer, and a list of several, as the pipeline has them."""
-    inputs.check_parameters(*ANSWERING)
-    settings: calls.AnswerSettings = {}
-    if (top_k := whole_number(inputs.parameters, "top_k", 1, MOST_TOP_K, 1)) > 1:  # which older models take, too
-        settings["top_k"] = top_k
-    if "max_answer_len" in inputs.parameters:
-        settings["max_answer_len"] = whole_number(inputs.parameters, "max_answer_len", 1, INT32_MAX, 1)
-    if "doc_stride" in inputs.parameters:
-        settings["doc_stride"] = whole_number(inputs.parameters, "doc_stride", 0, INT32_MAX, 0)
-    if "handle_impossible_answer" in inputs.parameters:
-        settings["handle_impossible_answer"] = flag(inputs.parameters, "handle_impossible_answer")
+    inputs.check_parameters(*TASKS[Task.QUESTION_ANSWERING].options)
     pairs = inputs.inputs if isinstance(inputs.inputs, list) and inputs.inputs else [inputs.inputs]
     check_count(len(pairs), "inputs")
-    call = calls.answer(inputs.model.name, **settings)
+    call = calls.answer(inputs.model.name, **pipelines.answer_settings(inputs.parameters))
     results = await inputs.request.inference.rows(inputs.model, [call(_pair(pair)) for pair in pairs])
     rows = [_answers(result) for result in results]
     return rows if inputs.is_list else rows[0]
@@ -295,7 +289,12 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
         raise Refusal(400, f"generate_parameters is {shown(nested)}. Send an object.", param="generate_parameters")
     parameters |= nested
     has_prompt = flag(parameters, "return_full_text")
-    parameters.pop("return_full_text", None)
+    cut = pipelines.truncates(parameters.pop("truncation", False))
+    pipelines.check_counts(parameters)
+    for name in ("return_full_text", *pipelines.COUNTS):
+        parameters.pop(name, None)
+    if cut and parameters.get("long") is None and "long" in inputs.model.metadata.input_types:
+        parameters["long"] = "truncate"
     form = huggingface_form(parameters.pop("grammar", None))
     alternatives = _alternatives(parameters)
     refuse_unsupported(parameters, NEUTRAL)

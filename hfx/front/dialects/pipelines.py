@@ -1,0 +1,106 @@
+"""Keyword arguments of transformers' pipelines that change no answer here, by task.
+
+Hugging Face's API and SageMaker's toolkit hand `parameters` to a pipeline as they come. Those of the table are taken
+with the values that say what hfx does anyway: texts that are too long are cut, and padding is never seen. Source: the
+pipelines of transformers 4.57.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from hfx.client.calls import AnswerSettings
+from hfx.front.fields import Fields, flag, refuse_unknown, refuse_unsupported, shown, whole_number
+from hfx.front.refusals import Refusal
+from hfx.metadata import INT32_MAX
+from hfx.names import Task
+from hfx.python_backends.tasks.question_answering import MOST_TOP_K
+
+Values = Mapping[str, tuple[Any, ...]]
+COUNTS = ("batch_size", "num_workers", "max_question_len")  # of which any changes only the speed, or nothing
+CUT: Values = {"truncation": (True, "longest_first", "only_first")}
+PADDED: Values = {"padding": (True, False, "longest", "max_length", "do_not_pad"), "return_tensors": (False,)}
+ARGUMENTS: Mapping[Task, Values] = {
+    Task.TEXT_CLASSIFICATION: {**CUT, **PADDED},
+    Task.TOKEN_CLASSIFICATION: {**CUT, **PADDED, "is_split_into_words": (False,)},
+    Task.QUESTION_ANSWERING: {**PADDED, "truncation": (True, "only_second"), "align_to_words": (True,)},
+    Task.FILL_MASK: {**CUT, **PADDED, "tokenizer_kwargs": ({}, {"truncation": True})},
+    Task.FEATURE_EXTRACTION: {**CUT, **PADDED, "tokenize_kwargs": ({}, {"truncation": True})},
+    Task.ZERO_SHOT_CLASSIFICATION: {**CUT, **PADDED},
+    Task.TEXT_RANKING: {**CUT, **PADDED},
+}
+# Arguments that must be as the model was exported: those of the tokenizing step's settings, by their names there.
+EXPORTED: Mapping[Task, Mapping[str, str]] = {
+    **{task: {"max_length": "max_length"} for task in ARGUMENTS},
+    Task.QUESTION_ANSWERING: {"max_seq_len": "max_length"},
+    Task.ZERO_SHOT_CLASSIFICATION: {"max_length": "max_length", "hypothesis_template": "hypothesis_template"},
+}
+# Of some task, but of none that answers like it: no name to which one of these is near is meant by it.
+OTHERS = frozenset(
+    {
+        "aggregation_strategy", "candidate_labels", "delimiter", "doc_stride", "function_to_apply", "grouped_entities",
+        "handle_impossible_answer", "ignore_labels", "ignore_subwords", "max_answer_len", "max_new_tokens",
+        "multi_class", "multi_label", "normalize", "offset_mapping", "return_all_scores", "return_full_text",
+        "return_text", "return_type", "stride", "targets", "temperature", "top_k", "top_p",
+        *COUNTS, *(name for table in (*ARGUMENTS.values(), *EXPORTED.values()) for name in table),
+    }
+)  # fmt: skip
+# Of the pipelines that generate. A text that is too long is cut where `truncation` is sent: see `truncates`.
+GENERATING: Values = {
+    "padding": PADDED["padding"],
+    "return_tensors": (False,),
+    "return_text": (True,),
+    "use_cache": (True,),
+    "handle_long_generation": (),
+    "prefix": ("",),
+    "clean_up_tokenization_spaces": (False,),
+}
+
+
+def take_arguments(task: Task, parameters: Fields, known: Collection[str], exported: Mapping[str, Any]) -> None:
+    """Raise Refusal (400) for an argument that is not `known`, unless it changes nothing.
+
+    `exported` are the settings of the model's tokenizing step.
+    """
+    check_counts(parameters)
+    refuse_unsupported(parameters, ARGUMENTS[task])
+    for name, setting in EXPORTED[task].items():
+        if name in parameters and parameters[name] != exported.get(setting):
+            fix = f"Send {exported.get(setting)!r} (the model was exported with it), or leave it out."
+            raise Refusal(400, f"{name} is {shown(parameters[name])}. {fix}", param=name)
+    taken = {*known, *COUNTS, *ARGUMENTS[task], *EXPORTED[task]}
+    for name in parameters:
+        if name in OTHERS and name not in taken:
+            raise Refusal(400, f"{name} is no parameter of this {task} model. Leave it out.", param=name)
+    rest = {name: value for name, value in parameters.items() if name not in taken}
+    refuse_unknown(rest, known)
+
+
+def check_counts(parameters: Fields) -> None:
+    """Raise Refusal (400) for one of COUNTS that is no whole number."""
+    for name in COUNTS:
+        if name in parameters:
+            whole_number(parameters, name, 0, INT32_MAX, 0)
+
+
+def answer_settings(parameters: Fields) -> AnswerSettings:
+    """The settings of question answering. Raises Refusal (400)."""
+    settings: AnswerSettings = {}
+    if (top_k := whole_number(parameters, "top_k", 1, MOST_TOP_K, 1)) > 1:  # which older models take, too
+        settings["top_k"] = top_k
+    if "max_answer_len" in parameters:
+        settings["max_answer_len"] = whole_number(parameters, "max_answer_len", 1, INT32_MAX, 1)
+    if "doc_stride" in parameters:
+        settings["doc_stride"] = whole_number(parameters, "doc_stride", 0, INT32_MAX, 0)
+    if "handle_impossible_answer" in parameters:
+        settings["handle_impossible_answer"] = flag(parameters, "handle_impossible_answer")
+    return settings
+
+
+def truncates(value: Any) -> bool:
+    """What a generator's `truncation` says. Raises Refusal (400)."""
+    allowed = {True: True, "longest_first": True, "only_first": True, False: False, "do_not_truncate": False}
+    if not isinstance(value, bool | str) or value not in allowed:
+        raise Refusal(400, f"truncation is {shown(value)}. Send true or false, or leave it out.", param="truncation")
+    return allowed[value]
