@@ -71,7 +71,9 @@ def from_list(name: str, datatype: str, shape: Sequence[int], items: Sequence[An
         raise ServerError(f"The server's tensor {name!r} is damaged: {error}.") from error
 
 
-def encode_infer(request_id: str, inputs: Tensors) -> tuple[bytes, dict[str, str]]:
+def encode_infer(
+    request_id: str, inputs: Tensors, parameters: Mapping[str, Any] | None = None
+) -> tuple[bytes, dict[str, str]]:
     """The body and headers of POST /v2/models/NAME/infer."""
     contents = [to_bytes(array) for array in inputs.values()]
     head = json.dumps(
@@ -86,7 +88,7 @@ def encode_infer(request_id: str, inputs: Tensors) -> tuple[bytes, dict[str, str
                 }
                 for (name, array), content in zip(inputs.items(), contents, strict=True)
             ],
-            "parameters": {"binary_data_output": True},
+            "parameters": {"binary_data_output": True, **(parameters or {})},
         }
     ).encode()
     return b"".join((head, *contents)), {"content-type": BINARY, HEADER_LENGTH: str(len(head))}

@@ -20,6 +20,7 @@ from hfx.front.dialect import parsed
 from hfx.front.dialects.server import DialectServer, Target
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.infer_request import binary_request
+from hfx.front.inference import request_name
 from hfx.front.keys import ApiKeys
 from hfx.front.large_bodies import LargeBodies
 from hfx.front.metrics import Metrics, refusal_label
@@ -47,6 +48,7 @@ SCRAPED = (METRICS, HEALTH)
 REASON = re.compile(rb"\[hfx:([A-Z_]+)\]")
 REASON_BYTES = 300
 LARGE_JSON = 1 << 14  # bytes, which take up to 4 ms; 200,000 values take 250 ms
+LARGE_INFER = 1 << 13  # bytes of a request that is ended where its client leaves
 LARGEST_JSON = 1 << 18  # bytes that are read in this process, and not in LargeBodies'
 
 Scope = dict[str, Any]
@@ -162,7 +164,7 @@ class App:
             response.route = route
             await self._forward(scope, receive, headers, response)
             return
-        part = b"" if target else endpoint(method, path)
+        name, part = "", b"" if target else endpoint(method, path)
         response.route, response.model = (target.route.path, target.model) if target else named(path)
         if method == b"POST":
             response.caller.admit(time.monotonic(), has_counts=not part)
@@ -189,7 +191,8 @@ class App:
                 return
             if part == b"infer":
                 given = None if head_length is None else size
-                body, size = await self._read(client, size, binary_request, body, given)
+                name = request_name() if len(body) > LARGE_INFER else ""
+                body, size = await self._read(client, size, binary_request, body, given, name)
                 head_length = b"%d" % size
             await self._read(client, size, refuse_cancellation, body[:size])
             is_metrics = path == METRICS
@@ -197,7 +200,8 @@ class App:
                 method, path, body, _forwarded(headers, part, head_length, response), client
             )
             reword = partial(reworded, models=self._dialects.described) if part else None
-            await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"", reword)
+            with self._dialects.ended_if_left(client, response.model, name):
+                await _pass_on(sent, response, self._own_metrics(client) if is_metrics else b"", reword)
 
     async def _forward(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], response: Response) -> None:
         """Pass a request of the Batch API on, and its answer back; its body is not kept here."""

@@ -25,6 +25,7 @@ ITEM_BYTES = {name: dtype.itemsize for name, dtype in DATA_TYPES.items()} | {"BF
 LENGTH_BYTES = 4  # before each string
 NOT_IN_JSON = ("FP16", "BF16")
 BINARY_SIZE = "binary_data_size"
+SEQUENCE_ID = "sequence_id"
 # What MLServer's clients say of their values: the codecs of requests whose values are as Triton has them, and those of
 # inputs whose texts stand for something else.
 CONTENT_TYPE = "content_type"
@@ -44,11 +45,11 @@ TRITON_PARAMETERS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def binary_request(body: bytes, head_length: int | None) -> tuple[bytes, int]:
+def binary_request(body: bytes, head_length: int | None, name: str = "") -> tuple[bytes, int]:
     """The request with binary tensors, and the length of its JSON, which comes first.
 
-    `head_length` is that of `body`; None: all is JSON, 0: all is one raw tensor, which stays as it is. Raises Refusal
-    (400).
+    `head_length` is that of `body`; None: all is JSON, 0: all is one raw tensor, which stays as it is. `name` is the
+    sequence_id of a request that has no parameter of sequences: see `ending`. Raises Refusal (400).
     """
     if head_length == 0:
         return body, 0
@@ -58,11 +59,23 @@ def binary_request(body: bytes, head_length: int | None) -> tuple[bytes, int]:
         head["id"] = _typed(request["id"], str, "id")
     if "parameters" in request:
         head["parameters"] = _parameters(request["parameters"])
+    if name and not any(key.startswith("sequence_") for key in head.get("parameters", {})):
+        head["parameters"] = {**head.get("parameters", {}), SEQUENCE_ID: name}
     if "outputs" in request:
         head["outputs"] = [_output(each) for each in _list(request["outputs"], "outputs")]
     head["inputs"], contents = _inputs(_list(request.get("inputs"), "inputs"), body[head_length or len(body) :])
     encoded = json.dumps(head).encode()
     return b"".join((encoded, *contents)), len(encoded)
+
+
+def ending(name: str, inputs: Sequence[str]) -> bytes:
+    """The body of a request that ends the one of `name`, of a model of these `inputs`.
+
+    Triton 2.51 does not notice that a client over HTTP has left; backends of one hop end a request whose sequence_id
+    another one ends. A model that knows nothing of that answers a text of one letter.
+    """
+    tensors = [{"name": each, "shape": [1, 1], "datatype": BYTES, "data": ["a"]} for each in inputs]
+    return json.dumps({"inputs": tensors, "parameters": {SEQUENCE_ID: name, "sequence_end": True}}).encode()
 
 
 def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from hfx.client.settings import GenerationSettings
 from hfx.client.tensors import Array, to_tensors
 from hfx.front.catalog import OK, Catalog, ServedModel
 from hfx.front.guard import HEAD_LENGTH, Disconnected
+from hfx.front.infer_request import SEQUENCE_ID, ending
 from hfx.front.keys import ANYONE, Caller
 from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
@@ -28,6 +29,7 @@ from hfx.names import (
     CANCEL_REQUEST,
     CANDIDATE_LABELS,
     CONTEXT,
+    GENERATION_TASKS,
     MAX_TOKENS,
     QUERY,
     QUESTION,
@@ -36,6 +38,7 @@ from hfx.names import (
     TEXT_INPUT,
 )
 from hfx.python_backends.engine.generation_settings import SETTINGS
+from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 READ = {TEXT_INPUT, QUERY, QUESTION, CONTEXT}  # the inputs whose texts a model reads
+MANY = 32  # values of a request from which on it is ended where its client leaves
 PARALLEL = 32  # requests to Triton at a time for one request of a client
 EVENT_END = b"\n\n"
 CLOSE = (b"connection", b"close")
@@ -161,11 +165,13 @@ class Inference:
         check_outputs(model.metadata, batch[0].needs)
         rows = [to_tensors(call.values, model.metadata.input_types) for call in batch]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        body, headers = tensors.encode_infer("", inputs)
+        name = request_name() if sum(array.size for array in inputs.values()) >= MANY else ""
+        body, headers = tensors.encode_infer("", inputs, {SEQUENCE_ID: name} if name else None)
         forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode()), *self._trace]
         path = f"/v2/models/{quote(model.name, safe='')}/infer"
-        async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
-            content = await _read_all(connection)
+        with ended_if_left(self._upstream, self.catalog, self._client, model.name, name):
+            async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
+                content = await _read_all(connection)
         if connection.status != OK:
             raise _failure(connection, content)
         outputs = tensors.decode_infer(content, _text_headers(connection))
@@ -204,9 +210,38 @@ class Inference:
             body = b'{"%b": "", "%b": "%b"}' % (TEXT_INPUT.encode(), CANCEL_REQUEST.encode(), request_id.encode())
             await fetch(self._upstream, "POST", f"{engine}/generate", body)
 
-        task = asyncio.create_task(send())
-        _cancelling.add(task)
-        task.add_done_callback(_forget)
+        _in_background(send())
+
+
+def request_name() -> str:
+    """A name for a request that `ended_if_left` may have to end."""
+    return next(_ids)
+
+
+@contextmanager
+def ended_if_left(
+    upstream: Upstream, catalog: Catalog, client: ClientConnection, model: str, name: str
+) -> Iterator[None]:
+    """End the request `name` to an encoder where its `client` leaves; an empty name is of none."""
+    try:
+        yield
+    except BaseException:
+        if name and client.has_left:
+            _in_background(_end(upstream, catalog, model, name))
+        raise
+
+
+async def _end(upstream: Upstream, catalog: Catalog, model: str, name: str) -> None:
+    served = await catalog.model(model)
+    if served.task not in GENERATION_TASKS:
+        body = ending(name, TASKS[served.task].row.needed)
+        await fetch(upstream, "POST", f"/v2/models/{quote(model, safe='')}/infer", body)
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work)
+    _cancelling.add(task)
+    task.add_done_callback(_forget)
 
 
 async def fetch(upstream: Upstream, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from hfx.repository.edit import Edit, changed_copy
 from hfx.triton.liveness import processes
 from tests.rigs.published import export_zoo
 from tests.rigs.serve_process import ServeProcess, post, serving
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 
@@ -87,6 +90,32 @@ def test_a_cancelled_request_is_not_computed_to_its_end(served: ServeProcess) ->
     cancelled_after(served, 16, 1.0)
     assert len(scores(served, 1, ["good", "bad"])[0]) == 2  # behind it
     assert cpu_seconds(served) - before < 2 * whole  # of four times as much
+
+
+def test_a_client_over_http_that_leaves_ends_its_work(served: ServeProcess) -> None:
+    if "nli_tokenize" in str(post(f"{served.http_url}/v2/repository/index", {})[1]):
+        pytest.skip("Triton tells Python steps nothing of clients over HTTP")
+    before = cpu_seconds(served)
+    scores(served, 4, LABELS)
+    whole = cpu_seconds(served) - before
+    host, _, port = served.http_url.rpartition("/")[2].partition(":")
+    zero_shot = {"inputs": [TEXT] * 16, "parameters": {"candidate_labels": LABELS}}
+    for path, content in ((INFER, body(16, LABELS)), ("/models/nli", zero_shot)):
+        before = cpu_seconds(served)
+        connection = http.client.HTTPConnection(host, int(port))
+        connection.request("POST", path, json.dumps(content), {"content-type": "application/json"})
+        time.sleep(1)
+        connection.close()
+        time.sleep(0.5)
+        assert len(scores(served, 1, ["good", "bad"])[0]) == 2
+        wait_until(lambda: not_busy(served))
+        assert cpu_seconds(served) - before < 2 * whole, path  # of four times as much
+
+
+def not_busy(served: ServeProcess) -> bool:
+    before = cpu_seconds(served)
+    time.sleep(0.5)
+    return cpu_seconds(served) - before < 0.1
 
 
 def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: ServeProcess) -> None:

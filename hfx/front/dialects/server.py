@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from hfx.errors import HfxError
 from hfx.front.catalog import Catalog
 from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, event
-from hfx.front.inference import Inference, fetch
+from hfx.front.inference import Inference, ended_if_left, fetch
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object, refused
 from hfx.front.response import Response
@@ -93,6 +93,10 @@ class DialectServer:
                     await self._catalog.model(target.model)
                     return target
         return None
+
+    def ended_if_left(self, client: ClientConnection, model: str, name: str) -> AbstractContextManager[None]:
+        """Ends the request `name` of Triton's protocol where its client leaves."""
+        return ended_if_left(self._upstream, self._catalog, client, model, name)
 
     async def answer(self, target: Target, content: Any, client: ClientConnection, response: Response) -> None:
         """Answer a request with the JSON `content`. Raises Refusal, unless the answer has begun."""

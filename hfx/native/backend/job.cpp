@@ -189,7 +189,16 @@ bool read_parameters(Options options, Job &job) {
     return apply_parameters(options, parameters.data(), parameters.size(), job.inputs, job.reason) || job.fail(triton::INVALID_ARGUMENT);
 }
 
+void read_name(Job &job) {
+    const char *id = nullptr;
+    uint32_t flags = 0;
+    if (!TRITONBACKEND_RequestCorrelationIdString || !triton::done(TRITONBACKEND_RequestCorrelationIdString(job.request, &id)) || !id) return;
+    job.name = {id, strlen(id)};
+    job.ends_name = TRITONBACKEND_RequestFlags && triton::done(TRITONBACKEND_RequestFlags(job.request, &flags)) && flags & triton::SEQUENCE_END;
+}
+
 bool is_cancelled(const Job &job) {
+    if (__atomic_load_n(&job.ended_by_name, __ATOMIC_RELAXED)) return true;
     bool cancelled = false;
     return TRITONBACKEND_RequestIsCancelled && triton::done(TRITONBACKEND_RequestIsCancelled(job.request, &cancelled)) && cancelled;
 }

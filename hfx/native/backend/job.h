@@ -10,6 +10,10 @@ struct Job {
     TRITONBACKEND_Request *request = nullptr;
     TRITONBACKEND_ModelInstance *instance = nullptr;
     Job *next = nullptr;  // in a queue or a batch
+    Job *named = nullptr;  // in NamedJobs
+    Span name;             // the request's correlation id; empty where it has none
+    bool ends_name = false;      // the request ends the one of its name
+    bool ended_by_name = false;  // set by another thread
     Inputs inputs;        // views of Triton's buffers, or of `copies`
     Text copies[6];       // of inputs in several buffers: of as many as a task may have
     Tokens tokens;
@@ -34,6 +38,8 @@ uint64_t now();
 bool read_inputs(Task task, Job &job);
 // Adds the request's parameters to `inputs`. False: the job has failed.
 bool read_parameters(Options options, Job &job);
+// Reads the name by which the front ends a request.
+void read_name(Job &job);
 bool is_cancelled(const Job &job);
 // Sends the outputs that the request wants, or its failure; counts it, and gives the request back.
 void respond(Job &job);

@@ -8,6 +8,7 @@ namespace {
 
 constexpr const char *FULL =
     "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, or try again later.";
+constexpr const char *ENDED = "The request of this sequence_id was ended.";
 constexpr const char *TRUNCATED = "truncated_tokens";
 
 bool read(Document &document, const char *folder, const char *name, Text &error) {
@@ -97,6 +98,7 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
         if (made ? prepare(job) : job.fail(triton::UNAVAILABLE)) {
             leads = queue_.add(made) || leads;
         } else {
+            if (job.name.size) named_.remove(job);
             respond(job);
             destroy(made);
         }
@@ -108,6 +110,9 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
 bool Model::prepare(Job &job) {
     Task task = encoder_.settings.task;
     if (!read_inputs(task, job)) return false;
+    read_name(job);
+    if (job.ends_name && named_.end(job.name)) return job.fail(triton::CANCELLED, ENDED);
+    if (job.name.size) named_.add(job);
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
     size_t rows = job.inputs.rows, estimated = estimate(job.inputs);
     double timeout = 1e-6 * double(job.timeout);
@@ -173,7 +178,8 @@ void Model::run(Job *batch, bool large) {
     queue_.ran(large ? 0 : all, work, now() - first - (large ? between_ : 0));
 }
 
-void Model::finish(Job *job) const {
+void Model::finish(Job *job) {
+    if (job->name.size) named_.remove(*job);
     respond(*job);
     destroy(job);
 }

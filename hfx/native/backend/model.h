@@ -3,6 +3,7 @@
 #include "../tokenizer/tokenizer.h"
 #include "answer.h"
 #include "encode.h"
+#include "named.h"
 #include "queue.h"
 
 namespace hfx {
@@ -24,7 +25,7 @@ private:
     void lead();
     void run(Job *batch, bool large);
     static void interlude(void *model);
-    void finish(Job *job) const;
+    void finish(Job *job);
     bool answer(Job &job) const;
 
     Tokenizer tokenizer_;
@@ -32,6 +33,7 @@ private:
     Answer answer_;
     Net net_;
     Queue queue_;
+    NamedJobs named_;
     Text embedding_;  // the output that the net makes itself; empty for tasks with an answering step
     Options options_ = 0;  // settings that requests may have
     bool skips_padding_ = false;

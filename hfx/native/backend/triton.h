@@ -43,6 +43,8 @@ HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Re
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *request, uint32_t index, const char **name);
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request *request, uint32_t *count);
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestParameter(TRITONBACKEND_Request *request, uint32_t index, const char **key, TRITONSERVER_ParameterType *type, const void **value);
+HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Request *request, const char **id);
+HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *flags);
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *request, bool *cancelled);
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request *request, uint64_t *timeout);
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags);
@@ -63,7 +65,7 @@ constexpr TRITONSERVER_Error_Code INTERNAL = 1, INVALID_ARGUMENT = 3, UNAVAILABL
 constexpr TRITONSERVER_DataType BOOL = 1, INT32 = 8, FP32 = 11, BYTES = 13;
 constexpr TRITONSERVER_MemoryType CPU = 0, CPU_PINNED = 1;
 constexpr TRITONSERVER_ParameterType STRING_PARAMETER = 0, INT_PARAMETER = 1, BOOL_PARAMETER = 2;
-constexpr uint32_t RELEASE_ALL = 1, FINAL_RESPONSE = 1;
+constexpr uint32_t RELEASE_ALL = 1, FINAL_RESPONSE = 1, SEQUENCE_END = 2;
 
 // Whether a call was done; its error is of no use to anybody.
 inline bool done(TRITONSERVER_Error *error) {
