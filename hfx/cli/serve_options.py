@@ -63,7 +63,8 @@ class ServeOptions:
     )
     memory_budget: str = option(
         "",
-        "Memory limit for loaded models, such as 2GB. The least recently used models are unloaded.",
+        "Memory limit for loaded models, such as 2GB. The least recently used models are unloaded. Now and then a load "
+        "ends Triton 24.10, which is started again.",
         envvar="HFX_MEMORY_BUDGET",
         metavar="SIZE",
     )

@@ -31,10 +31,16 @@ if TYPE_CHECKING:
 CHECK_SECONDS = 1.0
 FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
 WAIT_SECONDS = 60.0
+LOAD_TRIES = 2  # a model that ends Triton is not loaded for ever
+RESTART_SECONDS = 0.5  # until it is tried whether Triton loads models again
 ANSWER_BYTES = 1 << 28  # descriptions of all models
 ROUTE = "/v2/models/{model}"
 THREAD_SECONDS = 0.1  # until a load has its thread: memory is measured before, in 20 ms
 USES = ("/infer", "/generate", "/generate_stream")
+
+
+class TritonEnded(Refusal):
+    """Triton ended before it had loaded or unloaded a model; it is started again."""
 
 
 @dataclass(eq=False)
@@ -169,28 +175,44 @@ class IdleModels:
     # Loading and unloading
 
     async def _load(self, model: Model) -> None:
-        """Load `model` as soon as there is room for it. Raises Refusal (503)."""
+        """Load `model` as soon as there is room for it; once more where Triton ends meanwhile. Raises Refusal (503)."""
+        tries = LOAD_TRIES
         try:
             while model.in_flight:
                 self._released.clear()
+                has_ended = False
                 async with self._changing:
                     if model.is_loaded:
                         return
                     if self._fits(model):
                         self._thread_taken_at = time.monotonic() + THREAD_SECONDS
                         self._dropping = asyncio.create_task(self._upstream.drop_silent())
-                        await self._command("load", model)
-                        model.loads += 1
-                        return
-                    if other := self._in_the_way(model):
+                        try:
+                            await self._command("load", model)
+                        except TritonEnded:
+                            has_ended, tries = True, tries - 1
+                            if not tries:
+                                raise
+                        else:
+                            model.loads += 1
+                            return
+                    elif other := self._in_the_way(model):
                         await self._unload(other)
                         continue
-                await self._released.wait()
+                await (self._released.wait() if not has_ended else self._restart())
         except Refusal as refusal:
             model.failed_at, model.failure = time.monotonic(), refusal.message
             raise
         finally:
             model.loading = None
+
+    async def _restart(self) -> None:
+        """Wait until Triton, which has ended, takes connections again."""
+        while True:
+            await asyncio.sleep(RESTART_SECONDS)
+            with suppress(OSError):
+                (await self._upstream.connect()).release()
+                return
 
     async def _unload(self, model: Model) -> None:
         model.is_loaded = False  # at once: a request that comes now waits, and loads it again
@@ -234,7 +256,7 @@ class IdleModels:
         except (OSError, ValueError):
             raise _unavailable("The process that loads models does not answer.") from None
         if "error" in answer:
-            raise _unavailable(answer["error"])
+            raise _unavailable(answer["error"], TritonEnded if answer.get("has_ended") else Refusal)
         if answer:
             self._take(answer)
 
@@ -247,5 +269,5 @@ class IdleModels:
         self._by_folder = {folder: model for model in self.models.values() for folder in model.folders} | self.models
 
 
-def _unavailable(message: str) -> Refusal:
-    return Refusal(503, f"{message.rstrip('.')}. Try again later.", [RETRY])
+def _unavailable(message: str, kind: type[Refusal] = Refusal) -> Refusal:
+    return kind(503, f"{message.rstrip('.')}. Try again later.", [RETRY])

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hfx.errors import HfxError, ServerError
+from hfx.errors import HfxError, ServerError, ServerUnreachable
 from hfx.triton.liveness import connect_socket
 from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.workspace import PREFIX
@@ -118,6 +118,8 @@ class Commands:
     def _load(self, name: str) -> None:
         try:
             self._loaded.load(name)
+        except ServerUnreachable:  # no fault of the model
+            raise
         except ServerError as error:
             if name not in self._not_loaded:
                 self._report(f"{error} It is tried again for each request, without a line.")
@@ -178,7 +180,7 @@ class _Handler(socketserver.StreamRequestHandler):
         try:
             answer = self.server.carry_out(json.loads(self.rfile.readline()))
         except (HfxError, OSError, ValueError, LookupError, TypeError) as error:
-            answer = {"error": str(error)}
+            answer = {"error": str(error), "has_ended": isinstance(error, ServerUnreachable)}
         with suppress(OSError):  # who gave the command has gone
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from hfx.errors import ServerError
+from hfx.errors import ServerError, ServerUnreachable
 from hfx.manifest import check_files, member_folders, read_manifest
 from hfx.metadata import TEMPORARY
 from hfx.names import MANIFEST_FILE
@@ -120,14 +120,17 @@ class Served:
 
         Who may load models runs any code as the server's user, and every local user can read a key in the server's
         arguments. So control is open only where HTTP is a socket in the server's own folder, which no other user can
-        enter. Raises ServerError with Triton's reason, or when the server does not answer for `timeout` seconds.
+        enter. Raises ServerError with Triton's reason, or when the server does not answer for `timeout` seconds;
+        ServerUnreachable where it has ended.
         """
         try:
             url = f"{self.http_url}/v2/repository/models/{quote(model, safe='')}/{action}"
             call(url, b"{}", self.timeout, connection)
         except (OSError, http.client.HTTPException) as error:
             reason = _reason(str(error))
-            raise ServerError(f"Triton did not {action} {model}: {reason}.", "Its log has more.") from error
+            has_ended = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+            kind = ServerUnreachable if has_ended else ServerError
+            raise kind(f"Triton did not {action} {model}: {reason}.", "Its log has more.") from error
 
     def replace(self, source: Path, name: str, is_loaded: bool = True) -> None:
         """Serve `name` as it is published in the repository `source` now, new or in place of the one before.

@@ -75,7 +75,10 @@ class Residency:
         return size
 
     def load(self, name: str, group: int) -> None:
-        """Load `name` into the server with process group `group`. Raises ServerError with the reason."""
+        """Load `name` into the server with process group `group`. Raises ServerError with the reason.
+
+        ServerUnreachable: the server has ended, and is started again.
+        """
         begun: list[str] = []
         if group not in self._connections:
             self._connections = {group: connect(self._served.http_url, self._served.timeout)}
@@ -90,7 +93,7 @@ class Residency:
             self._connections.pop(group).close()
             self._unload(begun[::-1])
             # Callers read it.
-            raise ServerError(error.message.replace(f"{self._served.repository}/", "")) from error
+            raise error.with_message(error.message.replace(f"{self._served.repository}/", "")) from error
         self.unloaded.discard(name)
 
     def disconnect(self) -> None:

@@ -271,12 +271,24 @@ def test_what_is_killed_while_a_model_is_loaded_loads_it_later(tmp_path: Path) -
     with serving(repository, *SOON) as server, ThreadPoolExecutor() as pool:
         wait_for_unload(server, "slow")
         flag.touch()
-        refusal = pool.submit(refused, server, "slow")
+        waiting = pool.submit(infer, server.http_url, "slow", "four")
         wait_until(lambda: "slow_0_0" in process.stubs(server.server))
         os.kill(server.server, signal.SIGKILL)
+        server.wait_for_words("serving again after")
+        wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+        flag.unlink()
+        assert waiting.result() == "4 characters"  # a request that only waited for the load goes on to wait
+        wait_for_unload(server, "slow")
+        flag.touch()
+        refusal = pool.submit(refused, server, "slow")
+        for again in (True, False):
+            wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+            os.kill(server.server, signal.SIGKILL)
+            if again:
+                wait_until(lambda: server.words.count("serving again after") == 2)
         reason, retry_after = refusal.result()
         assert reason.startswith("Triton did not load slow") and retry_after == "1"
-        server.wait_for_words("serving again after")
+        wait_until(lambda: server.words.count("serving again after") == 3)
         later = pool.submit(answered, server, "slow")
         wait_until(lambda: "slow_0_0" in process.stubs(server.server))
         [front] = server.fronts
