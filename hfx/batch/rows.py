@@ -18,7 +18,7 @@ from hfx.python_backends.engine.generation_settings import SETTINGS
 from hfx.rows import Row
 from hfx.tasks import TASKS
 from hfx.tasks.task import CellKind, Column, as_float32, compact, json_output, output
-from hfx.tasks.values import values_of
+from hfx.tasks.values import KINDS, values_of
 
 ROW = "row"
 ERROR = "error"
@@ -223,8 +223,10 @@ def own_settings(cells: Mapping[str, Any], columns: Mapping[str, str], textual: 
     """
     settings: Request = {}
     for name, value in cells.items():
-        if value is None or (textual and value == ""):
+        if value is None or value != value or (textual and value == ""):  # NaN is the null of pandas
             continue
+        if isinstance(value, float) and value.is_integer() and KINDS.get(name) == "integer":
+            value = int(value)  # beside nulls, pandas writes whole numbers so
         try:
             settings[name] = [*values_of(name, value, textual)]
         except UsageError as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
 
 Result = TypeVar("Result")
-COMMAND = (sys.executable, "-m", "hfx.front.large_bodies")
+COMMAND = (sys.executable, "-P", "-m", "hfx.front.large_bodies")
 
 
 class LargeBodies:

@@ -4,6 +4,8 @@
 namespace hfx {
 namespace {
 
+constexpr char FRONT[] = "front-";  // how names that the front makes begin; a caller can't guess them
+
 struct Tensor {
     const char *name = nullptr;
     TRITONSERVER_DataType type = 0;
@@ -193,6 +195,7 @@ void read_name(Job &job) {
     const char *id = nullptr;
     uint32_t flags = 0;
     if (!TRITONBACKEND_RequestCorrelationIdString || !triton::done(TRITONBACKEND_RequestCorrelationIdString(job.request, &id)) || !id) return;
+    if (strncmp(id, FRONT, sizeof FRONT - 1)) return;  // a caller's own
     job.name = {id, strlen(id)};
     job.ends_name = TRITONBACKEND_RequestFlags && triton::done(TRITONBACKEND_RequestFlags(job.request, &flags)) && flags & triton::SEQUENCE_END;
 }

@@ -11,7 +11,7 @@ struct Job {
     TRITONBACKEND_ModelInstance *instance = nullptr;
     Job *next = nullptr;  // in a queue or a batch
     Job *named = nullptr;  // in NamedJobs
-    Span name;             // the request's correlation id; empty where it has none
+    Span name;             // the request's correlation id, where the front has made it
     bool ends_name = false;      // the request ends the one of its name
     bool ended_by_name = false;  // set by another thread
     Inputs inputs;        // views of Triton's buffers, or of `copies`

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from hfx.batch.arrow import Scoring, score_batches
 from hfx.batch.azure.rows import COLUMN, SETTINGS, open_scorer
 from hfx.batch.models import Repository, open_model
-from hfx.batch.rows import check_columns, inputs_of, row_seed
+from hfx.batch.rows import check_columns, inputs_of, own_settings, row_seed
 from hfx.errors import UsageError
 from hfx.names import Task
 from tests.rigs.batch_jobs import Opened, output_rows, table
@@ -117,6 +117,16 @@ def test_azure_and_arrow_take_the_same_settings_as_a_job(generator: Opened, tmp_
     greedy = [at for at, row in enumerate(ROWS) if not row["draws"]]  # seeds of a table's rows come from their texts
     assert [scored[at]["generated_text"] for at in greedy] == [expected[at] for at in greedy]
     assert scored[0]["generated_text"] == expected[0]  # it has its own seed
+
+
+def test_whole_numbers_beside_nulls_of_pandas_are_taken() -> None:
+    columns = {"max_tokens": "limit", "temperature": "heat", "seed": "chance"}
+    assert own_settings({"max_tokens": 3.0, "temperature": 2.0, "seed": float("nan")}, columns) == {
+        "max_tokens": [3],
+        "temperature": [2.0],
+    }
+    with pytest.raises(UsageError, match=r"Column 'limit': max_tokens is 3\.5"):
+        own_settings({"max_tokens": 3.5}, columns)
 
 
 def test_columns_of_settings_that_can_not_be_are_refused(generator: Opened) -> None:
