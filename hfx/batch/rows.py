@@ -256,7 +256,8 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
         if tensor in OF_ALL_ROWS or (tensor == names.TOP_K and TASKS[task].has_all_labels):
             raise UsageError(f"{tensor} decides the columns of the output: it is equal for all rows.", "Leave it out.")
         if tensor in chosen:
-            raise UsageError(f"There are two columns for {tensor}.", f"This task takes {', '.join(needed)}.")
+            fix = f"This task takes {', '.join(needed)}; settings of each row are {', '.join(sorted(own)) or 'none'}."
+            raise UsageError(f"There are two columns for {tensor}.", fix)
         chosen[tensor] = column
     missing = [tensor for tensor in needed if tensor not in chosen]
     if missing:
