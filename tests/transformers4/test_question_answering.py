@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoTokenizer, pipeline
 
 from tests import zoo
-from tests.rigs.question_answering import best_answer
-from tests.unit.python_backends.test_postprocess_question_answering import CONTEXTS, random_reader
+from tests.rigs.question_answering import best_answer, best_answers
+from tests.unit.python_backends.test_postprocess_question_answering import CONTEXTS, SETTINGS, STORY, random_reader
 
 QUESTIONS = ("Where did Anna go?", "Who?", "[CLS] <s> who?")
 
@@ -34,3 +34,16 @@ def test_answers_are_the_pipelines(name: str, scale: float, side: str) -> None:
             answered += 1
             assert found == expected
     assert answered > 5
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta"])
+def test_settings_give_the_pipelines_answers(name: str, settings: dict[str, Any]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
+    for scale in (0.1, 0.5):
+        model = random_reader(tokenizer, scale)
+        pipe: Any = pipeline("question-answering", model=model, tokenizer=tokenizer)
+        for context in (STORY, STORY * 4, STORY * 12):
+            expected = pipe(question=QUESTIONS[0], context=context, **settings)
+            found = best_answers(model, tokenizer, QUESTIONS[0], context, **settings)
+            assert found == (expected if isinstance(expected, list) else [expected])
