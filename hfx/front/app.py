@@ -182,7 +182,7 @@ class App:
             size = len(body) if head_length is None else json_length(head_length, body)
             reserve(await self._read(client, size, check_json, body[:size]))
             if part == b"infer" and head_length is None:
-                target = await self._dialects.claim(path, body)
+                target = await self._dialects.claim(path, body, partial(self._read, client, size))
             if target is not None:
                 content = await self._read(client, size, parsed, body) if body else None
                 reserve(-len(body))

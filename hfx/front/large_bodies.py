@@ -42,13 +42,13 @@ class LargeBodies:
         async with self._turn:
             if client.has_left:
                 raise Disconnected
-            if self._process is None:  # by the loop's thread, with which the process ends
-                self._process = spawn(ends_with_parent(COMMAND), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             try:
+                if self._process is None:  # by the loop's thread, with which the process ends
+                    self._process = spawn(ends_with_parent(COMMAND), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 result, refused = await asyncio.to_thread(_exchange, self._process, (function, arguments))
             except (OSError, EOFError, pickle.UnpicklingError):  # such as where the machine has no memory left
                 self.close()
-                raise overloaded("The process that reads large bodies has ended.") from None
+                raise overloaded("The process that reads large bodies has ended, or did not start.") from None
         if refused is not None:
             raise refused
         return result  # type: ignore[no-any-return]

@@ -10,11 +10,13 @@ from typing import Any
 
 import httpx
 
+from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.runner import Runner
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Batch, Store, StoredFile
 
 MIB = 1 << 20
+LINES = CHUNK + 8  # of `content`
 COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
 
 
@@ -28,6 +30,16 @@ def line(number: int, body: Any, url: str = COMPLETIONS, **changes: Any) -> byte
     """A line of an input file."""
     values = {"custom_id": f"row-{number}", "method": "POST", "url": url, "body": body, **changes}
     return json.dumps(values).encode() + b"\n"
+
+
+def content(url: str = COMPLETIONS) -> bytes:
+    """An input file of LINES lines."""
+    return b"".join(line(number, {"prompt": f"{number}"}, url) for number in range(LINES))
+
+
+def parsed(text: bytes) -> list[dict[str, Any]]:
+    """The JSON of each line."""
+    return [json.loads(each) for each in text.splitlines()]
 
 
 def begun(folder: Path, content: bytes, endpoint: str = COMPLETIONS, seconds: int = 3600, owner: str = "") -> Batch:

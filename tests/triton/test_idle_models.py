@@ -269,28 +269,30 @@ def test_what_is_killed_while_a_model_is_loaded_loads_it_later(tmp_path: Path) -
         repository, "slow", PYTHON, loading("import os", f"while os.path.exists({str(flag)!r}):", "    time.sleep(0.1)")
     )
     with serving(repository, *SOON) as server, ThreadPoolExecutor() as pool:
+
+        def loading_again(restarts: int) -> None:
+            wait_until(lambda: server.words.count("serving again after") == restarts)
+            wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+
         wait_for_unload(server, "slow")
         flag.touch()
         waiting = pool.submit(infer, server.http_url, "slow", "four")
-        wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+        loading_again(0)
         os.kill(server.server, signal.SIGKILL)
-        server.wait_for_words("serving again after")
-        wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+        loading_again(1)
         flag.unlink()
         assert waiting.result() == "4 characters"  # a request that only waited for the load goes on to wait
         wait_for_unload(server, "slow")
         flag.touch()
         refusal = pool.submit(refused, server, "slow")
-        for again in (True, False):
-            wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+        for restarts in (1, 2):
+            loading_again(restarts)
             os.kill(server.server, signal.SIGKILL)
-            if again:
-                wait_until(lambda: server.words.count("serving again after") == 2)
         reason, retry_after = refusal.result()
         assert reason.startswith("Triton did not load slow") and retry_after == "1"
         wait_until(lambda: server.words.count("serving again after") == 3)
         later = pool.submit(answered, server, "slow")
-        wait_until(lambda: "slow_0_0" in process.stubs(server.server))
+        loading_again(3)
         [front] = server.fronts
         os.kill(front, signal.SIGKILL)
         server.wait_for_words("the HTTP front died")

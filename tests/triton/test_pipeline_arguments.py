@@ -35,15 +35,17 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("sentiment-fp32", {"truncation": False}, "truncation is false, which is not supported. Send true or"),
     ("sentiment-fp32", {"max_length": 16}, "max_length is 16. Send"),
-    (
-        "sentiment-fp32",
-        {"doc_stride": 16},
-        "doc_stride is no parameter of this text-classification model.",
-    ),
+    ("sentiment-fp32", {"doc_stride": 16}, "doc_stride is no parameter of this text-classification model."),
+    ("sentiment-fp32", {"max_question_len": 64}, "max_question_len is no parameter"),
     ("sentiment-fp32", {"batch_size": -1}, "batch_size is -1"),
     ("sentiment-fp32", {"return_all_scores": "yes"}, "return_all_scores"),
     ("entities-fp32", {"stride": 16}, "stride is no parameter"),
-    ("entities-fp32", {"grouped_entities": False}, "grouped_entities is false"),
+    (
+        "entities-fp32",
+        {"grouped_entities": False},
+        "grouped_entities stands for aggregation_strategy none. The model was exported with simple",
+    ),
+    ("entities-fp32", {"grouped_entities": "yes"}, "grouped_entities is 'yes'"),
     ("answers-fp32", {"max_seq_len": 64}, "max_seq_len is 64. Send 128"),
     ("answers-fp32", {"max_length": 64}, "max_length is no parameter"),
     ("answers-fp32", {"align_to_words": False}, "align_to_words is false"),

@@ -22,7 +22,8 @@ from typing import Any
 
 import httpx
 
-from hfx.batch.api.lines import Chunk, Line, LineError, cut, read_chunk, with_date
+from hfx.batch.api.answers import ERROR, OK, OUTPUT, answer_json, answer_line, output_line
+from hfx.batch.api.lines import Chunk, Line, LineError, cut, read_chunk
 from hfx.batch.api.progress import PAUSE_SECONDS, Busy, Progress, Stopped, TurnOver
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import (
@@ -46,7 +47,6 @@ from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
 from hfx.front.response import log_line
 
-OK = 200
 BUSY = (429, 503)  # statuses of a server that has not started work on the line
 MOST_TRIES = 3  # of a line whose server dies each time
 BUSY_SECONDS = 30.0  # a batch that gets no line accepted for longer is reported in its errors
@@ -54,12 +54,10 @@ TURN_SECONDS = 5.0  # after which a chunk begins no further line while other lab
 MESSAGE_LENGTH = 500
 NOTICE_SECONDS = 1.0  # within which `hfx serve` notices a dead process, and /health reports it
 HEALTH_SECONDS = 60.0  # the longest wait for a healthy server; then the line is sent anyway
-ANSWER_BYTES = 64 << 20
 AHEAD = 2  # x `parallel` lines are in progress, or answered and in memory until the lines before them are
 REQUEST_SECONDS = 600.0
 SPACE_SECONDS = 5.0  # between two tries to write to a full disk
 ENDING = ".jsonl"
-OUTPUT, ERROR = b"+", b"-"  # the first byte of a part's line: the file that the rest of it goes to
 UNANSWERED = {
     EXPIRED: "This line was not answered within the completion window.",
     CANCELLED: "The batch was cancelled before this line was answered.",
@@ -260,7 +258,7 @@ class Runner:
             return 0, b""
         async with self._free:
             status, content = await self._send(batch, line)
-        return status, _answer_line(batch, line, status, content)
+        return status, answer_line(batch, line, status, content)
 
     async def _retry_alone(self, batch: Batch, progress: Progress, line: Line, status: int) -> bytes:
         """Send a line again while no other is in progress, as its first answer had a `status` other than 200."""
@@ -274,7 +272,7 @@ class Runner:
             progress.tries[line.number] += 1
             if 0 < status < 500:
                 break
-        return _answer_line(batch, line, status, content)
+        return answer_line(batch, line, status, content)
 
     async def _send(self, batch: Batch, line: Line) -> tuple[int, Any]:
         """Send a line: the status and JSON of its answer; status 0: the connection broke.
@@ -289,7 +287,7 @@ class Runner:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 async with self._client.stream("POST", batch.endpoint, content=body, headers=headers) as response:
-                    content = await _json(response)
+                    content = await answer_json(response)
         except httpx.ConnectError:
             raise Busy(line, 0.0, "The HTTP port is being started again.") from None
         except (httpx.TransportError, TimeoutError):
@@ -370,7 +368,7 @@ class Runner:
         path = self._store.content(batch.input_file_id)
         error = {"code": f"batch_{status}", "message": UNANSWERED[status]}
         lines = read_chunk(path, chunk, batch.endpoint, self._settings)
-        return [_output_line(ERROR, batch, line, None, error) for line in lines]
+        return [output_line(ERROR, batch, line, None, error) for line in lines]
 
 
 def _file_id(batch: Batch, kind: str) -> str:
@@ -384,31 +382,3 @@ async def _settle(progress: Progress, tasks: Iterable[tuple[Line, asyncio.Task[t
         await asyncio.wait([task])
         if task.exception() is None and task.result()[0] == OK:
             progress.keep(line.number, task.result()[1])
-
-
-async def _json(response: httpx.Response) -> Any:
-    """The JSON of an answer; None if it is not JSON, or larger than ANSWER_BYTES."""
-    content = bytearray()
-    async for piece in response.aiter_bytes():
-        content += piece
-        if len(content) > ANSWER_BYTES:
-            return None
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _answer_line(batch: Batch, line: Line, status: int, content: Any) -> bytes:
-    """The output line for an answer, with OUTPUT or ERROR before it."""
-    if not status or content is None:
-        message = "The server did not answer this line in several tries." if not status else "The answer is not JSON."
-        return _output_line(ERROR, batch, line, None, {"code": "server_error", "message": message})
-    body = with_date(content, batch.created_at)
-    response = {"status_code": status, "request_id": line.request_id(batch), "body": body}
-    return _output_line(OUTPUT if status == OK else ERROR, batch, line, response, None)
-
-
-def _output_line(mark: bytes, batch: Batch, line: Line, response: Any, error: Any) -> bytes:
-    values = {"id": line.request_id(batch), "custom_id": line.custom_id, "response": response, "error": error}
-    return mark + dumped(values) + b"\n"

@@ -7,7 +7,7 @@ pipelines of transformers 4.57.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hfx.client.calls import AnswerSettings
@@ -18,7 +18,8 @@ from hfx.names import Task
 from hfx.python_backends.tasks.question_answering import MOST_TOP_K
 
 Values = Mapping[str, tuple[Any, ...]]
-COUNTS = ("batch_size", "num_workers", "max_question_len")  # of which any changes only the speed, or nothing
+COUNTS = ("batch_size", "num_workers")  # which change the speed alone
+QUESTION_COUNTS = ("max_question_len",)  # which the pipeline, too, ignores with a fast tokenizer
 CUT: Values = {"truncation": (True, "longest_first", "only_first")}
 PADDED: Values = {"padding": (True, False, "longest", "max_length", "do_not_pad"), "return_tensors": (False,)}
 ARGUMENTS: Mapping[Task, Values] = {
@@ -36,14 +37,15 @@ EXPORTED: Mapping[Task, Mapping[str, str]] = {
     Task.QUESTION_ANSWERING: {"max_seq_len": "max_length"},
     Task.ZERO_SHOT_CLASSIFICATION: {"max_length": "max_length", "hypothesis_template": "hypothesis_template"},
 }
-# Of some task, but of none that answers like it: no name to which one of these is near is meant by it.
+# The pipelines' arguments. One that this model's task has not is refused without "did you mean": the caller has not
+# misspelled it.
 OTHERS = frozenset(
     {
         "aggregation_strategy", "candidate_labels", "delimiter", "doc_stride", "function_to_apply", "grouped_entities",
         "handle_impossible_answer", "ignore_labels", "ignore_subwords", "max_answer_len", "max_new_tokens",
         "multi_class", "multi_label", "normalize", "offset_mapping", "return_all_scores", "return_full_text",
         "return_text", "return_type", "stride", "targets", "temperature", "top_k", "top_p",
-        *COUNTS, *(name for table in (*ARGUMENTS.values(), *EXPORTED.values()) for name in table),
+        *COUNTS, *QUESTION_COUNTS, *(name for table in (*ARGUMENTS.values(), *EXPORTED.values()) for name in table),
     }
 )  # fmt: skip
 # Of the pipelines that generate. A text that is too long is cut where `truncation` is sent: see `truncates`.
@@ -63,13 +65,14 @@ def take_arguments(task: Task, parameters: Fields, known: Collection[str], expor
 
     `exported` are the settings of the model's tokenizing step.
     """
-    check_counts(parameters)
+    counts = (*COUNTS, *QUESTION_COUNTS) if task is Task.QUESTION_ANSWERING else COUNTS
+    check_counts(parameters, counts)
     refuse_unsupported(parameters, ARGUMENTS[task])
     for name, setting in EXPORTED[task].items():
         if name in parameters and parameters[name] != exported.get(setting):
             fix = f"Send {exported.get(setting)!r} (the model was exported with it), or leave it out."
             raise Refusal(400, f"{name} is {shown(parameters[name])}. {fix}", param=name)
-    taken = {*known, *COUNTS, *ARGUMENTS[task], *EXPORTED[task]}
+    taken = {*known, *counts, *ARGUMENTS[task], *EXPORTED[task]}
     for name in parameters:
         if name in OTHERS and name not in taken:
             raise Refusal(400, f"{name} is no parameter of this {task} model. Leave it out.", param=name)
@@ -77,9 +80,9 @@ def take_arguments(task: Task, parameters: Fields, known: Collection[str], expor
     refuse_unknown(rest, known)
 
 
-def check_counts(parameters: Fields) -> None:
-    """Raise Refusal (400) for one of COUNTS that is no whole number."""
-    for name in COUNTS:
+def check_counts(parameters: Fields, names: Sequence[str] = COUNTS) -> None:
+    """Raise Refusal (400) for one of the `names` that is no whole number."""
+    for name in names:
         if name in parameters:
             whole_number(parameters, name, 0, INT32_MAX, 0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -84,10 +84,13 @@ class DialectServer:
         like = next((dialect for _, _, dialect in self._rows if dialect.paths.fullmatch(path)), None)
         return (like.error if like else error_object)(refusal)
 
-    async def claim(self, path: bytes, body: bytes) -> Target | None:
-        """What a POST to a path of Triton's is for, where `body` is a dialect's and the model one of hfx's."""
+    async def claim(self, path: bytes, body: bytes, read: Callable[..., Awaitable[bool]]) -> Target | None:
+        """What a POST to a path of Triton's is for, where `body` is a dialect's and the model one of hfx's.
+
+        `read` calls a function that reads the body, apart from the event loop where that takes long.
+        """
         for regex, route, dialect in self._rows:
-            if route.is_own is not None and (found := regex.fullmatch(path)) and route.is_own(body):
+            if route.is_own is not None and (found := regex.fullmatch(path)) and await read(route.is_own, body):
                 target = _target(dialect, route, found)
                 with suppress(HfxError, Refusal):  # Triton says the rest
                     await self._catalog.model(target.model)

@@ -10,7 +10,7 @@ struct Job {
     TRITONBACKEND_Request *request = nullptr;
     TRITONBACKEND_ModelInstance *instance = nullptr;
     Job *next = nullptr;  // in a queue or a batch
-    Job *named = nullptr;  // in NamedJobs
+    Job *next_named = nullptr;  // in NamedJobs
     Span name;             // the request's correlation id, where the front has made it
     bool ends_name = false;      // the request ends the one of its name
     bool ended_by_name = false;  // set by another thread

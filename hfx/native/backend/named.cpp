@@ -5,14 +5,14 @@ namespace hfx {
 
 void NamedJobs::add(Job &job) {
     Held held(lock_);
-    job.named = first_, first_ = &job;
+    job.next_named = first_, first_ = &job;
 }
 
 void NamedJobs::remove(Job &job) {
     Held held(lock_);
-    for (Job **at = &first_; *at; at = &(*at)->named)
+    for (Job **at = &first_; *at; at = &(*at)->next_named)
         if (*at == &job) {
-            *at = job.named;
+            *at = job.next_named;
             return;
         }
 }
@@ -20,7 +20,7 @@ void NamedJobs::remove(Job &job) {
 bool NamedJobs::end(Span name) {
     Held held(lock_);
     bool found = false;
-    for (Job *job = first_; job; job = job->named)
+    for (Job *job = first_; job; job = job->next_named)
         if (same(job->name, name)) __atomic_store_n(&job->ended_by_name, true, __ATOMIC_RELAXED), found = true;
     return found;
 }

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -15,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from hfx.batch.api import progress, runner
+from hfx.batch.api import answers, progress, runner
 from hfx.batch.api.lines import CHUNK
-from hfx.batch.api.store import BLOCK, CANCELLED, CANCELLING, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, Batch, Store
-from hfx.errors import JobError
+from hfx.batch.api.store import CANCELLED, CANCELLING, COMPLETED, EXPIRED, IN_PROGRESS, Batch, Store
 from hfx.front.keys import LABEL_HEADER
-from tests.rigs.batch_api import EMBEDDINGS, begun, echo, line, results, settings_of, work
+from tests.rigs.batch_api import EMBEDDINGS, LINES, begun, content, echo, line, parsed, results, settings_of, work
 
-LINES = CHUNK + 8
 App = Callable[..., Awaitable[None]]
 
 
@@ -30,14 +25,6 @@ App = Callable[..., Awaitable[None]]
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the front dies of nothing that would have to be noticed."""
     monkeypatch.setattr(runner, "NOTICE_SECONDS", 0.01)
-
-
-def content(url: str = "/v1/completions") -> bytes:
-    return b"".join(line(number, {"prompt": f"{number}"}, url) for number in range(LINES))
-
-
-def parsed(text: bytes) -> list[dict[str, Any]]:
-    return [json.loads(each) for each in text.splitlines()]
 
 
 def line_of(scope: dict[str, Any]) -> int:
@@ -133,7 +120,7 @@ def test_few_lines_are_in_progress_and_a_doubtful_one_is_alone(tmp_path: Path) -
 def test_an_answer_that_is_no_json_or_too_large_is_an_error(
     body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "ANSWER_BYTES", 3000)
+    monkeypatch.setattr(answers, "ANSWER_BYTES", 3000)
 
     async def odd(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if line_of(scope) == 7:
@@ -182,76 +169,6 @@ def test_a_batch_whose_window_ends_keeps_what_was_answered(tmp_path: Path) -> No
     errors = parsed(results(tmp_path)["error.jsonl"])
     assert [row["custom_id"] for row in errors] == [f"row-{number}" for number in range(CHUNK, LINES)]
     assert {row["error"]["code"] for row in errors} == {"batch_expired"}
-
-
-def test_a_batch_without_room_waits_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SPACE_SECONDS", 0.01)
-    batch = begun(tmp_path, content())
-    store = Store(tmp_path, 1 << 30)
-    room = (1 << 30) - 20 * BLOCK
-
-    async def full_and_freed() -> None:
-        store.reserve(room)
-        task = asyncio.create_task(work(settings_of(tmp_path), store))
-        store.reserve(store_room(store))
-        while not store.batches[batch.id].errors:
-            await asyncio.sleep(0.001)
-        [error] = store.batches[batch.id].errors
-        assert error["code"] == "storage_full" and store.batches[batch.id].status == IN_PROGRESS
-        store.reserve(-room)
-        await task
-
-    asyncio.run(full_and_freed())
-    assert store.batches[batch.id].status == COMPLETED and not store.batches[batch.id].errors
-    assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES
-
-
-def store_room(store: Store) -> int:
-    """All of the room that is left, but for a few records."""
-    return store._limit - store._used - BLOCK
-
-
-def test_a_record_that_can_not_be_written_again_frees_no_room(tmp_path: Path) -> None:
-    begun(tmp_path, content())
-    store = Store(tmp_path, 1 << 30)
-    room, record = store_room(store), store.content("file-input.json")
-    record.unlink()
-    record.mkdir()  # which no file can replace
-    with pytest.raises(JobError):
-        store.add_file(store.files["file-input"], 10)
-    assert store_room(store) == room
-
-
-def test_a_batch_whose_disk_fails_waits_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SPACE_SECONDS", 0.01)
-    batch = begun(tmp_path, content())
-    store = Store(tmp_path, 1 << 30)
-    parts = store.parts(batch).parts
-    away = parts.rename(parts.with_name("away"))
-    parts.touch()  # where a folder was
-
-    async def broken_and_repaired() -> None:
-        task = asyncio.create_task(work(settings_of(tmp_path), store))
-        while not store.batches[batch.id].errors:
-            await asyncio.sleep(0.001)
-        [error] = store.batches[batch.id].errors
-        assert error["code"] == "storage_error" and str(tmp_path) not in error["message"]
-        parts.unlink()
-        away.rename(parts)
-        await task
-
-    asyncio.run(broken_and_repaired())
-    assert store.batches[batch.id].status == COMPLETED and not store.batches[batch.id].errors
-    assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES
-
-
-def test_a_batch_whose_input_is_gone_fails_without_the_servers_paths(tmp_path: Path) -> None:
-    batch = begun(tmp_path, content())
-    store = Store(tmp_path, 1 << 30)
-    store.content(batch.input_file_id).unlink()
-    asyncio.run(work(settings_of(tmp_path), store))
-    [error] = store.batches[batch.id].errors
-    assert store.batches[batch.id].status == FAILED and str(tmp_path) not in error["message"]
 
 
 def test_a_line_that_the_server_does_not_take_is_named_while_it_waits(
@@ -415,45 +332,3 @@ def test_a_chunk_of_slow_lines_with_large_answers_ends(tmp_path: Path, monkeypat
 
     asyncio.run(bounded())
     assert {batch.status for batch in store.batches.values()} == {COMPLETED}
-
-
-FULL_DISK = """
-import asyncio, sys
-from pathlib import Path
-from hfx.batch.api import progress, runner
-from hfx.batch.api.store import Store
-from tests.rigs.batch_api import begun, line, settings_of, work
-
-runner.SPACE_SECONDS = 0.05
-folder, filler = Path(sys.argv[1]) / "batches", Path(sys.argv[1]) / "filler"
-batch = begun(folder, b"".join(line(number, {"prompt": "x" * 1000}) for number in range(200)))
-with filler.open("wb", buffering=0) as file:
-    try:
-        while True:
-            file.write(b"x" * 4096)
-    except OSError:
-        pass
-store = Store(folder, 1 << 30)
-
-async def run():
-    task = asyncio.create_task(work(settings_of(folder), store))
-    while not store.batches[batch.id].errors:
-        await asyncio.sleep(0.01)
-    print(store.batches[batch.id].errors[0]["code"], store.batches[batch.id].is_finished)
-    filler.unlink()
-    await task
-
-asyncio.run(run())
-print(store.batches[batch.id].status, store.batches[batch.id].completed)
-"""
-
-
-def test_a_disk_that_is_full_costs_nothing(tmp_path: Path) -> None:
-    mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
-    command = ("unshare", "--mount", "--map-root-user", "sh", "-c", mounted, str(tmp_path))
-    try:
-        subprocess.run([*command, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a mount of one's own is not permitted: {error}")
-    ran = subprocess.run([*command, sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
-    assert ran.stdout.splitlines() == ["storage_full False", "completed 200"], ran.stderr

@@ -109,7 +109,7 @@ def test_what_callers_send_is_not_printed_and_lost_spans_are_one_line(triton: tu
     assert log.read_text().count("\n") <= 1
 
 
-def test_a_collector_that_redirects_is_asked_once_and_named(triton: tuple[int, Seen], tmp_path: Path) -> None:
+def test_a_collector_that_redirects_gets_each_batch_once_and_is_named(triton: tuple[int, Seen], tmp_path: Path) -> None:
     with collector(status=307) as redirecting, stderr_file(tmp_path / "log") as log:
         with fronted(triton[0], otlp_endpoint=redirecting.url) as front:
             assert ask(front, post(b"{}", GENERATE))[0] == 200
