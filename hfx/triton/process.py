@@ -24,6 +24,7 @@ from hfx.triton.liveness import STUB, processes, read_process
 # What ends Triton with a signal, where one cause is known.
 CAUSES = {
     -signal.SIGFPE: "as by a gRPC request with the parameter classification on an output of texts; HTTP refuses it",
+    -signal.SIGSEGV: "as by gRPC streams with the header triton_grpc_error, or by requests that are cancelled at once",
 }
 EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
 # Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB

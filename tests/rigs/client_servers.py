@@ -166,7 +166,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
                     return
                 yield pb.ModelStreamInferResponse(infer_response=_response(piece))
         except Refused as refusal:
-            done.set()
             yield pb.ModelStreamInferResponse(error_message=refusal.args[1])
         done.set()
 

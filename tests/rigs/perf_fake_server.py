@@ -52,6 +52,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.stall = (0.0, 0.0)
         self.has_statistics = True
         self.inputs: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []  # of streams
         self.arrivals: list[float] = []
         self.times: list[list[float]] = []
         self.in_flight = self.peak = self.cancelled = 0
@@ -125,9 +126,13 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return [response async for response in self._responses(request, context)][-1]
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> Any:  # noqa: N802
+        self.headers.append(dict(context.invocation_metadata()))
         async for request in requests:
             async for response in self._responses(request, context):
-                yield pb.ModelStreamInferResponse(infer_response=response)
+                if isinstance(response, str):
+                    yield pb.ModelStreamInferResponse(error_message=response)
+                else:
+                    yield pb.ModelStreamInferResponse(infer_response=response)
 
     async def _responses(self, request: Any, context: Any) -> AsyncIterator[Any]:
         pairs = zip(request.inputs, request.raw_input_contents, strict=True)
@@ -145,6 +150,9 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             if order == "fail":
                 code, _, message = rest.partition(" ")
                 await context.abort(getattr(grpc.StatusCode, code), message)
+            if order == "refuse":
+                yield rest
+                return
             if order in ("sleep", "hang"):
                 await asyncio.sleep(float(rest or HANG_SECONDS))
             count, seconds = [*rest.split(), "0"][:2] if order == "write" else ("1", "0")

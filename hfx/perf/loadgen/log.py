@@ -38,14 +38,13 @@ COLUMNS = ("number", "caller", "due", "sent", "end", "kind", "ttft", "tpot", "re
 class AnswerPart:
     """Token counts of an answer, or of a streamed answer so far: `read`, `written` and `truncated` tokens.
 
-    `finish_reason` is empty before the end. `error` is the message of an error within a stream.
+    `finish_reason` is empty before the end.
     """
 
     read: int = 0
     written: int = 0
     truncated: int = 0
     finish_reason: str = ""
-    error: str = ""
 
     @classmethod
     def of(cls, outputs: Mapping[str, Any]) -> Self:
@@ -217,8 +216,6 @@ def timestamp(seconds: float | None = None) -> str:
 
 def _failure(last: AnswerPart) -> Failure | None:
     """The failure in an answer that came without an error status, if there is one."""
-    if last.error:
-        return ServerError.__name__, last.error
     if last.finish_reason == CANCELLED:
         return RequestCancelled.__name__, f"The server ended the request after {last.written} tokens."
     if not last.finish_reason:

@@ -27,7 +27,7 @@ from tritonclient.grpc import service_pb2
 from hfx import names
 from hfx.client import errors
 from hfx.client.address import Address
-from hfx.client.grpc_transport import WITH_STATUS, open_channel
+from hfx.client.grpc_transport import open_channel
 from hfx.errors import ServerError
 from hfx.perf.load.plans import LoadLimits, Plan
 from hfx.perf.loadgen.driver import Driver
@@ -79,12 +79,15 @@ class Sender:
             self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises CancelledError for that too
 
     async def _read_stream(self, message: bytes, record: RequestRecord) -> None:
-        call = self._stream(timeout=self._job.limits.timeout, metadata=(WITH_STATUS,))
+        call = self._stream(timeout=self._job.limits.timeout)
         await call.write(message)
         await call.done_writing()
         while (answer := await call.read()) is not grpc.aio.EOF:
             record.times.append(time.perf_counter())
             record.messages.append(answer)
+        last = service_pb2.ModelStreamInferResponse.FromString(record.messages[-1] if record.messages else b"")
+        if last.error_message:
+            self._fail(record, "", last.error_message)
 
     def _fail(self, record: RequestRecord, status: str, message: str) -> None:
         record.end = time.perf_counter()
@@ -99,8 +102,7 @@ def read_answer(message: bytes) -> AnswerPart:
 
 def read_streamed(message: bytes) -> AnswerPart:
     """The token counts in an encoded ModelStreamInferResponse."""
-    answer = service_pb2.ModelStreamInferResponse.FromString(message)
-    return AnswerPart(error=answer.error_message) if answer.error_message else _piece(answer.infer_response)
+    return _piece(service_pb2.ModelStreamInferResponse.FromString(message).infer_response)
 
 
 def main() -> None:

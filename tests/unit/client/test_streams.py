@@ -146,6 +146,15 @@ def test_an_error_before_the_first_piece_is_typed(client: Client) -> None:
     assert caught.value.model == "writer"
 
 
+def test_a_stream_that_fails_asks_for_no_status_and_is_not_cancelled(client: Client, script: Script) -> None:
+    """Either ends Triton before 26.04 now and then (triton-inference-server/server #8708)."""
+    for _ in range(10):
+        with pytest.raises(errors.ServerBusy):
+            list(client.stream("writer", "fail UNAVAILABLE [hfx:QUEUE_FULL] 8 requests wait", timeout=5))
+    assert not any("triton_grpc_error" in headers for headers in script.headers)
+    assert not script.left.acquire(timeout=0.3)
+
+
 def test_a_broken_stream_is_not_asked_again_after_a_piece(url: str, script: Script) -> None:
     def break_off(values: dict[str, object], *_: object) -> Iterator[dict[str, object]]:
         script.texts.append(str(values["text_input"]))

@@ -212,6 +212,15 @@ def test_errors_are_counted_by_kind_with_the_first_message_of_each(server: FakeS
     assert run.requests.words["ServerError"] == "the model is broken"
 
 
+def test_errors_within_streams_have_their_kinds_and_need_no_status(server: FakeServer) -> None:
+    """Of which Triton before 26.04 dies (triton-inference-server/server #8708)."""
+    failing = orders("refuse [hfx:QUEUE_FULL] 8 requests wait", "write 2", "refuse max_tokens is 0")
+    run = measured(server.url, WRITER, Closed(1), failing, LoadLimits(requests=6), stream=True)
+    assert run.requests.succeeded == 2
+    assert run.requests.errors == {"ServerBusy": 2, "RequestRefused": 2}
+    assert len(server.headers) == 6 and not any("triton_grpc_error" in headers for headers in server.headers)
+
+
 def test_stopping_gives_what_there_is_and_no_errors(server: FakeServer) -> None:
     stop = threading.Event()
     endless = orders(*["sleep 0.02"] * 20, "hang")
