@@ -2,8 +2,11 @@
 
 The bound is enforced here, before a text is tokenized, because the dynamic batcher's own queue policies make requests
 wait for 0.5 s now and then (Triton 2.51; fixed in 26.08 by triton-inference-server/core #509). What waits at the net is
-Triton's gauge of pending requests; how fast the net is, its counters say. Nothing is counted down, so that no cancelled
-or failed request is ever missing from a count.
+Triton's gauge of pending requests; how fast the net is, its counters say. Nothing of the net's is counted down, so that
+no cancelled or failed request is ever missing from a count.
+
+What waits for the tokenizing step itself is bounded, too. Triton 2.51 cancels none of it: the requests whose callers
+have left would be tokenized one after the other, and more would come.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class Bound:
 class NetLoad:
     """What the server says of the net: requests that wait for it, and since its start rows, runs, requests and time.
 
-    `microseconds` has the time of a run once for each of its requests.
+    `microseconds` has the time of a run once for each of its requests. `ahead` wait for the tokenizing step.
     """
 
     pending: int
@@ -64,6 +67,7 @@ class NetLoad:
     runs: float
     requests: float
     microseconds: float
+    ahead: int = 0
 
 
 class Admission:
@@ -81,6 +85,8 @@ class Admission:
         self._taken = 0  # requests in all
         self._load: NetLoad | None = None
         self._read_at = float("-inf")
+        self._ahead = 0  # requests that wait to be tokenized
+        self._tokenizing_seconds = 0.0  # of a request
         self._rate = 0.0  # rows a second of the net; 0: not known yet
         self._run_seconds = 0.0
         self._throughput = 0.0  # rows a second of all instances of the net
@@ -101,8 +107,9 @@ class Admission:
         Its caller waits for `timeout` seconds; 0 for any.
         """
         with self._lock:
-            if len(self._waiting) >= FEW_WAITING:
+            if len(self._waiting) >= FEW_WAITING or self._ahead >= FEW_WAITING:
                 self._wake()
+            self._ahead = max(0, self._ahead - 1)
             if self._refuses(now, timeout):
                 return False
             self._waiting.append(rows)
@@ -112,9 +119,17 @@ class Admission:
                 self._rows -= self._waiting.popleft()
             return True
 
+    def tokenized(self, requests: int, seconds: float) -> None:
+        """Say that tokenizing so many requests took so long."""
+        self._tokenizing_seconds = seconds / requests
+
     def _refuses(self, now: float, timeout: float) -> bool:
         """Whether too much waits for a caller that waits for `timeout`."""
-        if now - self._read_at > STALE_SECONDS or len(self._waiting) < FEW_WAITING:
+        if now - self._read_at > STALE_SECONDS:
+            return False
+        if self._ahead >= FEW_WAITING and 0 < self._bound.seconds < self._ahead * self._tokenizing_seconds:
+            return True
+        if len(self._waiting) < FEW_WAITING:
             return False
         rate = max(self._rate, self._throughput)
         rows = max(0.0, self._rows - rate * (now - self._read_at))
@@ -139,7 +154,7 @@ class Admission:
             if self._load is not None:
                 self._learn_rate(self._load, load)
             self._learn_throughput(load, now)
-            self._load, self._read_at = load, now
+            self._load, self._read_at, self._ahead = load, now, load.ahead
 
     def _learn_rate(self, before: NetLoad, after: NetLoad) -> None:
         runs, requests = after.runs - before.runs, after.requests - before.requests
@@ -162,14 +177,12 @@ class Admission:
 
 
 class MetricsReader:
-    """A thread that reads the load of the net `model` at `address` (host, port) when it is woken."""
+    """A thread that reads the load of the tokenizing step `model` and its net, at `address`, when it is woken."""
 
     def __init__(self, model: str, address: tuple[str, int], bound: Bound) -> None:
         self.admission = Admission(bound, self._wake)
         self._address = address
-        self._pattern = re.compile(
-            rb'^(nv_inference_\w+)\{model="%b",[^}]*\} (\S+)$' % re.escape(model).encode(), re.MULTILINE
-        )
+        self._step, self._net = samples(model), samples(net_of(model))
         self._wanted, self._done = threading.Event(), threading.Event()
         self._failed = False
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
@@ -198,7 +211,7 @@ class MetricsReader:
         taken = self.admission.taken
         try:
             connection.request("GET", "/metrics")
-            load = net_load(self._pattern, connection.getresponse().read(MAX_BYTES))
+            load = net_load(self._net, self._step, connection.getresponse().read(MAX_BYTES))
         except (OSError, http.client.HTTPException):
             return False
         if load is not None:
@@ -206,15 +219,25 @@ class MetricsReader:
         return load is not None
 
 
-def net_load(pattern: re.Pattern[bytes], metrics: bytes) -> NetLoad | None:
-    """The figures of the lines that `pattern` finds (name, value); None where there is no gauge of pending requests."""
+def samples(model: str) -> re.Pattern[bytes]:
+    """Finds the lines of metrics of a model, of any version: name and value."""
+    return re.compile(rb'^(nv_inference_\w+)\{model="%b",[^}]*\} (\S+)$' % re.escape(model).encode(), re.MULTILINE)
+
+
+def net_load(net: re.Pattern[bytes], step: re.Pattern[bytes], metrics: bytes) -> NetLoad | None:
+    """The load that the samples of the net and of its tokenizing step say; None without a gauge of pending requests."""
+    values, ahead = _sums(net, metrics), _sums(step, metrics)
+    if PENDING not in values:
+        return None
+    rows, runs, requests, microseconds = (values.get(name, 0.0) for name in (ROWS, RUNS, REQUESTS, MICROSECONDS))
+    return NetLoad(int(values[PENDING]), rows, runs, requests, microseconds, int(ahead.get(PENDING, 0)))
+
+
+def _sums(pattern: re.Pattern[bytes], metrics: bytes) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, value in pattern.findall(metrics):
         values[name.decode()] = values.get(name.decode(), 0.0) + float(value)
-    if PENDING not in values:
-        return None
-    counters = (values.get(name, 0.0) for name in (ROWS, RUNS, REQUESTS, MICROSECONDS))
-    return NetLoad(int(values[PENDING]), *counters)
+    return values
 
 
 def metrics_address(arguments: list[str]) -> tuple[str, int] | None:

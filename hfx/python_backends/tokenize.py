@@ -61,6 +61,9 @@ class TritonPythonModel:
             answers.append(slice(len(items), len(items) + len(added)))
             items += added
         rows = self.encoder.encode(items) if items else []
+        if self.queue is not None and items:
+            taken = sum(isinstance(answer, slice) for answer in answers)
+            self.queue.admission.tokenized(taken, time.monotonic() - now)
         for at, answer in enumerate(answers):
             if isinstance(answer, slice):
                 refused = (row for row in rows[answer] if isinstance(row, Exception))
@@ -153,4 +156,4 @@ def _queue(model: str, bound: Bound) -> MetricsReader | None:
         )
     if address is None or not (bound.requests or bound.seconds):
         return None
-    return MetricsReader(net_of(model), address, bound)
+    return MetricsReader(model, address, bound)

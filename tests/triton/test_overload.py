@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,6 +102,22 @@ def test_requests_whose_callers_have_left_are_not_computed(overloaded: EmbeddedS
     wait_until(lambda: answered() > before)
     assert answered() - before < requests // 2
     assert overloaded.fault() == ""
+
+
+def test_requests_whose_callers_have_left_do_not_pile_up_before_the_tokenizer(overloaded: EmbeddedServer) -> None:
+    """Triton 2.51 cancels no request that waits for the first step of an ensemble."""
+
+    def waiting() -> int:
+        with urllib.request.urlopen(overloaded.metrics_url) as answer:
+            text = answer.read().decode()
+        [gauge] = re.findall(rf'^nv_inference_pending_request_count{{model="{TIMED}_tokenize".*}} (\S+)$', text, re.M)
+        return int(gauge)
+
+    alone = load(overloaded, TIMED, 1)[0]
+    for _ in range(6):
+        load(overloaded, TIMED, 500, timeout=0.2)
+    wait_until(lambda: waiting() == 0, "none waits", 5 * SECONDS)
+    assert load(overloaded, TIMED, 1)[0].score == alone.score
 
 
 @pytest.mark.full

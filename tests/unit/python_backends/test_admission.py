@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from hfx.python_backends.admission import (
@@ -14,6 +12,7 @@ from hfx.python_backends.admission import (
     metrics_address,
     net_load,
     net_of,
+    samples,
 )
 
 
@@ -28,12 +27,12 @@ class Net:
     def wake(self) -> None:
         self.woken += 1
 
-    def read(self, pending: int | None = None, runs: int = 0) -> None:
-        """A reading after so many further runs, of 8 requests of one row each."""
+    def read(self, pending: int | None = None, runs: int = 0, ahead: int = 0) -> None:
+        """A reading after so many further runs, of 8 requests of one row each; `ahead` wait to be tokenized."""
         self.pending = self.pending if pending is None else pending
         self.runs += runs
         requests = 8.0 * self.runs
-        load = NetLoad(self.pending, requests, self.runs, requests, 1e6 * requests * self.seconds)
+        load = NetLoad(self.pending, requests, self.runs, requests, 1e6 * requests * self.seconds, ahead)
         self.admission.update(load, self.admission.taken, self.now)
 
     def take(self, requests: int, rows: int = 1) -> int:
@@ -107,7 +106,20 @@ def test_requests_to_the_net_itself_and_its_reload_are_allowed_for() -> None:
     assert net.take(200) == 50
 
 
-def test_the_load_is_that_of_the_net_alone() -> None:
+def test_what_waits_to_be_tokenized_is_bounded_in_seconds() -> None:
+    net = Net(Bound(requests=0, seconds=3, batch=8))
+    net.admission.tokenized(64, 0.64)
+    net.read(ahead=400)
+    assert net.take(200) == 101  # as soon as 300 others wait, of 10 ms each
+    assert net.woken > 0
+    net.read(ahead=300, pending=0)
+    assert net.take(10) == 10
+    net.read(ahead=400, pending=0)
+    net.now += 2 * STALE_SECONDS
+    assert net.take(10) == 10
+
+
+def test_the_load_is_that_of_a_step_and_its_net_alone() -> None:
     text = b"""# HELP nv_inference_pending_request_count x
 nv_inference_pending_request_count{model="m_tokenize",version="1"} 7
 nv_inference_pending_request_count{model="m_net",version="1"} 3
@@ -116,9 +128,9 @@ nv_inference_exec_count{model="m_net",version="1"} 10
 nv_inference_request_success{model="m_net",version="1"} 40
 nv_inference_compute_infer_duration_us{model="m_net",version="1"} 4000000
 """
-    pattern = re.compile(rb'^(nv_inference_\w+)\{model="m_net",[^}]*\} (\S+)$', re.MULTILINE)
-    assert net_load(pattern, text) == NetLoad(3, 80, 10, 40, 4e6)
-    assert net_load(pattern, b"") is None
+    patterns = samples("m_net"), samples("m_tokenize")
+    assert net_load(*patterns, text) == NetLoad(3, 80, 10, 40, 4e6, ahead=7)
+    assert net_load(*patterns, b"") is None
 
 
 @pytest.mark.parametrize(
