@@ -30,7 +30,8 @@ $(DEMO): pyproject.toml setup.py constraints.txt
 	@echo "Installing the 85 packages that hfx needs into $(VENV): 2 GB, in two to six minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(call LOUD,$(PIP)) --constraint constraints.txt 'setuptools>=77' ziglang
-	$(BIN)/$(call LOUD,$(EDITABLE)) '.[embedded]'
+	@echo "Compiling the native operators meanwhile."
+	@$(BIN)/python hfx/native/build.py & $(BIN)/$(call LOUD,$(EDITABLE)) '.[embedded]'; code=$$?; wait; exit $$code
 	@touch $@
 
 $(STAMP): $(DEMO)

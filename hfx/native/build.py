@@ -13,8 +13,9 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,11 +47,19 @@ def build(output: Path = HERE / LIBRARY) -> bool:
     Raises BuildFailed.
     """
     sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__)]
-    if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+    newest = max(path.stat().st_mtime for path in sources)
+    if output.exists() and output.stat().st_mtime > newest:
         return False
     if reason := unsupported():
         raise BuildFailed(reason)
     output.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(output.parent):
+        return _build(output, newest)
+
+
+def _build(output: Path, newest: float) -> bool:
+    if output.exists() and output.stat().st_mtime > newest:  # made by another build meanwhile
+        return False
     # Beside `output`, which is replaced at once: processes may have the old one mapped.
     with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
         made = Path(folder, output.name)
@@ -60,6 +69,19 @@ def build(output: Path = HERE / LIBRARY) -> bool:
         _run([*link, "-s"], folder)
         made.replace(output)
     return True
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Only one build at a time writes to `folder`: `make` begins one while pip is at work, which begins another."""
+    import fcntl  # which other systems than Linux may lack
+
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def commands(output: Path) -> list[list[str]]:
