@@ -46,29 +46,22 @@ def build(output: Path = HERE / LIBRARY) -> bool:
 
     Raises BuildFailed.
     """
-    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__)]
-    newest = max(path.stat().st_mtime for path in sources)
-    if output.exists() and output.stat().st_mtime > newest:
-        return False
     if reason := unsupported():
         raise BuildFailed(reason)
+    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__)]
     output.parent.mkdir(parents=True, exist_ok=True)
     with _alone(output.parent):
-        return _build(output, newest)
-
-
-def _build(output: Path, newest: float) -> bool:
-    if output.exists() and output.stat().st_mtime > newest:  # made by another build meanwhile
-        return False
-    # Beside `output`, which is replaced at once: processes may have the old one mapped.
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
-        made = Path(folder, output.name)
-        *compiles, link = commands(made)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda command: _run(command, folder), compiles))
-        _run([*link, "-s"], folder)
-        made.replace(output)
-    return True
+        if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+            return False
+        # Beside `output`, which is replaced at once: processes may have the old one mapped.
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
+            made = Path(folder, output.name)
+            *compiles, link = commands(made)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(lambda command: _run(command, folder), compiles))
+            _run([*link, "-s"], folder)
+            made.replace(output)
+        return True
 
 
 @contextmanager

@@ -30,6 +30,7 @@ RETRY_SECONDS = 1.0  # after a server without metrics
 TIMEOUT_SECONDS = 5.0  # of a reading
 MAX_BYTES = 16 << 20
 RUNS_COUNTED = 8
+KEPT = 0.9  # of what is known of the tokenizing step, at each of its batches: a long text alone says little of others
 
 PENDING = "nv_inference_pending_request_count"
 ROWS, RUNS = "nv_inference_count", "nv_inference_exec_count"
@@ -41,18 +42,22 @@ class Bound:
     """How much may wait: requests, and the seconds until a new one is answered; 0 for any.
 
     `batch` rows, a full batch, may wait whatever the seconds are: callers that wait for their answers make one.
+    `instances` of the tokenizing step share what waits for it.
     """
 
     requests: int = 1024
     seconds: float = 3.0
     batch: int = 64
+    instances: int = 1
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Bound:
         """The parameters max_queue_size and max_queue_seconds, and max_batch_size. Raises ValueError."""
         parameters = {key: value["string_value"] for key, value in (config.get("parameters") or {}).items()}
         requests = int(parameters.get("max_queue_size", cls.requests))
-        return cls(requests, float(parameters.get("max_queue_seconds", cls.seconds)), int(config["max_batch_size"]))
+        seconds = float(parameters.get("max_queue_seconds", cls.seconds))
+        instances = sum(int(group.get("count", 1)) for group in config.get("instance_group") or [{}])
+        return cls(requests, seconds, int(config["max_batch_size"]), max(1, instances))
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Admission:
         self._load: NetLoad | None = None
         self._read_at = float("-inf")
         self._ahead = 0  # requests that wait to be tokenized
-        self._tokenizing_seconds = 0.0  # of a request
+        self._tokenized, self._tokenizing_seconds = 0.0, 0.0  # requests and time of the last batches
         self._rate = 0.0  # rows a second of the net; 0: not known yet
         self._run_seconds = 0.0
         self._throughput = 0.0  # rows a second of all instances of the net
@@ -120,15 +125,18 @@ class Admission:
             return True
 
     def tokenized(self, requests: int, seconds: float) -> None:
-        """Say that tokenizing so many requests took so long."""
-        self._tokenizing_seconds = seconds / requests
+        """Note that so many requests were tokenized in so many seconds."""
+        self._tokenized = KEPT * self._tokenized + requests
+        self._tokenizing_seconds = KEPT * self._tokenizing_seconds + seconds
 
     def _refuses(self, now: float, timeout: float) -> bool:
         """Whether too much waits for a caller that waits for `timeout`."""
         if now - self._read_at > STALE_SECONDS:
             return False
-        if self._ahead >= FEW_WAITING and 0 < self._bound.seconds < self._ahead * self._tokenizing_seconds:
-            return True
+        if self._ahead >= FEW_WAITING and self._tokenized:
+            share = self._tokenizing_seconds / self._tokenized / self._bound.instances
+            if 0 < self._bound.seconds < self._ahead * share:
+                return True
         if len(self._waiting) < FEW_WAITING:
             return False
         rate = max(self._rate, self._throughput)

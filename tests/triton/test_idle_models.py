@@ -382,28 +382,3 @@ def test_a_step_of_two_ensembles_stays_for_the_other(tmp_path: Path) -> None:
         assert set(server.statistics()) == {"twin", "toy_tokenize"}
         loaded.load("toy")
         assert len(server.stubs()["toy_tokenize_0_0"]) == 1
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Memory of PID that no file is behind, and that no other server shares."""
-    [line] = re.findall(r"^Anonymous: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return int(line) << 10
-
-
-@pytest.mark.parametrize("cycles", [8, pytest.param(100, marks=pytest.mark.full)])
-def test_memory_stays_flat_over_loads_and_unloads(writers: Path, cycles: int) -> None:
-    """The heaps of Triton's threads fill in some 20 cycles, by 20 MB; a model that stayed would add its own."""
-    names = ["sentiment", "stories"]
-    with EmbeddedServer(writers, private=True, models=names) as server:
-        memory: list[int] = []
-        for cycle in range(cycles):
-            for name in names:
-                if cycle:
-                    server.loaded.load(name)
-                server.loaded.release(name)
-            memory.append(anonymous_bytes(server.pid))
-        print([round(each / 1e6, 1) for each in memory])
-        assert server.stubs() == {}
-        assert memory[-1] < memory[0] + 40e6
-        if cycles > 50:
-            assert max(memory[50:]) < 1.1 * max(memory[:50])

@@ -153,7 +153,7 @@ async def _label_tokens(inputs: Inputs) -> Any:
     inputs.check_parameters("aggregation_strategy", "ignore_labels", "grouped_entities")
     aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
     _check_equal(inputs.parameters, "aggregation_strategy", aggregation, "the model was exported with it")
-    if "grouped_entities" in inputs.parameters and "aggregation_strategy" not in inputs.parameters:
+    if "grouped_entities" in inputs.parameters:
         grouped = "simple" if flag(inputs.parameters, "grouped_entities") else "none"
         if grouped != aggregation:
             message = f"grouped_entities stands for aggregation_strategy {grouped}. The model was exported with"

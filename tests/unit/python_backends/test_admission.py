@@ -119,6 +119,27 @@ def test_what_waits_to_be_tokenized_is_bounded_in_seconds() -> None:
     assert net.take(10) == 10
 
 
+def test_a_long_text_alone_does_not_close_the_tokenizer_to_others() -> None:
+    net = Net(Bound(requests=0, seconds=3, batch=8))
+    for _ in range(20):
+        net.admission.tokenized(1, 0.001)
+    net.admission.tokenized(1, 0.5)
+    net.read(ahead=30)
+    assert net.take(12) == 12
+
+
+def test_instances_of_the_tokenizing_step_share_what_waits() -> None:
+    groups = [{"count": 3}, {}]
+    bound = Bound.read({"max_batch_size": 8, "instance_group": groups, "parameters": {}})
+    assert (bound.instances, Bound.read({"max_batch_size": 8}).instances) == (4, 1)
+    net = Net(bound)
+    net.admission.tokenized(64, 0.64)
+    net.read(ahead=1100)
+    assert net.take(10) == 10
+    net.read(ahead=1300, pending=0)
+    assert net.take(10) == 0
+
+
 def test_the_load_is_that_of_a_step_and_its_net_alone() -> None:
     text = b"""# HELP nv_inference_pending_request_count x
 nv_inference_pending_request_count{model="m_tokenize",version="1"} 7
