@@ -63,12 +63,17 @@ def tensors_of(rows: Sequence[Mapping[str, Any]], lead: tuple[int, ...] = ()) ->
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model takes and gives; `task` is what its configuration says it is for, empty where it says nothing."""
+    """What a model takes and gives.
+
+    `task` is what its configuration says it is for, `kind` the Kind of encoder that it names; empty where it says
+    nothing, or was not read.
+    """
 
     name: str
     inputs: tuple[TensorMetadata, ...]
     outputs: tuple[TensorMetadata, ...]
     task: str = field(default="", compare=False)
+    kind: str = field(default="", compare=False)
 
     @cached_property
     def input_types(self) -> Mapping[str, str]:

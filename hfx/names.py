@@ -42,6 +42,24 @@ class Task(StrEnum):
     TRANSLATION = "translation"
 
 
+class Kind(StrEnum):
+    """What an encoder gives; several kinds may be for one task."""
+
+    CLASSIFIER = "classifier"
+    TOKENS = "tokens"  # classes of tokens, joined to entities
+    ANSWERS = "answers"
+    ZERO_SHOT = "zero_shot"
+    MASKS = "masks"
+    EMBEDDER = "embedder"
+    SPARSE = "sparse"  # SPLADE: a number for each word of the vocabulary
+    LATE = "late"  # ColBERT: vectors of the tokens of queries and of documents
+    TOKEN_VECTORS = "token_vectors"
+    STATIC = "static"  # a table of vectors, without a transformer
+    CROSS_ENCODER = "cross_encoder"  # one score of a pair
+    PAIR_CLASSIFIER = "pair_classifier"  # scores of several labels of a pair
+    JUDGE = "judge"  # a language model whose answer's token scores a pair
+
+
 GENERATION_TASKS = frozenset({Task.TEXT_GENERATION, Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION, Task.TRANSLATION})
 
 # Tensors that clients see (ARCHITECTURE: tensor names).

@@ -40,6 +40,7 @@ PARAMETERS = (
     ("NAME_net", "skips_padding", "1: it computes nothing for padding, so rows of similar widths share a run"),
     ("NAME", "engine", "of a generator: the model that holds the engine"),
     ("NAME", "task", "of a generator: its task, which the tensors do not show"),
+    ("NAME", "kind", "of an encoder: what it gives, such as embedder, sparse, late (ColBERT) or cross_encoder"),
     (
         "NAME",
         "model_sha256",

@@ -16,7 +16,8 @@ from hfx.metadata import INT32_MAX, ModelMetadata, check_text
 from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import SETTINGS
 from hfx.rows import Row
-from hfx.tasks import TASKS
+from hfx.tasks import TASKS, kind_of
+from hfx.tasks.kinds import VECTORS_OF_TOKENS
 from hfx.tasks.task import CellKind, Column, as_float32, compact, json_output, output
 from hfx.tasks.values import KINDS, values_of
 
@@ -62,13 +63,13 @@ def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
     Raises UsageError for equal labels, and for a model with several scores or vectors per row, for which the output has
     no columns: a cross-encoder with several labels, an embedder of tokens.
     """
-    short: Request = {names.TEXT_INPUT: [TASKS[model.task].probe]}
-    if model.task is Task.FEATURE_EXTRACTION and names.INPUT_TOKENS in model.answer(short):
+    kind = kind_of(model.metadata, model.task)
+    if kind in VECTORS_OF_TOKENS:
         raise UsageError(
             "The model has a vector for each token, and the output has one vector a row.",
             "Embed by embed_tokens() of hfx.client.",
         )
-    if names.APPLY_SOFTMAX in model.metadata.input_types:
+    if kind is names.Kind.PAIR_CLASSIFIER:
         raise UsageError(
             "The model has scores of several labels for a pair, and the output has one score a row.",
             "Score pairs by predict() of hfx.client.",

@@ -25,7 +25,7 @@ from hfx.metadata import TensorMetadata
 from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
 from hfx.options import option
 from hfx.python_backends.settings import DOCUMENT, QUERY
-from hfx.tasks import TASKS, is_colbert
+from hfx.tasks import TASKS, is_late
 
 if TYPE_CHECKING:
     from hfx.answering import Answer, Model, Request
@@ -93,7 +93,7 @@ def command(
     _check_log_probs(form, generation, report)
     entries = _entries(texts or [], form)
     with _model(name, connection, place) as model:
-        if encoder.query is not None and is_colbert(model.metadata):
+        if encoder.query is not None and is_late(model.metadata):
             model = _ranker(model)
         chosen = settings(model.task, encoder, generation)
         request = partial(request_of, model.task, settings=chosen, model=model.metadata)

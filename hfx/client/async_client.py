@@ -13,7 +13,7 @@ from hfx.client.settings import Settings, merged
 from hfx.client.streams import AsyncTextStream
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
-from hfx.tasks import check_summarizer, is_colbert
+from hfx.tasks import check_summarizer, is_late
 
 if TYPE_CHECKING:
     from hfx.client.calls import Vectors
@@ -197,7 +197,7 @@ class AsyncClient(AsyncBase):
         """
         calls.check_several(texts)
         make = calls.rank(name, query, raw_scores, prompt_name, prompt)
-        if is_colbert(await self._session.metadata(name, timeout)):
+        if is_late(await self._session.metadata(name, timeout)):
             found = await self._session.call(calls.query_tokens(name, prompt_name, prompt)(query), timeout)
             make = calls.rank_by_tokens(name, found.vector)
         return best_first(await self._call_all(make, enumerate(texts), timeout))

@@ -17,7 +17,7 @@ from hfx.client.streams import TextStream
 from hfx.client.transport import run
 from hfx.errors import HfxError
 from hfx.metadata import ModelMetadata, Values
-from hfx.tasks import check_summarizer, is_colbert
+from hfx.tasks import check_summarizer, is_late
 
 if TYPE_CHECKING:
     from hfx.client.calls import Vectors
@@ -207,7 +207,7 @@ class Client(BlockingBase):
         """
         calls.check_several(texts)
         make = calls.rank(name, query, raw_scores, prompt_name, prompt)
-        if is_colbert(run(self._session.metadata(name, timeout))):
+        if is_late(run(self._session.metadata(name, timeout))):
             found = run(self._session.call(calls.query_tokens(name, prompt_name, prompt)(query), timeout))
             make = calls.rank_by_tokens(name, found.vector)
         return best_first(self._call_all(make, enumerate(texts), timeout))

@@ -25,10 +25,9 @@ from hfx.answering import cancellable
 from hfx.client import errors
 from hfx.client.address import Address, Tls, parse_address, ssl_context
 from hfx.client.tensors import Array, datatype_of, from_bytes, to_bytes
-from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport
+from hfx.client.transport import PROBE_SECONDS, Request, Stream, Transport, completed
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata, TensorMetadata
-from hfx.names import TEXT_OUTPUT
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -144,9 +143,8 @@ class _GrpcTransport:
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         description = await self._call("ModelMetadata", pb.ModelMetadataRequest(name=model), timeout)
         outputs = _tensors(description.outputs)
-        writes = any(tensor.name == TEXT_OUTPUT for tensor in outputs)
-        task = await self.parameter(model, TASK, timeout) if writes else ""
-        return ModelMetadata(model, _tensors(description.inputs), outputs, task)
+        metadata = ModelMetadata(model, _tensors(description.inputs), outputs)
+        return await completed(metadata, self, timeout)
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
         response = await self._call("ModelConfig", pb.ModelConfigRequest(name=model), timeout)

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -22,10 +21,9 @@ from hfx.client import errors, tensors
 from hfx.client.address import Address, Tls, ssl_context
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
-from hfx.client.transport import PROBE_SECONDS, TASK, Request, Stream, Transport, run
+from hfx.client.transport import PROBE_SECONDS, Request, Stream, Transport, completed, run
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata
-from hfx.names import TEXT_OUTPUT
 
 Headers = Mapping[str, str]
 OK = 200
@@ -90,9 +88,7 @@ class _HttpTransport:
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
         _, content = await self._fetch(_path(model), timeout)
         metadata = tensors.decode_metadata(model, content)
-        if not any(tensor.name == TEXT_OUTPUT for tensor in metadata.outputs):
-            return metadata
-        return replace(metadata, task=await self.parameter(model, TASK, timeout))
+        return await completed(metadata, self, timeout)
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
         _, config = await self._fetch(_path(model, "/config"), timeout)

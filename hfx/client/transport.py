@@ -7,8 +7,11 @@ complete them without an event loop.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from hfx.names import INPUT_TOKENS, TEXT_OUTPUT
+from hfx.tasks.kinds import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PROBE_SECONDS = 2.0  # the timeout of a request for the server's health
-TASK = "task"  # the parameter of a generator's configuration that says what it was trained for
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +68,23 @@ class Transport(Protocol):
         """The names of the ready models, members too."""
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """The inputs and outputs of `model`; of a generator, its task."""
+        """The inputs and outputs of `model`, `completed`."""
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
         """The parameter `name` of the configuration of `model`; empty if there is none."""
 
     async def close(self) -> None:
         """Close the connection. Requests in flight end with an error."""
+
+
+async def completed(metadata: ModelMetadata, transport: Transport, timeout: float) -> ModelMetadata:
+    """`metadata` with what only the configuration says: a generator's task, the kind of token vectors."""
+    outputs = {tensor.name for tensor in metadata.outputs}
+    if TEXT_OUTPUT in outputs:
+        return replace(metadata, task=await transport.parameter(metadata.name, "task", timeout))
+    if INPUT_TOKENS in outputs:
+        return replace(metadata, kind=await transport.parameter(metadata.name, KIND, timeout))
+    return metadata
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:

@@ -17,6 +17,7 @@ from hfx import names
 from hfx.answering import map_all, pause
 from hfx.errors import ServerError, UsageError, VerificationFailed
 from hfx.names import GENERATION_TASKS, Task
+from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 if TYPE_CHECKING:
     from hfx.client.http_transport import JsonPort
@@ -43,12 +44,10 @@ class AskedModel:
     has_several: bool = False
 
 
-def asked_model(repository: Path, name: str, task: Task) -> AskedModel:
-    """The published model NAME of `repository`."""
-    settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
-    values = json.loads(settings.read_bytes()) if settings.is_file() else {}
-    ranks_nothing = task is Task.TEXT_RANKING and len(values.get("labels", ())) > 1
-    return AskedModel(name, task, values.get("activation", ""), ranks_nothing or values.get("tokens", False))
+def asked_model(published: Published) -> AskedModel:
+    """What requests to a published model depend on."""
+    has_several = published.kind in {*VECTORS_OF_TOKENS, names.Kind.PAIR_CLASSIFIER}
+    return AskedModel(published.manifest.name, published.task.task, published.activation, has_several)
 
 
 @dataclass(frozen=True)

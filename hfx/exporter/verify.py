@@ -26,9 +26,12 @@ from hfx.exporter.tasks import EncoderTask, find_task
 from hfx.exporter.tasks.feature_extraction import of_tokens
 from hfx.exporter.tasks.task import Answer, Request
 from hfx.exporter.tasks.text_ranking import scoring
+from hfx.local.models import published_metadata
 from hfx.manifest import Manifest
 from hfx.python_backends.tasks import PROMPTS
 from hfx.repository.catalog import model as read_model
+from hfx.tasks import kind_of
+from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 REFERENCE_FILE = "reference.json"
 FORMAT = 1
@@ -47,11 +50,16 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Published:
-    """A model of a repository: manifest, task, and the label names of its last step (empty where it has none)."""
+    """A model of a repository. `labels` and `activation` are those of its last step, empty where it has none.
+
+    `kind` is an encoder's.
+    """
 
     manifest: Manifest
     task: EncoderTask | GenerationTask
+    kind: names.Kind | None
     labels: tuple[str, ...]
+    activation: str
     recorded: Recorded
 
 
@@ -91,21 +99,27 @@ def read_recorded(path: Path) -> Recorded:
 
 def open_published(repository: Path, name: str) -> Published:
     """NAME in `repository`; RepositoryError where it is missing or damaged."""
-    manifest = read_model(repository, name)
+    manifest, metadata = read_model(repository, name), published_metadata(repository, name)
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
     values = json.loads(settings.read_bytes()) if settings.is_file() else {}
-    labels = values.get("labels", [])
-    find = find_generation_task if manifest.task in names.GENERATION_TASKS else find_task
-    task = find(manifest.task)
-    read = repository / (name + names.TOKENIZE_SUFFIX) / "1" / "settings.json"
-    reads = json.loads(read.read_bytes()) if read.is_file() else {}
-    if isinstance(task, EncoderTask) and reads.get("prompts") is None:
-        task = replace(task, omitted=frozenset(PROMPTS))
-    if isinstance(task, EncoderTask) and task.task is names.Task.TEXT_RANKING:
-        task = scoring(task, labels)
-    if isinstance(task, EncoderTask) and task.task is names.Task.FEATURE_EXTRACTION and values.get("tokens"):
-        task = of_tokens(task)
-    return Published(manifest, task, tuple(labels), read_recorded(repository / name / REFERENCE_FILE))
+    labels, activation = tuple(values.get("labels", ())), values.get("activation", "")
+    kind = kind_of(metadata, manifest.task)
+    task: EncoderTask | GenerationTask
+    if kind is None:
+        task = find_generation_task(manifest.task)
+    else:
+        task = _of_kind(find_task(manifest.task), kind, labels)
+        if names.PROMPT_NAME not in metadata.input_types:
+            task = replace(task, omitted=frozenset(PROMPTS))
+    recorded = read_recorded(repository / name / REFERENCE_FILE)
+    return Published(manifest, task, kind, labels, activation, recorded)
+
+
+def _of_kind(task: EncoderTask, kind: names.Kind, labels: Sequence[str]) -> EncoderTask:
+    """`task` as models of this kind have it."""
+    if task.task is names.Task.TEXT_RANKING:
+        return scoring(task, labels)
+    return of_tokens(task) if kind in VECTORS_OF_TOKENS else task
 
 
 def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from hfx.errors import ModelUnknown, RequestRefused
 from hfx.metadata import TEMPORARY, ModelMetadata, tensors_of
-from hfx.names import MEMBER_SUFFIXES, Task
-from hfx.tasks import task_of
+from hfx.names import MEMBER_SUFFIXES, Kind, Task
+from hfx.tasks import kind_of, task_of
+from hfx.tasks.kinds import KIND
 
 if TYPE_CHECKING:
     from hfx.front.idle import IdleModels
@@ -41,6 +42,11 @@ class ServedModel:
     def name(self) -> str:
         """Its name."""
         return self.metadata.name
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of an encoder, by its configuration; None for a generator."""
+        return kind_of(self.metadata, self.task)
 
 
 class Catalog:
@@ -110,6 +116,7 @@ class Catalog:
 
 def served_model(config: Mapping[str, Any]) -> ServedModel:
     """The model that Triton's JSON of a config.pbtxt describes. Raises RequestRefused for one of no known task."""
-    task = config.get("parameters", {}).get("task", {}).get("string_value", "")
-    metadata = ModelMetadata(config["name"], tensors_of(config["input"]), tensors_of(config["output"]), task)
+    parameters = config.get("parameters", {})
+    task, kind = (parameters.get(key, {}).get("string_value", "") for key in ("task", KIND))
+    metadata = ModelMetadata(config["name"], tensors_of(config["input"]), tensors_of(config["output"]), task, kind)
     return ServedModel(metadata, task_of(metadata), max(1, int(config.get("max_batch_size", 0))))

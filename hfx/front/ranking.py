@@ -12,10 +12,9 @@ from hfx.client import calls
 from hfx.client.results import Rank, best_first
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal
-from hfx.names import PROMPT_NAME, Task
+from hfx.names import PROMPT_NAME, Kind, Task
 from hfx.python_backends.settings import QUERY
 from hfx.python_backends.tasks.text_classification import sigmoid
-from hfx.tasks import is_colbert
 
 if TYPE_CHECKING:
     from hfx.front.dialect import DialectRequest
@@ -28,13 +27,13 @@ async def only_colbert(request: DialectRequest, name: str | None = None, reason:
     """
     catalog, name = request.inference.catalog, request.model or name
     models = [await catalog.model(name)] if name else await catalog.models()
-    found = [model for model in models if model.task is Task.TEXT_RANKING or is_colbert(model.metadata)]
+    found = [model for model in models if model.task is Task.TEXT_RANKING or model.kind is Kind.LATE]
     if len(found) > 1:
         names = ", ".join(model.name for model in found)
         raise Refusal(
             400, f"The request's path names no model; these rank: {names}. Send it to /models/NAME.", reason=reason
         )
-    return found[0] if found and is_colbert(found[0].metadata) else None
+    return found[0] if found and found[0].kind is Kind.LATE else None
 
 
 async def colbert_ranks(request: DialectRequest, model: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[Rank]:
@@ -56,7 +55,7 @@ async def ranked(
     **prompt: Any,
 ) -> list[Rank]:
     """The texts with their logits, or the sigmoids of these, best first; of a ColBERT with its sums."""
-    if is_colbert(model.metadata):
+    if model.kind is Kind.LATE:
         if prompt:
             raise Refusal(400, "The model's prompts are for queries and documents. Leave it out.", param=PROMPT_NAME)
         return best_first(await colbert_ranks(request, model, [(query, source) for source in sources]))

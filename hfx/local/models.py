@@ -18,6 +18,7 @@ from hfx.manifest import model_sha256
 from hfx.metadata import INT32_MAX, ModelMetadata, TensorMetadata, tensors_of
 from hfx.names import GENERATION_TASKS, MODEL_SHA256, Task
 from hfx.repository.catalog import model as published_model
+from hfx.tasks import kind_of
 
 if TYPE_CHECKING:
     from hfx.local.generator import LocalGenerator
@@ -69,10 +70,11 @@ def _sha256(repository: Path, name: str) -> str:
 
 def published_metadata(repository: Path, name: str) -> ModelMetadata:
     """What a server would say of a published model's tensors. Raises ModelMissing and ModelCorrupt."""
-    task = published_model(repository, name).task
+    manifest = published_model(repository, name)
     config = read_config(repository / name / "config.pbtxt")
     inputs, outputs = (tensors_of(config[side], (-1,)) for side in ("input", "output"))
-    return ModelMetadata(name, inputs, outputs, str(task))
+    metadata = ModelMetadata(name, inputs, outputs, str(manifest.task))
+    return replace(metadata, kind=kind_of(metadata, manifest.task, manifest.choices) or "")
 
 
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:

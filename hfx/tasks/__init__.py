@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hfx.errors import RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
-from hfx.names import EMBEDDING, INPUT_TOKENS, PROMPT_NAME, Task
+from hfx.names import Task
+from hfx.tasks.kinds import is_late, kind_of
 from hfx.tasks.task import TaskView
 from hfx.tasks.views import TASKS
 
@@ -42,10 +43,4 @@ def check_summarizer(model: ModelMetadata) -> None:
         )
 
 
-def is_colbert(model: ModelMetadata) -> bool:
-    """Whether a model has vectors of the tokens of queries and of documents, by which texts are ranked."""
-    has_vectors = {EMBEDDING, INPUT_TOKENS} <= {tensor.name for tensor in model.outputs}
-    return has_vectors and PROMPT_NAME in model.input_types
-
-
-__all__ = ["TASKS", "TaskView", "check_summarizer", "is_colbert", "task_of"]
+__all__ = ["TASKS", "TaskView", "check_summarizer", "is_late", "kind_of", "task_of"]

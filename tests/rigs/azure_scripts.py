@@ -92,6 +92,8 @@ class Rig:
     def kill(self, job: str) -> None:
         """Kill the process of a job, and wait until it holds the job no more."""
         command = ["hfx.batch.azure.runner", str(self.workspace / "jobs" / job)]
-        [process] = [each for each in processes() if each.arguments[-3:-1] == command]
+        # A process that it starts looks like itself until it runs its own program.
+        found = [each for each in processes() if each.arguments[-3:-1] == command]
+        process = min(found, key=lambda each: each.started)
         os.kill(process.pid, signal.SIGKILL)
         wait_until(lambda: self.show(job)["status"] != "Running", "the end of the process")

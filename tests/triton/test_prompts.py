@@ -16,8 +16,7 @@ from hfx.cli import main
 from hfx.client import AsyncClient, Client
 from hfx.deploy.server_check import Dialect, asked_model, connected, dialect_ask
 from hfx.errors import RequestRefused, UsageError
-from hfx.exporter.verify import REFERENCE_FILE, read_recorded
-from hfx.names import Task
+from hfx.exporter.verify import open_published
 from tests.rigs.batch_jobs import Opened, output_rows, table
 from tests.rigs.dialect_calls import call
 from tests.rigs.published import export_checkpoint
@@ -240,12 +239,11 @@ def test_scores_are_those_of_predict(
 def test_the_gates_requests_have_the_same_answers_through_other_apis(
     name: str, dialect: Dialect, server: ServeProcess, repository: Path
 ) -> None:
-    task = Task.FEATURE_EXTRACTION if name == PROMPTED else Task.TEXT_RANKING
-    recorded = read_recorded(repository / name / REFERENCE_FILE)
-    requests, expected = recorded.requests[:24], recorded.answers[:24]
+    published = open_published(repository, name)
+    requests, expected = published.recorded.requests[:24], published.recorded.answers[:24]
     assert len({json.dumps(list(request)) for request in requests}) > 1
     with connected(server.http_url, dialect) as port:
-        answers = dialect_ask(port, dialect, asked_model(repository, name, task), 30)(requests)
+        answers = dialect_ask(port, dialect, asked_model(published), 30)(requests)
     output = "embedding" if name == PROMPTED else "score"
     for one, other in zip(answers, expected, strict=True):
         assert one[output] == pytest.approx(other[output], abs=1e-5)

@@ -168,9 +168,7 @@ def _asking(
         for each in published:
             client.metadata(each.manifest.name)  # names the models that there are instead
         if dialect and port:
-            yield lambda each: dialect_ask(
-                port, dialect, asked_model(repository, each.manifest.name, each.task.task), options.timeout
-            )
+            yield lambda each: dialect_ask(port, dialect, asked_model(each), options.timeout)
         else:
             yield lambda each: served_ask(client, repository, each.manifest.name)
 

@@ -25,6 +25,7 @@ from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, 
 from hfx.python_backends.tasks import TOKENIZING
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
+from hfx.tasks.kinds import KIND
 
 LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
 SETTING = "_setting"  # ends the name, in the ensemble, of an optional input that the tokenizing step has filled in
@@ -69,6 +70,7 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
         max_batch_size=plan.max_batch_size,
         inputs=tuple(replace(spec, ragged=False) for spec in task.inputs),
         outputs=public_outputs(plan),
+        parameters={KIND: str(plan.kind)},
         steps=tuple(steps),
     )
     write_config(config, plan.command, folder / "config.pbtxt")

@@ -14,9 +14,17 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
-from hfx.names import APPLY_SOFTMAX, COMPILED_TOKENIZER, Task
+from hfx.names import COMPILED_TOKENIZER, Kind, Task
 
-TASKS = frozenset({Task.TEXT_CLASSIFICATION, Task.FEATURE_EXTRACTION, Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
+# What of a kind native/backend does not do.
+UNSERVED = {
+    Kind.TOKENS: "token-classification",
+    Kind.ANSWERS: "question-answering",
+    Kind.MASKS: "fill-mask",
+    Kind.LATE: "vectors of tokens",
+    Kind.TOKEN_VECTORS: "vectors of tokens",
+    Kind.PAIR_CLASSIFIER: "scores of several labels",
+}
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
 GENERATED = 100_000  # texts, of some twenty characters each
 
@@ -55,11 +63,9 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
-    needing = [] if task in TASKS else [str(task)]
-    needing += ["vectors of tokens"] if plan.pooling is not None and plan.pooling.tokens else []
+    needing = [UNSERVED[plan.kind]] if plan.kind in UNSERVED else []
     needing += ["queries that are looked up"] if plan.pooling is not None and plan.pooling.table else []
     needing += ["a template of pairs"] if plan.template is not None else []
-    needing += ["scores of several labels"] if any(spec.name == APPLY_SOFTMAX for spec in plan.task.inputs) else []
     if needing:
         return f"Python steps are needed by {' and '.join(needing)}"
     try:

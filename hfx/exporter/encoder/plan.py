@@ -49,9 +49,10 @@ from hfx.exporter.tasks.fill_mask import vocabulary
 from hfx.exporter.tasks.task import default_labels, labels_of
 from hfx.exporter.tasks.text_ranking import logits, scoring, templated_ids
 from hfx.exporter.tasks.token_classification import AGGREGATIONS, DEFAULT_AGGREGATION
-from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, Task
+from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, Kind, Task
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.python_backends.tasks import PROMPTS
+from hfx.tasks.kinds import USUAL
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
 # LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
@@ -80,6 +81,7 @@ class EncoderPlan(Plan):
     """What will be built of an encoder; `cpu_math` is what its fp32 file is computed in on the CPU."""
 
     task: EncoderTask
+    kind: Kind
     exporter: Exporter
     cpu_math: CpuMath
     max_batch_size: int
@@ -109,6 +111,7 @@ class EncoderPlan(Plan):
     def details(self) -> dict[str, object]:
         """What `describe` says of an encoder."""
         return {
+            "kind": str(self.kind),
             "cpu_math": self.cpu_math if self.cpu_precision == "fp32" else None,
             "onnxruntime": self.release.ort,
             "opset": OPSET,
@@ -163,6 +166,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     return EncoderPlan(
         **common,
         task=task,
+        kind=_kind(checkpoint, task, pooling),
         exporter=options.exporter,
         cpu_math=options.cpu_math,
         graph="optimum" if options.exporter == "optimum" else "traced",
@@ -177,6 +181,19 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         late=late,
         notes=_notes(checkpoint, options, task, template),
     )
+
+
+def _kind(checkpoint: Checkpoint, task: EncoderTask, pooling: Pooling | None) -> Kind:
+    """The kind of a checkpoint whose task and pooling have been read."""
+    if checkpoint.model_type == STATIC:
+        return Kind.STATIC
+    if pooling is not None and pooling.tokens:
+        return Kind.LATE if pooling.by_role else Kind.TOKEN_VECTORS
+    if pooling is not None and pooling.splade:
+        return Kind.SPARSE
+    if task.task is Task.TEXT_RANKING and APPLY_SOFTMAX in task.postprocess_reads:
+        return Kind.PAIR_CLASSIFIER
+    return Kind.JUDGE if pooling is not None and pooling.answers else USUAL[task.task]
 
 
 def _pooling(checkpoint: Checkpoint, task: EncoderTask, tokens: bool) -> Pooling | None:

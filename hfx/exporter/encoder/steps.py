@@ -36,6 +36,7 @@ from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.onnxruntime.config import OPERATORS
 from hfx.python_backends.tasks import TASKS
+from hfx.tasks.kinds import KIND
 
 FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
 Candidates = dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]]
@@ -81,7 +82,8 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
         answers = head_rows(model, tokenizer, plan.pooling.answers)
         pooler = make_pooler(plan.pooling, plan.checkpoint, answers)
         model = model if answers is None else model.base_model
-    choices = {**artefacts.choices, **({"pooling": plan.pooling.names} if plan.pooling else {})}
+    pooling = {"pooling": plan.pooling.names} if plan.pooling else {}
+    choices = {**artefacts.choices, KIND: str(plan.kind), **pooling}
     return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, labelled=labelled, choices=choices)
 
 

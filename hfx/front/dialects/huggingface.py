@@ -56,7 +56,7 @@ from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import APPLY_SOFTMAX, GENERATION_TASKS, TOKENIZE_SUFFIX, Task
+from hfx.names import GENERATION_TASKS, TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.tasks import PROMPTS, TASKS
 
@@ -221,7 +221,7 @@ async def _rank(inputs: Inputs) -> Any:
         raise Refusal(400, f"inputs is {shown(fields)}. Send a query and texts.", param="inputs")
     refuse_unknown(fields, {"query", "texts", "return_documents"})
     sources = texts(fields.get("texts"), "texts")
-    if APPLY_SOFTMAX in inputs.model.metadata.input_types:  # several labels rank nothing
+    if inputs.model.kind is Kind.PAIR_CLASSIFIER:
         pairs = [(text(fields.get("query"), "query"), source) for source in sources]
         options = prompt_of(inputs.parameters)
         return await pair_labels(inputs.request, inputs.model, pairs, raw=False, softmax=False, **options)

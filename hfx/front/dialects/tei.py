@@ -6,7 +6,7 @@ A server of that kind has one model. Here the paths are those of the model that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -38,15 +38,16 @@ from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import APPLY_SOFTMAX, DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.errors import TOO_LONG
+from hfx.tasks import kind_of
+from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 MOST_INPUTS = 512
 TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer has 65 bytes each
 DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
-SPARSE, TOKENS = "splade", "tokens"  # what the pooling of models with such vectors begins with
 EMPTY = "EMPTY"
 CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
@@ -69,7 +70,7 @@ async def embed_sparse(request: DialectRequest) -> bytes:
     """POST /embed_sparse: the numbers of each input's vector that are not 0, of a SPLADE model."""
     fields = json_object(request.content)
     refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
-    model = await _pooled_model(request, SPARSE)
+    model = await _model_of_kind(request, "sparse vectors", {Kind.SPARSE})
     vectors = await vectors_of(request, model, fields, _inputs(fields))
     return dumped([[{"index": at, "value": float(row[at])} for at in np.flatnonzero(row).tolist()] for row in vectors])
 
@@ -78,7 +79,7 @@ async def embed_all(request: DialectRequest) -> bytes:
     """POST /embed_all: the vectors of each input's tokens, of a model that was exported with them."""
     fields = json_object(request.content)
     refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
-    model = await _pooled_model(request, TOKENS)
+    model = await _model_of_kind(request, "vectors of tokens", VECTORS_OF_TOKENS)
     call = calls.embed_tokens(model.name, **prompt_of(fields))
     results = await request.inference.rows(model, [call(one) for one in _inputs(fields)])
     check_cut(fields, results, default=False)
@@ -125,7 +126,7 @@ async def predict(request: DialectRequest) -> bytes:
 
 async def _predict_pairs(request: DialectRequest, model: ServedModel, fields: Fields) -> bytes:
     """The softmax of the labels' logits, or with `raw_scores` these, best first."""
-    if APPLY_SOFTMAX not in model.metadata.input_types:
+    if model.kind is not Kind.PAIR_CLASSIFIER:
         raise Refusal(400, f"{model.name} has one label. Send its texts to /rerank.", reason=WRONG_MODEL)
     inputs = fields.get("inputs")
     rows = _bounded(inputs) if isinstance(inputs, list) else [inputs]
@@ -239,18 +240,25 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
     return model
 
 
-async def _pooled_model(request: DialectRequest, pooling: str) -> ServedModel:
-    """The model of the path, or the only one, whose vectors are of this `pooling`. Raises Refusal for another."""
+async def _model_of_kind(request: DialectRequest, what: str, kinds: Container[Kind]) -> ServedModel:
+    """The model of the path, or the only one, of one of `kinds`, which give `what`. Raises Refusal for another."""
     catalog = request.inference.catalog
     models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
     if request.model or not models:
         models = [await _model(request, Task.FEATURE_EXTRACTION)]
-    found = [model for model in models if _pooling(request, model).startswith(pooling)]
+    found = [model for model in models if _kind_of(request, model) in kinds]
     if len(found) != 1:
         names = ", ".join(model.name for model in found or models) or "none"
-        message = f"The vectors of {pooling} models are sent here, and the path names none; there are: {names}."
+        message = f"Models that give {what} answer here, and the path names none; there are: {names}."
         raise Refusal(400, message, reason=WRONG_MODEL)
     return found[0]
+
+
+def _kind_of(request: DialectRequest, model: ServedModel) -> Kind | None:
+    """The model's kind; for an export that names none in its configuration by its manifest, too."""
+    if model.metadata.kind:
+        return model.kind
+    return kind_of(model.metadata, model.task, request.files.manifest(model)["choices"])
 
 
 def _pooling(request: DialectRequest, model: ServedModel) -> str:

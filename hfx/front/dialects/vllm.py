@@ -21,8 +21,7 @@ from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_u
 from hfx.front.ranking import colbert_ranks
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
-from hfx.names import Task
-from hfx.tasks import is_colbert
+from hfx.names import Kind, Task
 
 # The two sides of the pairs, by any of these names.
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
@@ -42,7 +41,7 @@ async def score(request: DialectRequest) -> bytes:
     raw = not flag(fields, "use_activation", True)
     if model.task is Task.TEXT_RANKING:
         scores = await _ranked(request, model, pairs, raw)
-    elif is_colbert(model.metadata):
+    elif model.kind is Kind.LATE:
         scores = [rank.score for rank in await colbert_ranks(request, model, pairs)]
     elif raw:
         raise Refusal(400, "use_activation is false: cosines have no activation. Leave it out.", param="use_activation")

@@ -1,0 +1,69 @@
+"""The kinds of encoders: what a published model gives, where its task alone does not say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hfx.metadata import ModelMetadata
+from hfx.names import APPLY_SOFTMAX, EMBEDDING, INPUT_TOKENS, PROMPT_NAME, Kind, Task
+
+# The kind of a task's usual models. Generators have none.
+USUAL: Mapping[Task, Kind] = MappingProxyType(
+    {
+        Task.TEXT_CLASSIFICATION: Kind.CLASSIFIER,
+        Task.TOKEN_CLASSIFICATION: Kind.TOKENS,
+        Task.QUESTION_ANSWERING: Kind.ANSWERS,
+        Task.ZERO_SHOT_CLASSIFICATION: Kind.ZERO_SHOT,
+        Task.FILL_MASK: Kind.MASKS,
+        Task.FEATURE_EXTRACTION: Kind.EMBEDDER,
+        Task.TEXT_RANKING: Kind.CROSS_ENCODER,
+    }
+)
+VECTORS_OF_TOKENS = frozenset({Kind.LATE, Kind.TOKEN_VECTORS})
+KIND = "kind"  # its name among the parameters of a configuration, and among the choices of a manifest
+NO_CHOICES: Mapping[str, Any] = MappingProxyType({})
+
+
+def kind_of(model: ModelMetadata, task: Task, choices: Mapping[str, Any] = NO_CHOICES) -> Kind | None:
+    """The kind of an encoder for `task`; None for a generator.
+
+    The export records it in the model's configuration, and in its manifest, whose `choices` may be given. Where neither
+    names one, because the model was exported before they did or because a client is told no more than tensors, the kind
+    is derived from the tensors and from the pooling among the choices.
+    """
+    if recorded := _recorded(model, choices):
+        return recorded
+    if task is Task.TEXT_RANKING:
+        return _of_ranking(model, _pooling(choices))
+    if task is Task.FEATURE_EXTRACTION:
+        return _of_vectors(model, _pooling(choices))
+    return USUAL.get(task)
+
+
+def is_late(model: ModelMetadata) -> bool:
+    """Whether a model, of any task or none, ranks texts by the vectors of their tokens (ColBERT)."""
+    return (_recorded(model) or _of_vectors(model, [])) is Kind.LATE
+
+
+def _recorded(model: ModelMetadata, choices: Mapping[str, Any] = NO_CHOICES) -> Kind | None:
+    recorded = model.kind or choices.get(KIND)
+    return Kind(recorded) if recorded in tuple(Kind) else None
+
+
+def _pooling(choices: Mapping[str, Any]) -> list[str]:
+    pooling = choices.get("pooling")
+    return [str(name) for name in pooling] if isinstance(pooling, list) else []
+
+
+def _of_ranking(model: ModelMetadata, pooling: list[str]) -> Kind:
+    if APPLY_SOFTMAX in model.input_types:
+        return Kind.PAIR_CLASSIFIER
+    return Kind.JUDGE if any(name.startswith("logits ") for name in pooling) else Kind.CROSS_ENCODER
+
+
+def _of_vectors(model: ModelMetadata, pooling: list[str]) -> Kind:
+    if {EMBEDDING, INPUT_TOKENS} <= {tensor.name for tensor in model.outputs}:
+        return Kind.LATE if PROMPT_NAME in model.input_types else Kind.TOKEN_VECTORS
+    return Kind.SPARSE if any(name.startswith("splade-") for name in pooling) else Kind.EMBEDDER

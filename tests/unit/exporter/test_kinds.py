@@ -1,0 +1,91 @@
+"""The kind of an encoder: recorded by its export, read by one function, and derived for models of before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.exporter.encoder.plan import EncoderPlan, make_encoder_plan
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import open_checkpoint
+from hfx.exporter.verify import open_published
+from hfx.local import read_config
+from hfx.local.models import published_metadata
+from hfx.metadata import ModelMetadata
+from hfx.names import GENERATION_TASKS, Kind, Task
+from hfx.tasks import is_late, kind_of
+from hfx.tasks.kinds import USUAL
+from tests import zoo
+from tests.rigs.colbert_models import write_stanford
+from tests.rigs.decoder_rankers import Ranker, write_classifier, write_logit_ranker
+from tests.rigs.published import GENERATORS, export_checkpoint
+from tests.rigs.sentence_models import (
+    Recipe,
+    pooling,
+    splade,
+    static_embedding,
+    write_cross_encoder,
+    write_embedder,
+    write_router,
+    write_sparse_encoder,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
+
+PROMPTS = {"prompts": {"query": "the dog: "}}
+MEAN, SPLADE = Recipe((pooling("mean"),), PROMPTS), Recipe((splade(),))
+# Kind -> what writes a checkpoint of it in a folder, or below it.
+WRITERS: dict[str, tuple[Kind, Callable[[Path], Any], dict[str, Any]]] = {
+    "embedder": (Kind.EMBEDDER, partial(write_embedder, recipe=MEAN), {}),
+    "token-vectors": (Kind.TOKEN_VECTORS, partial(write_embedder, recipe=MEAN), {"token_vectors": True}),
+    "sparse": (Kind.SPARSE, partial(write_sparse_encoder, recipe=SPLADE), {}),
+    "router": (Kind.SPARSE, partial(write_router, recipe=SPLADE), {}),
+    "colbert": (Kind.LATE, lambda folder: write_stanford(folder / "model"), {}),
+    "static": (Kind.STATIC, lambda folder: static_embedding(folder / "model"), {}),
+    "cross-encoder": (Kind.CROSS_ENCODER, partial(write_cross_encoder, recipe=Recipe(())), {}),
+    "pair-classifier": (Kind.PAIR_CLASSIFIER, partial(write_cross_encoder, recipe=Recipe(()), labels=3), {}),
+    "decoder": (Kind.CROSS_ENCODER, partial(write_classifier, ranker=Ranker()), {}),
+    "judge": (Kind.JUDGE, partial(write_logit_ranker, ranker=Ranker()), {}),
+}
+
+
+def plan_of(folder: Path, **options: Any) -> EncoderPlan:
+    return make_encoder_plan(open_checkpoint(str(folder)), ExportOptions(**options))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_path: Path) -> None:
+    kind, write, options = WRITERS[name]
+    write(tmp_path)
+    assert plan_of(tmp_path / "model", **options).kind is kind
+    manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", **options)
+    assert manifest.choices["kind"] == kind
+    parameters = read_config(tmp_path / "repository" / "model" / "config.pbtxt")["parameters"]
+    assert parameters["kind"]["string_value"] == kind
+    metadata = published_metadata(tmp_path / "repository", "model")
+    assert kind_of(metadata, manifest.task) is kind
+    assert is_late(metadata) is (kind is Kind.LATE)
+    assert open_published(tmp_path / "repository", "model").kind is kind
+    unrecorded = {key: value for key, value in manifest.choices.items() if key != "kind"}
+    # Static vectors are those of any embedder; one with prompts and token vectors looked like a ColBERT.
+    derived = {"static": Kind.EMBEDDER, "token-vectors": Kind.LATE}.get(name, kind)
+    assert kind_of(replace(metadata, kind=""), manifest.task, unrecorded) is derived
+
+
+@pytest.mark.parametrize("recipe", [each.name for each in zoo.recipes.RECIPES if each.task not in GENERATORS])
+def test_other_tasks_have_one_kind(recipe: str) -> None:
+    plan = plan_of(zoo.checkpoint(recipe))
+    assert plan.kind is USUAL[plan.task.task]
+    assert plan.describe()["kind"] == plan.kind
+
+
+def test_generators_and_unknown_names_have_no_kind() -> None:
+    plain = ModelMetadata("model", (), ())
+    assert {kind_of(plain, task) for task in GENERATION_TASKS} == {None}
+    assert {kind_of(plain, task) for task in USUAL} == {*USUAL.values()}
+    assert kind_of(replace(plain, kind="of-a-later-version"), Task.TEXT_CLASSIFICATION) is Kind.CLASSIFIER
