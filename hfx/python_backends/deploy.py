@@ -45,7 +45,8 @@ def relay_files() -> Files:
 
 def onnxruntime_files() -> Files:
     """Target name (with folders) in BACKENDS/onnxruntime -> source."""
-    package = {**_flat(("__init__",)), **_packages(("onnxruntime",))}
+    serving = _inside("serving", ("__init__", "triton_channel"))  # what counts open requests
+    package = {**_flat(("__init__", "errors")), **serving, **_packages(("onnxruntime",))}
     entry = package.pop("onnxruntime/entry.py")
     return {"model.py": entry, **{f"{BACKEND_PACKAGE}/{target}": source for target, source in package.items()}}
 

@@ -130,9 +130,13 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
 
 
 def answers_later(folder: Path, device: str) -> bool:
-    """Whether requests of the model in `folder` may be open when its `execute` has returned, as those of generators."""
+    """Whether requests of the model in `folder` may be open when its `execute` has returned.
+
+    Those of generators, and large ones of hfx's onnxruntime in Python.
+    """
     config = read_config(config_path(folder, device))
-    return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
+    in_python = config.backend.endswith("onnxruntime")
+    return bool(config.model_transaction_policy.decoupled) or in_python or "engine" in config.parameters
 
 
 def is_ensemble(folder: Path) -> bool:

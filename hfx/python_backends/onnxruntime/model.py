@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from .config import model_file
+from ..errors import QUEUE_FULL, with_reason
+from ..serving.triton_channel import OPEN_REQUESTS
+from .config import Config, ConfigError, model_file, parameters
+from .large_requests import LARGE, SECONDS, LargeRequest, LargeRequests, Turns
 from .ragged import Cancelled, InvalidShape, Layout, Request, answer, check
-from .sessions import open_session
+from .sessions import Outputs, open_session
 
 # Whether a request was cancelled costs 54 µs: it is looked up where a request's share of a run is so long.
 LOOKED_UP_SECONDS = 1e-3
@@ -37,28 +42,96 @@ class TritonPythonModel:
         self.layout = Layout.read(config)
         check(self.layout, config, self.session)
         self.seconds = 0.0  # of the last run, each request's share
+        self.turns = Turns()
+        self.large = LargeRequests(self.turns, _bound(config))
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """One response a request, in order. Triton has refused what lacks an input that is not optional."""
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """One response a request, in order; None where one is large, whose response comes later.
+
+        Triton has refused what lacks an input that is not optional.
+        """
+        read = [self._read(request) for request in requests]
+        for request in requests:
+            if request.flags() & pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END and (name := _name(request)):
+                self.large.end(name)
+        is_large = [self.layout.elements(each.feed) > LARGE for each in read]
+        small = [pair for pair, large in zip(zip(requests, read, strict=True), is_large, strict=True) if not large]
+        if len(small) == len(requests):
+            return self._responses(small)
+        for request, each, large in zip(requests, read, is_large, strict=True):
+            if large:
+                self._take(request, each)
+        for (request, _), response in zip(small, self._responses(small), strict=True):
+            _send(request.get_response_sender(), response)
+        return None
+
+    def finalize(self) -> None:
+        """Triton has no open request by now."""
+        self.large.close()
+
+    def _responses(self, requests: list[tuple[Any, Request]]) -> list[Any]:
+        """The responses to small requests."""
         looked_up = self.seconds >= LOOKED_UP_SECONDS
-        cancelled = [looked_up and request.is_cancelled() for request in requests]
-        live = [request for request, gone in zip(requests, cancelled, strict=True) if not gone]
-        wanted = [self._wanted(request) for request in live]
-        began = time.perf_counter()
-        answers = answer(self.session, self.layout, list(map(self._read, live, wanted)))
-        if live:
-            self.seconds = (time.perf_counter() - began) / len(live)
-        responses = map(_response, answers, wanted)
+        cancelled = [looked_up and request.is_cancelled() for request, _ in requests]
+        live = [each for (_, each), gone in zip(requests, cancelled, strict=True) if not gone]
+        with self.turns.small():
+            began = time.perf_counter()
+            answers = answer(self.session, self.layout, live)
+            if live:
+                self.seconds = (time.perf_counter() - began) / len(live)
+        responses = map(_response, answers, [each.wanted for each in live])
         return [_cancellation() if gone else next(responses) for gone in cancelled]
 
-    def _wanted(self, request: Any) -> tuple[str, ...]:
-        asked = request.requested_output_names()
-        return tuple(name for name in self.outputs if name in asked) or self.outputs
+    def _take(self, request: Any, read: Request) -> None:
+        sender = request.get_response_sender()
 
-    def _read(self, request: Any, wanted: tuple[str, ...]) -> Request:
+        def run(is_cancelled: Callable[[], bool]) -> Outputs | Exception:
+            return answer(self.session, self.layout, [replace(read, is_cancelled=is_cancelled)])[0]
+
+        def reply(found: Outputs | Exception) -> None:
+            try:
+                _send(sender, _response(found, read.wanted))
+            except Exception as error:  # the next one must have its answer
+                pb.Logger.log_error(f"a response could not be sent: {error!r}")
+            OPEN_REQUESTS.add(-1)
+
+        elements = self.layout.elements(read.feed)
+        large = LargeRequest(elements, run, sender.is_cancelled, reply, Cancelled(), _name(request))
+        OPEN_REQUESTS.add(1)
+        if not self.large.take(large, 1e-6 * request.timeout()):
+            _send(sender, _refusal())
+            OPEN_REQUESTS.add(-1)
+
+    def _read(self, request: Any) -> Request:
+        asked = request.requested_output_names()
+        wanted = tuple(name for name in self.outputs if name in asked) or self.outputs
         given = {tensor.name(): tensor for tensor in request.inputs()}
         feed = {name: given[name].as_numpy() for name in self.layout.inputs if name in given}
         return Request(feed, wanted, request.is_cancelled)
+
+
+def _bound(config: Config) -> float:
+    """The seconds that a large request may wait for others; 0 for any."""
+    text = parameters(config).get("max_queue_seconds", str(SECONDS))
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"parameter max_queue_seconds is {text!r}, which is no number of seconds") from None
+
+
+def _name(request: Any) -> str:
+    """The name by which the front ends a request; empty where it has none."""
+    name = request.correlation_id()
+    return name if isinstance(name, str) else ""
+
+
+def _send(sender: Any, response: Any) -> None:
+    sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _refusal() -> Any:
+    message = "Large requests before this one take too long. Send fewer texts at a time, or try again later."
+    return pb.InferenceResponse(error=pb.TritonError(with_reason(QUEUE_FULL, message), pb.TritonError.UNAVAILABLE))
 
 
 def _cancellation() -> Any:

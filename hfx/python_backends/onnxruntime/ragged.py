@@ -127,6 +127,10 @@ class Layout:
         """Whether a run may have any rows of any requests: there is a ragged input, and nothing counts by request."""
         return bool(self.ragged) and all(each.kind in PER_ROW for each in self.batch_inputs)
 
+    def elements(self, feed: Feed) -> int:
+        """How many elements a ragged input of a request has that can be run in parts; 0 where it can't."""
+        return max((feed[name].size for name in self.ragged & feed.keys()), default=0) if self.has_rows else 0
+
     @classmethod
     def read(cls, config: Config) -> Layout:
         """The layout of a configuration. Raises ConfigError."""
