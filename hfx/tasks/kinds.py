@@ -16,9 +16,9 @@ USUAL: Mapping[Task, Kind] = MappingProxyType(
         Task.TOKEN_CLASSIFICATION: Kind.TOKENS,
         Task.QUESTION_ANSWERING: Kind.ANSWERS,
         Task.ZERO_SHOT_CLASSIFICATION: Kind.ZERO_SHOT,
+        Task.TEXT_RANKING: Kind.CROSS_ENCODER,
         Task.FILL_MASK: Kind.MASKS,
         Task.FEATURE_EXTRACTION: Kind.EMBEDDER,
-        Task.TEXT_RANKING: Kind.CROSS_ENCODER,
     }
 )
 VECTORS_OF_TOKENS = frozenset({Kind.LATE, Kind.TOKEN_VECTORS})

@@ -1,0 +1,91 @@
+"""Text classification: one label of several (softmax), several at once or a single one (sigmoid), or a regression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar
+
+from hfx import names
+from hfx.exporter.encoder.kinds.kind import (
+    Answer,
+    Comparison,
+    Config,
+    EncoderKind,
+    Request,
+    Settings,
+    labels_of,
+    logits_of_labels,
+)
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind, Task
+from hfx.repository.config_pbtxt import TensorSpec
+
+ALL_LABELS = 1_000_000  # top_k beyond the number of labels means all of them
+TIE = 0.02  # two scores of the checkpoint so close that neither label is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier(EncoderKind):
+    """Labels of a text, best first."""
+
+    kind: ClassVar[Kind] = Kind.CLASSIFIER
+    task: ClassVar[Task] = Task.TEXT_CLASSIFICATION
+    architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
+
+    auto_class: str = "AutoModelForSequenceClassification"
+
+    def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
+        if options.task is None and len(labels_of(checkpoint.config)) == 1:
+            return ("The one label will classify texts; to rank texts for a query, pass --task text-ranking.",)
+        return ()
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        return logits_of_labels(config)
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return (names.TOP_K,)
+
+    def last_step_settings(self, config: Config) -> Settings:
+        """As many labels as the pipeline gives, unless `top_k` says otherwise."""
+        return {"labels": labels_of(config), "activation": activation(config), "default_top_k": 1}
+
+    def samples(self, texts: Sequence[str]) -> list[Request]:
+        """Every text is a request, for all labels: a comparison needs to know how close the others are."""
+        return [{names.TEXT_INPUT: text, names.TOP_K: ALL_LABELS} for text in texts]
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        return compare(reference, answer)
+
+    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        return accuracy(answers, targets)
+
+
+def activation(config: Config) -> str:
+    """As transformers' pipeline chooses it from `problem_type` and the number of labels."""
+    problem, count = config.get("problem_type"), len(labels_of(config))
+    if problem == "regression":
+        return "none"
+    return "sigmoid" if problem == "multi_label_classification" or count == 1 else "softmax"
+
+
+def compare(reference: Answer, answer: Answer) -> Comparison:
+    """The first label decides; its score drifts. Of labels with one name, the best one counts."""
+    scores = zip(reversed(reference[names.LABEL]), reversed(reference[names.SCORE]), strict=True)
+    expected = {label: float(score) for label, score in scores}
+    label, best = answer[names.LABEL][0], reference[names.LABEL][0]
+    drift = abs(expected[best] - float(answer[names.SCORE][0]))
+    tie = label != best and expected[best] - expected.get(label, float("-inf")) <= TIE
+    return Comparison(label == best, drift, tie)
+
+
+def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
+    """Share of answers whose first label is the target."""
+    return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))

@@ -1,0 +1,224 @@
+"""Text ranking: a cross-encoder scores how well a text answers a query. One row is one pair.
+
+A caller ranks texts by their scores; the pairs of several callers meet in one batch. A cross-encoder of several labels
+has a score for each, as CrossEncoder.predict gives them; it ranks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from hfx import names
+from hfx.exporter.encoder.architectures import DECODERS
+from hfx.exporter.encoder.kinds.kind import (
+    Answer,
+    Comparison,
+    Config,
+    EncoderKind,
+    Request,
+    Settings,
+    default_labels,
+    labels_of,
+    logits_of_labels,
+    omitted,
+    width,
+)
+from hfx.exporter.encoder.module_list import MODULES
+from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
+from hfx.exporter.encoder.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.sentence_transformers import read_activation, read_prompts, read_scoring
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.ranking import spearman
+from hfx.exporter.source import Checkpoint
+from hfx.names import APPLY_SOFTMAX, RAW_SCORES, Kind, Task
+from hfx.python_backends.tasks import PROMPTS
+from hfx.python_backends.templates import FILLERS, cut, rendered, tail
+from hfx.repository.config_pbtxt import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+CAUSAL_MODELS = ("ForCausalLM", "LMHeadModel")
+# Characters of a sample's query: at most 4 bytes each, and a query may have 16 bytes for each of 16 tokens or more.
+QUERY_CHARACTERS = 64
+DISTANCE = 7  # from a text to the one whose beginning is its query, where that is not its own
+# Scores further apart are no longer the same answer: 5 points of a probability, 5 % of a logit beyond 1.
+SAME_SCORE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoder(EncoderKind):
+    """One score of a pair.
+
+    Where it is made of hidden states, `pooling` says how. `labels` are those of the scores (none: those of a
+    config.json), `activation` makes scores of logits, and a `template` makes one text of a pair.
+    """
+
+    kind: ClassVar[Kind] = Kind.CROSS_ENCODER
+    task: ClassVar[Task] = Task.TEXT_RANKING
+    architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
+    by_library: ClassVar[bool] = True
+    ranks: ClassVar[bool] = True
+    metric_name: ClassVar[str] = "spearman"
+
+    auto_class: str = "AutoModelForSequenceClassification"
+    labels: tuple[str, ...] = ()
+    activation: str = ""
+    pooling: Pooling | None = None
+    template: PairTemplate | None = None
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        pooling, labels = scores_of(checkpoint)
+        template = read_template(checkpoint, (checkpoint.folder / MODULES).is_file(), bool(pooling and pooling.answers))
+        prompts = None
+        if template is None or template.prompted is not None:  # those of a template have a place of their own
+            may_be_empty = template is not None or (pooling is not None and not pooling.pools_prompt)
+            prompts = read_prompts(checkpoint.folder, (), may_be_empty=may_be_empty)
+        softmax = (APPLY_SOFTMAX,) if len(labels) > 1 else ()  # that of one score would be 1
+        return {
+            **({} if pooling is None else cls.pooled()),
+            "labels": labels,
+            "activation": read_activation(checkpoint.folder, checkpoint.config, len(labels)),
+            "pooling": pooling,
+            "template": template,
+            "prompts": prompts,
+            "omitted": omitted(*(PROMPTS if prompts else ()), *softmax),
+        }
+
+    @classmethod
+    def pooled(cls) -> dict[str, Any]:
+        """How the model is loaded whose scores are made of its hidden states."""
+        return {"auto_class": "AutoModel", "headless": True}
+
+    @classmethod
+    def published(cls, labels: Sequence[str], has_prompts: bool) -> Self:
+        return cls(labels=tuple(labels), omitted=frozenset(() if has_prompts else PROMPTS))
+
+    def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
+        if checkpoint.model_type in DECODERS and self.template is None:
+            return (
+                "No chat template has the roles query and document: the model reads the query and then the text alone.",
+            )
+        return ()
+
+    def details(self) -> dict[str, object]:
+        return {
+            **super().details(),
+            "activation": self.activation,
+            "pooling": self.pooling.names if self.pooling else None,
+            "template": self.template.plain if self.template else None,
+        }
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(names.SCORE, "TYPE_FP32", (max(1, len(self.labels)),)),)
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        if not self.labels:
+            return logits_of_labels(config)
+        return (TensorSpec(names.LOGITS, "TYPE_FP32", (len(self.labels),)),)
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return (RAW_SCORES,)
+
+    @property
+    def why_python(self) -> list[str]:
+        return [] if self.template is None else ["a template of pairs"]
+
+    def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
+        settings = super().reader_settings(checkpoint, tokenizer, max_length)
+        if self.template is not None:
+            settings |= {"template": self.template.plain, "prompted_template": self.template.prompted}
+        return settings
+
+    @property
+    def pools_prompt(self) -> bool:
+        return self.pooling is None or self.pooling.pools_prompt
+
+    def last_step_settings(self, config: Config) -> Settings:
+        return {"labels": list(self.labels or labels_of(config)), "activation": self.activation}
+
+    def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        model, _ = super().load_model(checkpoint, tokenizer)
+        return model, None if self.pooling is None else make_pooler(self.pooling, checkpoint)
+
+    def samples(self, texts: Sequence[str]) -> list[Request]:
+        """Each text under a query: the beginning of its own, which it answers, and of another one, in turn."""
+        return [
+            {names.QUERY: texts[(i + i % 2 * DISTANCE) % len(texts)][:QUERY_CHARACTERS], names.TEXT_INPUT: text}
+            for i, text in enumerate(texts)
+        ]
+
+    def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+        """The pair, of which the longer text is truncated first, or what the template makes of it."""
+        if self.template is not None:
+            return templated_ids(self.template.plain, self.template.prompted, tokenizer, request, max_length)
+        pairs = [(request[names.QUERY], request[names.TEXT_INPUT])]  # a list: alone, an empty text would be no pair
+        ids: list[list[int]] = tokenizer(pairs, truncation="longest_first", max_length=max_length)["input_ids"]
+        return ids
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        """The difference of the scores drifts: as a share of the reference's where that is a logit beyond 1."""
+        expected, found = (np.atleast_1d(np.asarray(each[names.SCORE], np.float64)) for each in (reference, answer))
+        drift = float(np.max(np.abs(expected - found) / np.maximum(1.0, np.abs(expected))))
+        return Comparison(drift <= SAME_SCORE, drift)
+
+    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        return spearman(self.pair_scores(answers), targets)
+
+    def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
+        return [float(answer[names.SCORE]) for answer in answers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairClassifier(CrossEncoder):
+    """Scores of several labels of a pair, in the order of the labels; measured by the best."""
+
+    kind: ClassVar[Kind] = Kind.PAIR_CLASSIFIER
+    ranks: ClassVar[bool] = False
+    metric_name: ClassVar[str] = "accuracy"
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        _, labels = scores_of(checkpoint)
+        return len(labels) > 1
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return RAW_SCORES, APPLY_SOFTMAX
+
+    @property
+    def why_python(self) -> list[str]:
+        return [*super().why_python, "scores of several labels"]
+
+    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        best = (self.labels[int(np.argmax(answer[names.SCORE]))] for answer in answers)
+        return fmean(label == target for label, target in zip(best, targets, strict=True))
+
+
+def scores_of(checkpoint: Checkpoint) -> tuple[Pooling | None, tuple[str, ...]]:
+    """What makes scores of hidden states, where the transformer does not, and the labels of the scores."""
+    pooling = read_scoring(checkpoint.folder, checkpoint.architecture.endswith(CAUSAL_MODELS))
+    if pooling is None:
+        return None, tuple(labels_of(checkpoint.config))
+    return pooling, tuple(default_labels(pooling.width(width(checkpoint.config))))
+
+
+def templated_ids(
+    plain: Sequence[str], prompted: Sequence[str] | None, tokenizer: Any, request: Request, max_length: int
+) -> list[list[int]]:
+    """Those of the pair in its template, or, with a prompt, in the other one; what stands behind the text is kept."""
+    fields = {names.PROMPT: "", **request}
+    parts = prompted if prompted and fields[names.PROMPT] else plain
+    ids, *ends = (
+        tokenizer(rendered(parts, {**fields, **other}), add_special_tokens=False, verbose=False)["input_ids"]
+        for other in ({}, *({names.QUERY: text, names.TEXT_INPUT: text} for text in FILLERS))
+    )
+    return [ids if len(ids) <= max_length else cut(ids, tail(*ends), max_length)]

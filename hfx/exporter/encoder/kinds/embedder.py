@@ -1,0 +1,155 @@
+"""Embeddings: a vector of each text. Pooling and normalization are part of the net's graph, and need no last step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from hfx import names
+from hfx.exporter.config_file import MATRYOSHKA
+from hfx.exporter.encoder.architectures import TEXT_ENCODERS
+from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, EncoderKind, Request, omitted, width
+from hfx.exporter.encoder.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.sentence_transformers import EMBEDDERS_PROMPTS, Prompts, read_pooling, read_prompts
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.ranking import spearman
+from hfx.exporter.source import Checkpoint
+from hfx.names import DIMENSIONS, Kind, Task
+from hfx.python_backends.tasks import PROMPTS
+from hfx.repository.config_pbtxt import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+SAME_DIRECTION = 0.995  # cosine: below it, the nearest neighbours in an index of sentences begin to change places
+VECTORS_BYTES = 512 << 20  # of what a batch has for all of its tokens: logits of which vectors are made, or vectors
+TEXT_ENCODER = "AutoModelForTextEncoding"
+MEAN = Pooling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedder(EncoderKind):
+    """One vector of a text.
+
+    It has so many `numbers` (None: as many as a token's embedding), and callers may shorten one that `is_cut`.
+    """
+
+    kind: ClassVar[Kind] = Kind.EMBEDDER
+    task: ClassVar[Task] = Task.FEATURE_EXTRACTION
+    architectures: ClassVar[tuple[str, ...]] = ("Model",)
+    by_library: ClassVar[bool] = True
+    ranks: ClassVar[bool] = True
+    metric_name: ClassVar[str] = "spearman"
+
+    auto_class: str = "AutoModel"
+    headless: bool = True
+    pooling: Pooling = MEAN
+    numbers: int | None = None
+    is_cut: bool = False
+
+    @classmethod
+    def refuse_options(cls, options: ExportOptions) -> None:
+        super().refuse_options(replace(options, dimensions=False))
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        pooling, config = cls.read_pooling(checkpoint), checkpoint.config
+        prompts = cls.read_prompts(checkpoint, pooling)
+        is_cut = cls.may_be_cut(options) and bool(options.dimensions or any(map(config.get, MATRYOSHKA)))
+        fields = {} if checkpoint.model_type not in TEXT_ENCODERS else {"auto_class": TEXT_ENCODER}
+        return {
+            **fields,
+            "pooling": pooling,
+            "numbers": pooling.width(cls.token_width(config)),
+            "prompts": prompts,
+            "is_cut": is_cut,
+            "omitted": omitted(*(PROMPTS if prompts else ()), *([DIMENSIONS] if is_cut else ())),
+        }
+
+    @classmethod
+    def read_pooling(cls, checkpoint: Checkpoint) -> Pooling:
+        """What is done with token embeddings behind the transformer."""
+        return read_pooling(checkpoint.folder)
+
+    @classmethod
+    def read_prompts(cls, checkpoint: Checkpoint, pooling: Pooling) -> Prompts | None:
+        """The prompts of a checkpoint; empty ones matter only where their tokens are not pooled with the others."""
+        may_be_empty = not pooling.pools_prompt or pooling.by_role
+        return read_prompts(checkpoint.folder, EMBEDDERS_PROMPTS, may_be_empty=may_be_empty)
+
+    @classmethod
+    def may_be_cut(cls, options: ExportOptions) -> bool:
+        """Whether callers may ask for shorter vectors. Raises UsageError where they can't, and `options` say so."""
+        return True
+
+    @classmethod
+    def token_width(cls, config: Config) -> int:
+        """The numbers that the net has for a token before they are pooled."""
+        return width(config)
+
+    def details(self) -> dict[str, object]:
+        return {**super().details(), "pooling": self.pooling.names}
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1,)),)
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(names.EMBEDDING, "TYPE_FP32", (self.numbers or width(config),)),)
+
+    @property
+    def has_last_step(self) -> bool:
+        return self.is_cut
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return (DIMENSIONS,) if self.is_cut else ()
+
+    @property
+    def pools_prompt(self) -> bool:
+        return self.pooling.pools_prompt
+
+    def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        model, _ = super().load_model(checkpoint, tokenizer)
+        return model, make_pooler(self.pooling, checkpoint)
+
+    def request_options(self, sample: int, config: Config) -> Request:
+        options = super().request_options(sample, config)
+        prompts = 1 + (len(self.prompts.texts) if self.prompts else 0)
+        if self.is_cut and sample // prompts % 2 == 1:
+            (embedding,) = self.net_outputs(config)
+            options[DIMENSIONS] = (embedding.dims[0] + 1) // 2
+        return options
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        """Same direction; drift is 1 - cosine."""
+        similarity = cosine(reference[names.EMBEDDING], answer[names.EMBEDDING])
+        return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
+
+    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        return spearman(self.pair_scores(answers), targets)
+
+    def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
+        """The similarities of pairs, whose two texts come in turn."""
+        return in_turn(answers, cosine)
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    """Cosine similarity; 1 for two zero vectors, which point the same way as far as a user can tell."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    norm = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y / norm) if norm else float(np.array_equal(x, y))
+
+
+def in_turn(answers: Sequence[Answer], similarity: Callable[[Any, Any], float]) -> list[float]:
+    """The similarities of pairs, whose two texts come in turn."""
+    vectors = [answer[names.EMBEDDING] for answer in answers]
+    return [similarity(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+
+
+def rows_within(max_length: int, numbers: int) -> int:
+    """The rows of a batch that has so many numbers for each token in VECTORS_BYTES."""
+    return max(1, VECTORS_BYTES // (4 * max_length * numbers))

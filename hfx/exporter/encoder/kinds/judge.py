@@ -1,0 +1,41 @@
+"""A language model that re-ranks: a pair's score is the logit of a token in its answer to a template of the pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hfx.exporter.encoder.kinds.cross_encoder import CrossEncoder, scores_of
+from hfx.exporter.encoder.pooling import make_pooler
+from hfx.exporter.load import head_rows, load_model
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind
+
+if TYPE_CHECKING:
+    import torch
+
+CAUSAL_MODEL = "AutoModelForCausalLM"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge(CrossEncoder):
+    """The logit of one answer, or what it is above that of another."""
+
+    kind: ClassVar[Kind] = Kind.JUDGE
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        pooling, _ = scores_of(checkpoint)
+        return pooling is not None and bool(pooling.answers)
+
+    @classmethod
+    def pooled(cls) -> dict[str, Any]:
+        return {"auto_class": CAUSAL_MODEL}
+
+    def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        """The model without its head, of which the pooler has the rows of the answers."""
+        assert self.pooling is not None
+        model: Any = load_model(checkpoint.home, self.auto_class, self.headless)
+        rows = head_rows(model, tokenizer, self.pooling.answers)
+        return model.base_model, make_pooler(self.pooling, checkpoint, rows)

@@ -1,0 +1,34 @@
+"""ColBERT: vectors of the tokens of queries and of documents, by which texts are ranked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hfx.exporter.encoder.kinds.kind import width
+from hfx.exporter.encoder.kinds.roles import ReadByRole
+from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
+from hfx.exporter.encoder.late_interaction import is_late_interaction, read_token_layers
+from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(ReadByRole, TokenVectors):
+    """Vectors of the tokens of a query or document, of any of the three libraries."""
+
+    kind: ClassVar[Kind] = Kind.LATE
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return is_late_interaction(checkpoint.folder)
+
+    @classmethod
+    def refuse_options(cls, options: ExportOptions) -> None:
+        super().refuse_options(replace(options, token_vectors=False))
+
+    @classmethod
+    def read_pooling(cls, checkpoint: Checkpoint) -> Pooling:
+        return read_token_layers(checkpoint.folder, width(checkpoint.config))

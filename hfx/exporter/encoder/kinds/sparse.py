@@ -1,0 +1,63 @@
+"""Sparse embeddings (SPLADE): a number for each word of the vocabulary, of a masked language model's logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
+from hfx.exporter.encoder.kinds.kind import Config, vocabulary
+from hfx.exporter.encoder.kinds.roles import ReadByRole
+from hfx.exporter.encoder.late_interaction import refuse_other_tokens
+from hfx.exporter.encoder.module_list import query_table
+from hfx.exporter.encoder.sentence_transformers import is_sparse_encoder
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(Embedder):
+    """The number of each word, for a text."""
+
+    kind: ClassVar[Kind] = Kind.SPARSE
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return is_sparse_encoder(checkpoint.folder)
+
+    @classmethod
+    def refuse_options(cls, options: ExportOptions) -> None:
+        if options.token_vectors:
+            raise UsageError("--token-vectors is for feature-extraction, not for sparse vectors.", "Leave it out.")
+        super().refuse_options(options)
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        return {**super().fields(checkpoint, options), "auto_class": "AutoModelForMaskedLM", "headless": False}
+
+    @classmethod
+    def token_width(cls, config: Config) -> int:
+        return vocabulary(config)
+
+    def most_rows(self, config: Config, max_length: int) -> int | None:
+        return rows_within(max_length, self.net_outputs(config)[0].dims[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutedSparse(ReadByRole, Sparse):
+    """The same, whose queries are looked up in a table."""
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return super().claims(checkpoint, options) and bool(query_table(checkpoint.folder))
+
+    @property
+    def why_python(self) -> list[str]:
+        return ["queries that are looked up"]
+
+    def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        tokenizer = super().load_tokenizer(checkpoint)
+        refuse_other_tokens(checkpoint, self.pooling.table, tokenizer)
+        return tokenizer

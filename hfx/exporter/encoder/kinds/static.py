@@ -1,0 +1,59 @@
+"""Static embeddings: a table with a vector for each token, whose mean is a text's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
+from hfx.exporter.encoder.kinds.kind import LONGEST, Config, Settings, width
+from hfx.exporter.encoder.module_list import STATIC
+from hfx.exporter.encoder.pooling import make_pooler
+from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
+from hfx.exporter.encoder.static_embeddings import load_static_tokenizer, load_table, truncation
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static(Embedder):
+    """The mean of the vectors of a text's tokens; zeros for a text without any."""
+
+    kind: ClassVar[Kind] = Kind.STATIC
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return checkpoint.model_type == STATIC
+
+    @classmethod
+    def refuse_options(cls, options: ExportOptions) -> None:
+        if options.token_vectors:
+            raise UsageError("--token-vectors is for transformers, not for static embeddings.", "Leave it out.")
+        super().refuse_options(options)
+
+    def longest_input(self, checkpoint: Checkpoint) -> int:
+        kept, _ = truncation(checkpoint)
+        return LONGEST if kept is None else min(kept, LONGEST)
+
+    def most_rows(self, config: Config, max_length: int) -> int | None:
+        return rows_within(max_length, width(config))
+
+    @property
+    def takes_empty(self) -> bool:
+        return True
+
+    def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
+        return {"takes_empty": True, **super().reader_settings(checkpoint, tokenizer, max_length)}
+
+    def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        tokenizer = load_static_tokenizer(checkpoint)
+        put_into_lower_case(tokenizer, checkpoint.folder)
+        return tokenizer
+
+    def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        return load_table(checkpoint), make_pooler(self.pooling, checkpoint)

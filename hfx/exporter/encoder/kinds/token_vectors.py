@@ -1,0 +1,81 @@
+"""A vector for each token of a text; the last step leaves padding out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hfx import names
+from hfx.client.results import max_sim
+from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.embedder import SAME_DIRECTION, Embedder, cosine, in_turn, rows_within
+from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, Settings, width
+from hfx.exporter.encoder.pooling import Pooling
+from hfx.exporter.encoder.sentence_transformers import read_pooling
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind
+from hfx.repository.config_pbtxt import TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenVectors(Embedder):
+    """The vectors of any embedder's tokens, on request."""
+
+    kind: ClassVar[Kind] = Kind.TOKEN_VECTORS
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return options.token_vectors
+
+    @classmethod
+    def refuse_options(cls, options: ExportOptions) -> None:
+        super().refuse_options(replace(options, token_vectors=False))
+
+    @classmethod
+    def read_pooling(cls, checkpoint: Checkpoint) -> Pooling:
+        return read_pooling(checkpoint.folder, tokens=True)
+
+    @classmethod
+    def may_be_cut(cls, options: ExportOptions) -> bool:
+        if options.dimensions:
+            raise UsageError("--dimensions is for one vector of a text, not for those of tokens.", "Leave it out.")
+        return False
+
+    def most_rows(self, config: Config, max_length: int) -> int | None:
+        return rows_within(max_length, self.numbers or width(config))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._vectors(self.numbers or -1), TensorSpec(names.INPUT_TOKENS, "TYPE_INT32", (1,))
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        return (self._vectors(self.numbers or width(config)),)
+
+    def _vectors(self, numbers: int) -> TensorSpec:
+        return TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1, numbers))
+
+    @property
+    def has_last_step(self) -> bool:
+        return True
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return (names.ATTENTION_MASK,)
+
+    @property
+    def why_python(self) -> list[str]:
+        return ["vectors of tokens"]
+
+    def last_step_settings(self, config: Config) -> Settings:
+        return {"tokens": True}
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        """The token whose vector's direction differs most decides, and drifts."""
+        pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
+        similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
+        return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
+
+    def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
+        return in_turn(answers, max_sim)

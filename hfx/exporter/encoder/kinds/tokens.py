@@ -1,0 +1,106 @@
+"""Token classification: entities with their places in the text, grouped as transformers' pipeline groups them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hfx import names
+from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.kind import (
+    Answer,
+    Comparison,
+    Config,
+    EncoderKind,
+    Settings,
+    labels_of,
+    logits_of_labels,
+)
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind, Task
+from hfx.repository.config_pbtxt import TensorSpec
+
+AGGREGATIONS = ("none", "simple", "first", "average", "max")
+DEFAULT_AGGREGATION = "simple"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens(EncoderKind):
+    """Entities of a text; `aggregation` joins tokens to them."""
+
+    kind: ClassVar[Kind] = Kind.TOKENS
+    task: ClassVar[Task] = Task.TOKEN_CLASSIFICATION
+    architectures: ClassVar[tuple[str, ...]] = ("ForTokenClassification",)
+    token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, 2)),)
+    spells_tokens: ClassVar[bool] = True
+    metric_name: ClassVar[str] = "f1"
+
+    auto_class: str = "AutoModelForTokenClassification"
+    aggregation: str = DEFAULT_AGGREGATION
+
+    @classmethod
+    def refuse_options(cls, options: ExportOptions) -> None:
+        super().refuse_options(replace(options, aggregation=None))
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        if options.aggregation not in (None, *AGGREGATIONS):
+            raise UsageError(
+                f"There is no aggregation {options.aggregation!r}.", f"Choose one of {', '.join(AGGREGATIONS)}."
+            )
+        return {**super().fields(checkpoint, options), "aggregation": options.aggregation or DEFAULT_AGGREGATION}
+
+    def details(self) -> dict[str, object]:
+        return {**super().details(), "aggregation": self.aggregation}
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(names.ENTITIES, "TYPE_STRING", (1,)),)
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        return logits_of_labels(config, -1)
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return names.TEXT_INPUT, names.INPUT_IDS, names.OFFSETS
+
+    @property
+    def why_python(self) -> list[str]:
+        return [str(self.task)]
+
+    def last_step_settings(self, config: Config) -> Settings:
+        return {"labels": labels_of(config), "aggregation": self.aggregation}
+
+    def tokenizer_settings(self, tokenizer: Any, checkpoint: Checkpoint) -> Settings:
+        return {"unk_id": tokenizer.unk_token_id}
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        """Same spans with same labels; of those that both have, the largest difference of two scores drifts."""
+        ours, theirs = _scores(answer), _scores(reference)
+        drift = max((abs(ours[key] - theirs[key]) for key in ours.keys() & theirs.keys()), default=0.0)
+        return Comparison(ours.keys() == theirs.keys(), drift)
+
+    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        """Micro F1 over (label, start, end); a target is the JSON list of {entity, start, end}."""
+        hits = found = wanted = 0
+        for answer, target in zip(answers, targets, strict=True):
+            ours = Counter((e["entity"], e["start"], e["end"]) for e in entities(answer))
+            theirs = Counter((e["entity"], e["start"], e["end"]) for e in json.loads(target))
+            hits += (ours & theirs).total()
+            found += ours.total()
+            wanted += theirs.total()
+        return 2 * hits / (found + wanted) if found + wanted else 1.0
+
+
+def entities(answer: Answer) -> list[dict[str, Any]]:
+    """The list inside the JSON of an answer."""
+    value: list[dict[str, Any]] = json.loads(answer[names.ENTITIES])
+    return value
+
+
+def _scores(answer: Answer) -> dict[tuple[str, int, int], float]:
+    return {(e["entity"], e["start"], e["end"]): float(e["score"]) for e in entities(answer)}

@@ -1,0 +1,99 @@
+"""Zero-shot classification: for each candidate label, an NLI model says whether the text entails it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hfx import names
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.encoder.kinds.classifier import accuracy, compare
+from hfx.exporter.encoder.kinds.kind import (
+    Answer,
+    Comparison,
+    Config,
+    EncoderKind,
+    Request,
+    Settings,
+    labels_of,
+    logits_of_labels,
+    names_labels,
+)
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind, Task
+from hfx.repository.config_pbtxt import TensorSpec
+
+HYPOTHESIS_TEMPLATE = "This example is {}."  # transformers' own
+SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShot(EncoderKind):
+    """The labels of a request, best first."""
+
+    kind: ClassVar[Kind] = Kind.ZERO_SHOT
+    task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
+    architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
+    item_rank: ClassVar[int] = 2
+
+    auto_class: str = "AutoModelForSequenceClassification"
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        """Logits of each candidate label."""
+        return logits_of_labels(config, -1)
+
+    @property
+    def postprocess_reads(self) -> tuple[str, ...]:
+        return names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL
+
+    def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
+        return {"hypothesis_template": HYPOTHESIS_TEMPLATE}
+
+    def last_step_settings(self, config: Config) -> Settings:
+        """Where the entailment and contradiction logits stand; an answer ranks all candidate labels by default."""
+        entailment = entailment_index(config)
+        contradiction = len(labels_of(config)) - 1 if entailment == 0 else 0
+        return {"entailment": entailment, "contradiction": contradiction}
+
+    def samples(self, texts: Sequence[str]) -> list[Request]:
+        """Each text with two to five labels, so that rows of different counts meet in a batch."""
+        return [
+            {names.TEXT_INPUT: text, names.CANDIDATE_LABELS: list(SAMPLE_LABELS[: 2 + i % 4])}
+            for i, text in enumerate(texts)
+            if text.strip()  # as the pipeline: there is no premise in an empty text
+        ]
+
+    def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+        """A pair of text and hypothesis for each label; only the text is truncated."""
+        pairs = [HYPOTHESIS_TEMPLATE.format(label) for label in request[names.CANDIDATE_LABELS]]
+        texts = [request[names.TEXT_INPUT]] * len(pairs)
+        ids: list[list[int]] = tokenizer(texts, pairs, truncation="only_first", max_length=max_length)["input_ids"]
+        return ids
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        return compare(reference, answer)
+
+    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
+        return accuracy(answers, targets)
+
+
+def entailment_index(config: Config) -> int:
+    """Index of the first label that begins with "entail", as transformers' pipeline finds it: in label2id.
+
+    Where it names no labels, transformers makes a label2id of its own.
+    """
+    labels = labels_of(config)
+    numbers = (names_labels(config) and config.get("label2id")) or {label: at for at, label in enumerate(labels)}
+    index = next((number for label, number in numbers.items() if label.lower().startswith("entail")), None)
+    if index is None or not 0 <= index < len(labels):
+        raise CheckpointUnsupported(
+            "Zero-shot classification needs a model with an 'entailment' label (NLI) and its number; this one has "
+            f"{', '.join(labels)} (id2label) and {', '.join(numbers)} (label2id).",
+            "Pass --task text-classification, or an NLI checkpoint.",
+        )
+    return int(index)
