@@ -93,17 +93,19 @@ def default(setting: Any) -> str:
 def tensors_page() -> str:
     """Inputs and outputs of every task, and the parameters of config.pbtxt."""
     from hfx.exporter.encoder.folders import TRUNCATED
+    from hfx.exporter.encoder.kinds import usual_kind
     from hfx.exporter.generation.folders import OUTPUTS, STREAM_INPUTS
-    from hfx.exporter.tasks import TASKS
     from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
+    from hfx.tasks.kinds import USUAL
 
     text = (
         "The tensors in Triton. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. "
         "Models with prompts have `prompt_name` and `prompt`; models with shorter vectors have `dimensions`."
     )
     parts = [f"# Tensors and parameters\n\n{wrapped(text)}\n"]
-    for task in TASKS:
-        parts.append(_tensor_section(str(task.task), task.inputs, (*task.outputs, TRUNCATED)))
+    for task in USUAL:
+        kind = usual_kind(task)
+        parts.append(_tensor_section(str(task), kind.inputs, (*kind.outputs, TRUNCATED)))
     generators = ", ".join(sorted(str(task) for task in names.GENERATION_TASKS))
     inputs = [spec for spec in STREAM_INPUTS if spec.name not in {*SETTINGS, *ALIASES}]
     parts.append(_tensor_section(f"Generators: {generators}", inputs, OUTPUTS))

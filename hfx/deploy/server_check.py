@@ -21,7 +21,7 @@ from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 if TYPE_CHECKING:
     from hfx.client.http_transport import JsonPort
-    from hfx.exporter.tasks.task import Answer, Request
+    from hfx.exporter.encoder.kinds.kind import Answer, Request
     from hfx.exporter.verify import Ask, Published
 
 Dialect = Literal["openai", "huggingface", "tei", "mlserver"]

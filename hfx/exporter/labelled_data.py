@@ -16,9 +16,9 @@ from pathlib import Path
 
 from hfx import names
 from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.kind import Answer, Config, EncoderKind, Request
 from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.ranking import NDCG, ndcg
-from hfx.exporter.tasks.task import Answer, Config, EncoderTask, Request
 from hfx.metadata import shown
 from hfx.python_backends.tasks.token_classification import IGNORED
 from hfx.rows import Row, RowError, read_rows
@@ -50,21 +50,20 @@ class LabelledData:
     targets: tuple[str, ...]
     queries: tuple[int, ...] = ()
 
-    def measured(self, task: EncoderTask, answers: Sequence[Answer]) -> float:
+    def measured(self, task: EncoderKind, answers: Sequence[Answer]) -> float:
         """The metric of a task's answers: nDCG@10 where texts are ranked for queries, else the task's own."""
         if not self.queries:
             return task.metric(answers, self.targets)
-        assert task.pair_scores is not None
         return ndcg(task.pair_scores(answers), [float(target) for target in self.targets], self.queries)
 
-    def metric(self, task: EncoderTask) -> str:
+    def metric(self, task: EncoderKind) -> str:
         """Its name."""
         return NDCG if self.queries else task.metric_name
 
 
 def read_data(
     path: Path,
-    task: EncoderTask | GenerationTask,
+    task: EncoderKind | GenerationTask,
     config: Config,
     input_columns: Sequence[str] = (),
     target_column: str | None = None,
@@ -75,12 +74,7 @@ def read_data(
     """
     rows = _rows(path)
     header = list(rows[0].cells)
-    if (
-        isinstance(task, EncoderTask)
-        and task.pair_scores
-        and RELEVANCE in header
-        and target_column in (None, RELEVANCE)
-    ):
+    if isinstance(task, EncoderKind) and task.ranks and RELEVANCE in header and target_column in (None, RELEVANCE):
         return _ranked(path, task, rows, input_columns)
     usual = TEXT_COLUMNS if task.task in names.GENERATION_TASKS else TARGET_COLUMNS
     target = _column(path, header, (target_column,) if target_column else usual)
@@ -91,12 +85,12 @@ def read_data(
         for request in columns
     ]
     targets = [str(row.cells[target]) for row in rows]
-    if isinstance(task, EncoderTask):
+    if isinstance(task, EncoderKind):
         targets = _targets(path, rows, target, task, config, requests)
     return LabelledData(tuple(requests), tuple(targets))
 
 
-def _ranked(path: Path, task: EncoderTask | GenerationTask, rows: Sequence[Row], given: Sequence[str]) -> LabelledData:
+def _ranked(path: Path, task: EncoderKind | GenerationTask, rows: Sequence[Row], given: Sequence[str]) -> LabelledData:
     """Texts and their relevances for queries; an embedder gets each with the prompt of its kind."""
     header = list(rows[0].cells)
     if given and len(given) != 2:
@@ -116,7 +110,7 @@ def _ranked(path: Path, task: EncoderTask | GenerationTask, rows: Sequence[Row],
     if task.task is names.Task.TEXT_RANKING:
         pairs: list[Request] = [{names.QUERY: row[query], names.TEXT_INPUT: row[text]} for row in cells]
         return LabelledData(tuple(pairs), tuple(targets), queries)
-    has_prompts = isinstance(task, EncoderTask) and names.PROMPT_NAME not in task.omitted
+    has_prompts = isinstance(task, EncoderKind) and names.PROMPT_NAME not in task.omitted
     prompts: tuple[Request, Request] = PROMPTED if has_prompts else ({}, {})
     requests = [
         {names.TEXT_INPUT: row[column], **prompt}
@@ -141,11 +135,11 @@ def _check_number(path: Path, row: Row, column: str, least: float = -math.inf) -
 
 
 def _targets(
-    path: Path, rows: Sequence[Row], column: str, task: EncoderTask, config: Config, requests: Sequence[Request]
+    path: Path, rows: Sequence[Row], column: str, task: EncoderKind, config: Config, requests: Sequence[Request]
 ) -> list[str]:
     """The targets of `rows` as the metric of `task` reads them. RowError for the first that no answer can equal."""
     targets = [str(row.cells[column]) for row in rows]
-    if task.pair_scores is not None:
+    if task.ranks:
         for row in rows:
             _check_number(path, row, column)
     elif task.task is names.Task.ZERO_SHOT_CLASSIFICATION:
@@ -161,9 +155,8 @@ def _targets(
     return targets
 
 
-def _labels(task: EncoderTask, config: Config) -> list[str]:
-    assert task.postprocess_settings is not None
-    return list(task.postprocess_settings(config)["labels"])
+def _labels(task: EncoderKind, config: Config) -> list[str]:
+    return list(task.last_step_settings(config)["labels"])
 
 
 def _kinds(labels: Sequence[str]) -> list[str]:
@@ -236,7 +229,7 @@ def _column(path: Path, header: list[str], candidates: Sequence[str]) -> str:
 
 
 def _input_columns(
-    path: Path, header: list[str], task: EncoderTask | GenerationTask, given: Sequence[str]
+    path: Path, header: list[str], task: EncoderKind | GenerationTask, given: Sequence[str]
 ) -> list[dict[str, str]]:
     """For each request that a row makes: tensor name -> column."""
     if task.task is names.Task.FEATURE_EXTRACTION:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from hfx.exporter.encoder.kinds import ALIASES
 from hfx.exporter.encoder.plan import make_encoder_plan
 from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
 from hfx.exporter.generation.tasks import is_generator
@@ -19,7 +20,6 @@ from hfx.exporter.plan import Plan
 from hfx.exporter.progress import Show, shown
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import Artefacts, Step
-from hfx.exporter.tasks import ALIASES
 from hfx.manifest import Manifest
 from hfx.repository import Staging, check_target, recover
 

@@ -10,16 +10,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.generation.tasks import GenerationTask
 from hfx.exporter.options import CpuRuntime, ExportOptions, Precision
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks import EncoderTask
 from hfx.local import Device
 from hfx.names import check_name, default_name
 from hfx.releases import Release, release
+
+if TYPE_CHECKING:
+    from hfx.exporter.encoder.kinds.kind import EncoderKind
+    from hfx.exporter.generation.tasks import GenerationTask
 
 # What made the graph: hfx's own blocks from a generator's tensors, torch's tracer, or optimum.
 Graph = Literal["own", "traced", "optimum"]
@@ -42,7 +44,7 @@ class Plan:
     """
 
     name: str
-    task: EncoderTask | GenerationTask
+    task: EncoderKind | GenerationTask
     checkpoint: Checkpoint
     repository: Path
     cpu_precision: Precision | None

@@ -1,6 +1,6 @@
 """How texts are ranked: nDCG on labelled queries, and whether two models put texts into the same order.
 
-A pair's score is a re-ranker's, or the similarity of an embedder's two vectors (EncoderTask.pair_scores).
+A pair's score is a re-ranker's, or the similarity of an embedder's two vectors (EncoderKind.pair_scores).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hfx import names
 
 if TYPE_CHECKING:  # the tasks import this file
-    from hfx.exporter.tasks.task import Answer, EncoderTask
+    from hfx.exporter.encoder.kinds.kind import Answer, EncoderKind
 
 NDCG = "ndcg@10"
 DEPTH = 10
@@ -69,13 +69,13 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def rank_correlation(
-    task: EncoderTask, requests: Sequence[Mapping[str, Any]], reference: Sequence[Answer], answers: Sequence[Answer]
+    task: EncoderKind, requests: Sequence[Mapping[str, Any]], reference: Sequence[Answer], answers: Sequence[Answer]
 ) -> float | None:
     """Spearman's correlation of two models' scores of the gate's pairs; None where the first has no order to keep.
 
     Of embedders they are the similarities of each text with the next ones that have the same options.
     """
-    if task.pair_scores is None:
+    if not task.ranks:
         return None
     pairs = range(len(requests)) if names.QUERY in requests[0] else _neighbours(requests)
     expected, found = (np.array(task.pair_scores([each[at] for at in pairs])) for each in (reference, answers))

@@ -23,9 +23,9 @@ from hfx import names
 from hfx.client import tensors
 from hfx.errors import HfxError, ModelMissing, ServerError
 from hfx.exporter.encoder.gate import limits
+from hfx.exporter.encoder.kinds import EncoderKind
+from hfx.exporter.encoder.kinds.classifier import ALL_LABELS
 from hfx.exporter.options import DEFAULT_MAX_DROP
-from hfx.exporter.tasks import EncoderTask
-from hfx.exporter.tasks.text_classification import ALL_LABELS
 from hfx.exporter.verify import Published, open_published, share_at_export
 from hfx.local import Answer, Device, Request, plain_answer, scalar_outputs
 from hfx.manifest import Manifest
@@ -84,7 +84,7 @@ class Reference:
         self.is_same = served.files == published.manifest.files and device == "cpu"
         threads = None if self.is_same else 1
         self.drift: float | None = None
-        if isinstance(self.task, EncoderTask):
+        if isinstance(self.task, EncoderKind):
             from hfx.local.encoder import LocalModel
 
             bounds = limits(precision, None, served.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32")  # type: ignore[arg-type]
@@ -101,10 +101,10 @@ class Reference:
 
     def compare(self, request: Request, answer: Answer) -> tuple[str, float]:
         """`same`, `tie` or `differs`, and how far the scores are apart. Raises Skipped."""
-        if isinstance(self.task, EncoderTask) and self.is_same:
+        if isinstance(self.task, EncoderKind) and self.is_same:
             expected = self.encoder.infer(request)
             return "same" if all(expected[name] == value for name, value in answer.items()) else "differs", 0.0
-        if isinstance(self.task, EncoderTask):
+        if isinstance(self.task, EncoderKind):
             every = {names.TOP_K: ALL_LABELS} if self.task.task is names.Task.TEXT_CLASSIFICATION else {}
             found = self.task.compare(self.encoder.infer({**request, **every}), answer)
             drift = found.drift if isfinite(found.drift) else WORST_DRIFT

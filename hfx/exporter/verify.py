@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,17 @@ import numpy as np
 from hfx import names
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.encoder.gate import limits, one_line
+from hfx.exporter.encoder.kinds import BY_KIND, EncoderKind
+from hfx.exporter.encoder.kinds.kind import Answer, Request
 from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import DEFAULT_MAX_DROP
 from hfx.exporter.plan import Plan
 from hfx.exporter.ranking import NDCG, rank_correlation
-from hfx.exporter.tasks import EncoderTask, find_task
-from hfx.exporter.tasks.feature_extraction import of_tokens
-from hfx.exporter.tasks.task import Answer, Request
-from hfx.exporter.tasks.text_ranking import scoring
 from hfx.local.models import published_metadata
 from hfx.manifest import Manifest
-from hfx.python_backends.tasks import PROMPTS
 from hfx.repository.catalog import model as read_model
 from hfx.tasks import kind_of
-from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 REFERENCE_FILE = "reference.json"
 FORMAT = 1
@@ -56,7 +52,7 @@ class Published:
     """
 
     manifest: Manifest
-    task: EncoderTask | GenerationTask
+    task: EncoderKind | GenerationTask
     kind: names.Kind | None
     labels: tuple[str, ...]
     activation: str
@@ -104,22 +100,13 @@ def open_published(repository: Path, name: str) -> Published:
     values = json.loads(settings.read_bytes()) if settings.is_file() else {}
     labels, activation = tuple(values.get("labels", ())), values.get("activation", "")
     kind = kind_of(metadata, manifest.task)
-    task: EncoderTask | GenerationTask
+    task: EncoderKind | GenerationTask
     if kind is None:
         task = find_generation_task(manifest.task)
     else:
-        task = _of_kind(find_task(manifest.task), kind, labels)
-        if names.PROMPT_NAME not in metadata.input_types:
-            task = replace(task, omitted=frozenset(PROMPTS))
+        task = BY_KIND[kind].published(labels, names.PROMPT_NAME in metadata.input_types)
     recorded = read_recorded(repository / name / REFERENCE_FILE)
     return Published(manifest, task, kind, labels, activation, recorded)
-
-
-def _of_kind(task: EncoderTask, kind: names.Kind, labels: Sequence[str]) -> EncoderTask:
-    """`task` as models of this kind have it."""
-    if task.task is names.Task.TEXT_RANKING:
-        return scoring(task, labels)
-    return of_tokens(task) if kind in VECTORS_OF_TOKENS else task
 
 
 def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:
@@ -127,7 +114,7 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
     precision: Any = getattr(published.manifest.precision, device)
     if precision is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
-    if isinstance(published.task, EncoderTask):
+    if isinstance(published.task, EncoderKind):
         math = published.manifest.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32"
         figures = _compare_answers(published, published.task, ask, precision, math, max_drop)
     else:
@@ -136,7 +123,7 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
 
 
 def _compare_answers(
-    published: Published, task: EncoderTask, ask: Ask, precision: Any, math: Any, max_drop: float | None
+    published: Published, task: EncoderKind, ask: Ask, precision: Any, math: Any, max_drop: float | None
 ) -> dict[str, Any]:
     """Agreement with the recorded answers; VerificationFailed beyond the limits of the precision."""
     answers = ask(published.recorded.requests)
@@ -238,7 +225,7 @@ def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, A
     if metric not in metrics:
         raise UsageError(f"{task.task} is not measured by {metric} here.", f"Choose {' or '.join(metrics)}.")
     answers = ask([{**request, **settings} for request in data.requests])
-    if isinstance(task, EncoderTask) and data.queries:
+    if isinstance(task, EncoderKind) and data.queries:
         value = data.measured(task, answers)
     else:
         value = task.metrics[metric](answers, data.targets)

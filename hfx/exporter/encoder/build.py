@@ -14,6 +14,7 @@ from onnx_ir.passes import common as passes
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
+from hfx.exporter.encoder.kinds import EncoderKind
 from hfx.exporter.encoder.plan import OPSET
 from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
 from hfx.exporter.encoder.ragged import assign, flatten_inputs
@@ -21,7 +22,6 @@ from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
 from hfx.exporter.quiet import quiet_libraries
-from hfx.exporter.tasks.task import EncoderTask
 from hfx.repository.config_pbtxt import TensorSpec
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def build_graph(
     model: PreTrainedModel,
-    task: EncoderTask,
+    task: EncoderKind,
     pad_id: int,
     pooler: torch.nn.Module | None,
     exporter: Exporter = "own",
@@ -134,7 +134,7 @@ def _of_one_type(model: onnx.ModelProto) -> None:
 
 
 def _export(
-    model: PreTrainedModel, task: EncoderTask, outputs: list[str], exporter: Exporter, types: bool
+    model: PreTrainedModel, task: EncoderKind, outputs: list[str], exporter: Exporter, types: bool
 ) -> onnx.ModelProto:
     """The padded graph; optimum's has outputs of its own choice."""
     with quiet_libraries(), traceable(model):

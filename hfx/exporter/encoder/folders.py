@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names, native
-from hfx.exporter.encoder.late_interaction import role_settings
+from hfx.exporter.encoder.kinds.kind import Settings
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
 from hfx.exporter.runtime import CpuChoice
-from hfx.exporter.tasks.task import Settings
 from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
@@ -40,7 +39,7 @@ def token_inputs(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec
 
 def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     """The outputs of the entry point; where the net answers itself, with the net's exact dims."""
-    if plan.task.postprocess_settings is None:
+    if not plan.task.has_last_step:
         return (*plan.task.net_outputs(plan.checkpoint.config), TRUNCATED)
     return (*plan.task.outputs, TRUNCATED)
 
@@ -55,14 +54,14 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     read = {spec.name: spec.name for spec in task.inputs}
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
     settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in TOKENIZING}
-    last = () if task.postprocess_settings is None else tuple(spec.name for spec in task.outputs)
+    last = tuple(spec.name for spec in task.outputs) if task.has_last_step else ()
     answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
     made_by_net = {name: name + WHOLE if name in last else name for name in answered}
     steps = [
         EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
         EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, made_by_net),
     ]
-    if task.postprocess_settings is not None:
+    if task.has_last_step:
         reads = made_by_net | {name: settings.get(name, name) for name in task.postprocess_reads}
         steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, {name: name for name in last}))
     config = ModelConfig(
@@ -70,7 +69,7 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
         max_batch_size=plan.max_batch_size,
         inputs=tuple(replace(spec, ragged=False) for spec in task.inputs),
         outputs=public_outputs(plan),
-        parameters={KIND: str(plan.kind)},
+        parameters={KIND: str(task.kind)},
         steps=tuple(steps),
     )
     write_config(config, plan.command, folder / "config.pbtxt")
@@ -100,20 +99,8 @@ def write_tokenizer(
         "question_first": tokenizer.padding_side == "right",
         "cls_id": tokenizer.cls_token_id,
         "vocab_size": vocab_limit(plan.checkpoint, tokenizer),
-        **plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length),
+        **plan.task.reader_settings(plan.checkpoint, tokenizer, plan.max_length),
     }
-    if plan.takes_empty:
-        settings["takes_empty"] = True
-    if plan.prompts is not None:
-        settings |= {
-            "prompts": dict(plan.prompts.texts),
-            "default_prompt": plan.prompts.default,
-            "pools_prompt": plan.pooling is None or plan.pooling.pools_prompt,
-        }
-    if plan.late is not None:
-        settings["roles"] = role_settings(plan.late, plan.checkpoint, tokenizer)
-    if plan.template is not None:
-        settings |= {"template": plan.template.plain, "prompted_template": plan.template.prompted}
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.task.inputs if not spec.optional)
     optional = tuple(spec for spec in plan.task.inputs if spec.optional)
@@ -189,16 +176,12 @@ def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:
     """NAME_postprocess, for the tasks that have one."""
     task = plan.task
-    if task.postprocess_settings is None:
+    if not task.has_last_step:
         return
     folder = staging.folder(plan.name + names.POSTPROCESS_SUFFIX)
     version = copy_files(folder, deploy.postprocess_files())
-    settings: Settings = {"task": str(task.task), **task.postprocess_settings(plan.checkpoint.config)}
-    if plan.aggregation:
-        settings["aggregation"] = plan.aggregation
-    if plan.activation:
-        settings["activation"] = plan.activation
-    if task.tokenizer_settings is not None:
+    settings: Settings = {"task": str(task.task), **task.last_step_settings(plan.checkpoint.config)}
+    if task.spells_tokens:
         write_tokenizer_json(tokenizer, version / "tokenizer.json")
         settings |= task.tokenizer_settings(tokenizer, plan.checkpoint)
     write_json(version / "settings.json", settings)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, VerificationFailed
+from hfx.exporter.encoder.kinds import EncoderKind
 from hfx.exporter.options import CpuMath, Precision
 from hfx.exporter.progress import counted
 from hfx.exporter.ranking import rank_correlation
-from hfx.exporter.tasks.task import EncoderTask
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.settings import Settings
@@ -203,7 +203,7 @@ def _run(
         return {outputs[0]: (vectors + looked_up(feed[names.INPUT_IDS], mask)).numpy()}
 
 
-def check_tokens(model: LocalModel, task: EncoderTask, tokenizer: Any, reference: Reference) -> int:
+def check_tokens(model: LocalModel, task: EncoderKind, tokenizer: Any, reference: Reference) -> int:
     """Compare each request's token ids with transformers' own; raise VerificationFailed where one differs."""
     length = model.encoder.settings.max_length
     for request, encoded in zip(reference.requests, reference.encoded, strict=True):
@@ -229,7 +229,7 @@ def prompted(request: Request, settings: Settings) -> dict[str, Any]:
     return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 
-def measure(model: LocalModel, task: EncoderTask, reference: Reference) -> Figures:
+def measure(model: LocalModel, task: EncoderKind, reference: Reference) -> Figures:
     """Run `model` on the reference's tokens, in batches and alone, and compare outputs and answers."""
     outputs = model.run(reference.encoded)
     masks = [encoded[names.ATTENTION_MASK].astype(bool) for encoded in reference.encoded]

@@ -14,17 +14,8 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
-from hfx.names import COMPILED_TOKENIZER, Kind, Task
+from hfx.names import COMPILED_TOKENIZER, Task
 
-# What of a kind native/backend does not do.
-UNSERVED = {
-    Kind.TOKENS: "token-classification",
-    Kind.ANSWERS: "question-answering",
-    Kind.MASKS: "fill-mask",
-    Kind.LATE: "vectors of tokens",
-    Kind.TOKEN_VECTORS: "vectors of tokens",
-    Kind.PAIR_CLASSIFIER: "scores of several labels",
-}
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
 GENERATED = 100_000  # texts, of some twenty characters each
 
@@ -63,10 +54,7 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """What of the model native/backend does not do; empty if it can be served by it."""
     task = plan.task.task
-    needing = [UNSERVED[plan.kind]] if plan.kind in UNSERVED else []
-    needing += ["queries that are looked up"] if plan.pooling is not None and plan.pooling.table else []
-    needing += ["a template of pairs"] if plan.template is not None else []
-    if needing:
+    if needing := plan.task.why_python:
         return f"Python steps are needed by {' and '.join(needing)}"
     try:
         native.library()
@@ -77,9 +65,8 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
         return f"{special} special tokens leave no room for a text in {plan.max_length}"
     if task is not Task.ZERO_SHOT_CLASSIFICATION:
         return ""
-    template = str(
-        plan.task.tokenize_settings(plan.checkpoint.config, plan.max_length).get("hypothesis_template", "{}")
-    )
+    settings = plan.task.reader_settings(plan.checkpoint, tokenizer, plan.max_length)
+    template = str(settings.get("hypothesis_template", "{}"))
     if not re.fullmatch(r"[^{}]*\{\}[^{}]*", template):
         return f"the hypothesis template {template!r} has other braces than one {{}}"
     return "" if special else "the tokenizer has no special tokens around a pair of texts"

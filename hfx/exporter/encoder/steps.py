@@ -15,21 +15,15 @@ from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import build_graph, clean, inlined, remove, rename, save
-from hfx.exporter.encoder.late_interaction import refuse_other_tokens, role_settings
 from hfx.exporter.encoder.masks import simplify_masks
-from hfx.exporter.encoder.module_list import STATIC
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
-from hfx.exporter.encoder.pooling import make_pooler
-from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
-from hfx.exporter.encoder.static_embeddings import load_static_tokenizer, load_table
 from hfx.exporter.labelled_data import LabelledData, read_data
-from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import Precision
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.quantize.encoder import half, row_wise, weight_only
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
-from hfx.exporter.tokenizer import load_tokenizer, pad_id, with_embeddings
+from hfx.exporter.tokenizer import pad_id, with_embeddings
 from hfx.exporter.transformers_versions import gives_types
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
 from hfx.local import Device, Request
@@ -64,26 +58,11 @@ class EncoderArtefacts(Artefacts):
 
 def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """The user's data, and the checkpoint's model and tokenizer in memory, checked."""
-    task = plan.task
-    labelled = {path.name: read_data(path, task, plan.checkpoint.config) for path in plan.verify_data}
-    is_static = plan.checkpoint.model_type == STATIC
-    tokenizer = load_static_tokenizer(plan.checkpoint) if is_static else load_tokenizer(plan.checkpoint.home)
-    if task.by_library:
-        put_into_lower_case(tokenizer, plan.checkpoint.folder)
-    if plan.late is not None:
-        role_settings(plan.late, plan.checkpoint, tokenizer)  # refuses tokens that the model lacks, before any work
-    if plan.pooling is not None and plan.pooling.table:
-        refuse_other_tokens(plan.checkpoint, plan.pooling.table, tokenizer)
-    kind = task.auto_class, task.headless
-    model: Any = load_table(plan.checkpoint) if is_static else load_model(plan.checkpoint.home, *kind)
-    task.prepare(model, tokenizer)
-    pooler = None
-    if plan.pooling is not None:
-        answers = head_rows(model, tokenizer, plan.pooling.answers)
-        pooler = make_pooler(plan.pooling, plan.checkpoint, answers)
-        model = model if answers is None else model.base_model
-    pooling = {"pooling": plan.pooling.names} if plan.pooling else {}
-    choices = {**artefacts.choices, KIND: str(plan.kind), **pooling}
+    labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
+    tokenizer = plan.task.load_tokenizer(plan.checkpoint)
+    model, pooler = plan.task.load_model(plan.checkpoint, tokenizer)
+    pooling = plan.task.details()["pooling"]
+    choices = {**artefacts.choices, KIND: str(plan.task.kind), **({"pooling": pooling} if pooling else {})}
     return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, labelled=labelled, choices=choices)
 
 
@@ -216,7 +195,7 @@ def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request
 
     Without special ones some texts have none; with several sequences a row, a question or label has some.
     """
-    if plan.takes_empty or plan.task.item_rank > 1:
+    if plan.task.takes_empty or plan.task.item_rank > 1:
         return True
     [ids, *_] = plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length)
     return artefacts.tokenizer.mask_token_id in ids if TASKS[plan.task.task].of_masks else len(ids) > 0

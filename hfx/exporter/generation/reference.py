@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx import names
+from hfx.exporter.encoder.kinds.kind import Answer
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import Effort, Ids, LongText, Prompt, open_encoder, spread_indices
 from hfx.exporter.generation.tasks import DATA_SETTINGS
 from hfx.exporter.generation.torch_generator import Sources, TorchGenerator
 from hfx.exporter.labelled_data import LabelledData
 from hfx.exporter.progress import counted
-from hfx.exporter.tasks.task import Answer
 from hfx.exporter.verify import Recorded, check_drop
 from hfx.local import Device
 from hfx.local.generator import LocalGenerator

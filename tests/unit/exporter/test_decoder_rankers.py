@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.encoder.kinds.cross_encoder import CrossEncoder
 from hfx.exporter.encoder.pair_templates import LANGUAGE_MODELS
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.generation.plan import GeneratorPlan
@@ -237,7 +238,7 @@ def test_the_documented_template_is_that_of_the_model_card(tmp_path: Path) -> No
     [template] = [block for block in documents.split("```text\n") if "<|im_start|>" in block]
     write_decoder(tmp_path, Ranker(template=""), "AutoModelForSequenceClassification", num_labels=1)
     plan = plan_of(tmp_path, task=Task.TEXT_RANKING)
-    assert isinstance(plan, EncoderPlan) and plan.template is None
+    assert isinstance(plan, EncoderPlan) and plan.details()["template"] is None
     (tmp_path / "chat_template.jinja").write_text(template.split("```")[0], encoding="utf-8")
     plan = plan_of(tmp_path, task=Task.TEXT_RANKING)
-    assert isinstance(plan, EncoderPlan) and plan.template == LANGUAGE_MODELS["qwen3"] and not plan.notes
+    assert isinstance(plan.task, CrossEncoder) and plan.task.template == LANGUAGE_MODELS["qwen3"] and not plan.notes

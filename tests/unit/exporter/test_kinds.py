@@ -62,7 +62,7 @@ def plan_of(folder: Path, **options: Any) -> EncoderPlan:
 def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_path: Path) -> None:
     kind, write, options = WRITERS[name]
     write(tmp_path)
-    assert plan_of(tmp_path / "model", **options).kind is kind
+    assert plan_of(tmp_path / "model", **options).task.kind is kind
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", **options)
     assert manifest.choices["kind"] == kind
     parameters = read_config(tmp_path / "repository" / "model" / "config.pbtxt")["parameters"]
@@ -80,8 +80,8 @@ def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_pa
 @pytest.mark.parametrize("recipe", [each.name for each in zoo.recipes.RECIPES if each.task not in GENERATORS])
 def test_other_tasks_have_one_kind(recipe: str) -> None:
     plan = plan_of(zoo.checkpoint(recipe))
-    assert plan.kind is USUAL[plan.task.task]
-    assert plan.describe()["kind"] == plan.kind
+    assert plan.task.kind is USUAL[plan.task.task]
+    assert plan.describe()["kind"] == plan.task.kind
 
 
 def test_generators_and_unknown_names_have_no_kind() -> None:

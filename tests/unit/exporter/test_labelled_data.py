@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hfx.cli import main
+from hfx.exporter.encoder.kinds import usual_kind
+from hfx.exporter.encoder.kinds.cross_encoder import PairClassifier
 from hfx.exporter.labelled_data import read_data
-from hfx.exporter.tasks import find_task
-from hfx.exporter.tasks.text_ranking import scoring
 from hfx.names import Task
 from hfx.rows import RowError
 from tests.rigs import tiny_checkpoints
@@ -60,18 +60,18 @@ def test_targets_that_no_answer_equals_are_refused_with_their_line(
     tmp_path: Path, task: Task, rows: list[tuple[str, ...]], config: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(RowError) as error:
-        read_data(write(tmp_path, HEADERS[task], *rows), find_task(task), config)
+        read_data(write(tmp_path, HEADERS[task], *rows), usual_kind(task), config)
     assert all(word in error.value.message for word in words), error.value.message
     assert error.value.fix
 
 
 def test_labels_are_named_or_numbered(tmp_path: Path) -> None:
     path = write(tmp_path, ("text", "label"), ("a", "POSITIVE"), ("b", "0"))
-    assert read_data(path, find_task(Task.TEXT_CLASSIFICATION), CONFIG).targets == ("POSITIVE", "NEGATIVE")
+    assert read_data(path, usual_kind(Task.TEXT_CLASSIFICATION), CONFIG).targets == ("POSITIVE", "NEGATIVE")
     spans = '[{"entity": "PER", "start": 0, "end": 1}, {"entity": "B-PER", "start": 2, "end": 3}]'
     path = write(tmp_path, ("text", "entities"), ("a b", spans), ("b", "[]"))
-    assert read_data(path, find_task(Task.TOKEN_CLASSIFICATION), TAGS).targets == (spans, "[]")
-    ranks = scoring(find_task(Task.TEXT_RANKING), ["no", "yes"])
+    assert read_data(path, usual_kind(Task.TOKEN_CLASSIFICATION), TAGS).targets == (spans, "[]")
+    ranks = PairClassifier(labels=("no", "yes"))
     path = write(tmp_path, ("query", "text", "label"), ("a", "b", "yes"), ("a", "b", "1"))
     assert read_data(path, ranks, {}).targets == ("yes", "yes")
 
@@ -80,7 +80,7 @@ def test_a_message_of_many_labels_is_short(tmp_path: Path) -> None:
     config = {"id2label": {str(number): f"label {number}" for number in range(1000)}}
     path = write(tmp_path, ("text", "label"), ("a", "x" * 10_000))
     with pytest.raises(RowError, match="and 990 more") as error:
-        read_data(path, find_task(Task.TEXT_CLASSIFICATION), config)
+        read_data(path, usual_kind(Task.TEXT_CLASSIFICATION), config)
     assert len(error.value.message) < 600
 
 

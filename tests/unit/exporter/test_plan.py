@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointUnsupported, HfxError, UsageError
+from hfx.exporter.encoder.kinds.kind import labels_of
 from hfx.exporter.encoder.plan import WIDTHS, EncoderPlan, widths_up_to
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks.task import labels_of
 from hfx.names import Task
 from hfx.python_backends.onnxruntime import sessions
 from tests.rigs import tiny_checkpoints
@@ -104,8 +104,7 @@ def test_entailment_is_the_label_that_label2id_has_first(
     numbers: dict[str, int] | None, entailment: int, contradiction: int, tmp_path: Path
 ) -> None:
     made = plan(tmp_path, id2label=NLI, **({} if numbers is None else {"label2id": numbers}))
-    assert made.task.postprocess_settings is not None
-    settings = made.task.postprocess_settings(made.checkpoint.config)
+    settings = made.task.last_step_settings(made.checkpoint.config)
     assert settings == {"entailment": entailment, "contradiction": contradiction}
 
 

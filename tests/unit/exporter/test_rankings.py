@@ -13,9 +13,9 @@ import pytest
 from hfx.cli import main
 from hfx.errors import UsageError, VerificationFailed
 from hfx.exporter.encoder.gate import Figures, judge, limits
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.ranking import ndcg, rank_correlation
-from hfx.exporter.tasks import find_task
 from hfx.names import PROMPT_NAME, Task
 from hfx.python_backends.tasks import PROMPTS
 from tests.rigs.published import export_checkpoint
@@ -31,7 +31,7 @@ from tests.rigs.sentence_models import (
     write_embedder,
 )
 
-EMBEDS, RANKS = find_task(Task.FEATURE_EXTRACTION), find_task(Task.TEXT_RANKING)
+EMBEDS, RANKS = usual_kind(Task.FEATURE_EXTRACTION), usual_kind(Task.TEXT_RANKING)
 QUERIES = ("the cat in paris?", "a dog ran", "good")
 ROWS = [
     (query, text, (3 * at + 5 * number) % 4) for number, query in enumerate(QUERIES) for at, text in enumerate(TEXTS)
@@ -155,4 +155,4 @@ def test_pairs_of_the_gate_have_the_same_options() -> None:
     assert rank_correlation(RANKS, scored, [{"score": 0.5}] * 9, falling) is None
     assert rank_correlation(RANKS, scored, rising, [{"score": 0.5}] * 9) == 0
     assert np.isnan(rank_correlation(RANKS, scored, rising, [*falling[:8], {"score": float("nan")}]) or 0)
-    assert rank_correlation(find_task(Task.TEXT_CLASSIFICATION), scored, rising, falling) is None
+    assert rank_correlation(usual_kind(Task.TEXT_CLASSIFICATION), scored, rising, falling) is None

@@ -85,7 +85,8 @@ def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
 
 
 def test_a_batch_has_as_many_rows_as_its_logits_have_room(tmp_path: Path) -> None:
-    from hfx.exporter.encoder.plan import LOGITS_BYTES, make_encoder_plan
+    from hfx.exporter.encoder.kinds.embedder import VECTORS_BYTES
+    from hfx.exporter.encoder.plan import make_encoder_plan
     from hfx.exporter.options import ExportOptions
     from hfx.exporter.source import open_checkpoint
 
@@ -93,7 +94,7 @@ def test_a_batch_has_as_many_rows_as_its_logits_have_room(tmp_path: Path) -> Non
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"vocab_size": 10**6}))
     plan = make_encoder_plan(open_checkpoint(str(tmp_path / "model")), ExportOptions())
-    assert plan.max_batch_size == LOGITS_BYTES // (4 * 10**6 * plan.max_length)
+    assert plan.max_batch_size == VECTORS_BYTES // (4 * 10**6 * plan.max_length)
 
 
 @pytest.mark.parametrize(
