@@ -69,13 +69,13 @@ def write(kind: str, folder: Path, library: Path) -> None:
 def encoder(kind: str) -> Any:
     """The graph of an encoder in int8."""
     from hfx.exporter.encoder.build import build_graph
+    from hfx.exporter.encoder.kinds import usual_kind
     from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
     from hfx.exporter.quantize.encoder import row_wise
-    from hfx.exporter.tasks import find_task
     from tests.rigs import tiny_encoders
 
     model_type, name, mode, changes = ENCODERS[kind]
-    task = find_task(name)
+    task = usual_kind(name)
     pooling = make_pooler(Pooling((mode,), (Layer("Normalize"),))) if mode else None  # type: ignore[arg-type]
     model = _weighted(tiny_encoders.build(model_type, task.auto_class, **changes))
     return row_wise(build_graph(model, task, tiny_encoders.PAD, pooling)).model

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hfx.exporter.encoder.build import build_graph, inlined
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.source import open_checkpoint
-from hfx.exporter.tasks import find_task
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
 from tests.rigs import tiny_checkpoints, tiny_encoders
@@ -55,7 +55,7 @@ def test_it_answers_like_the_traced_graph(tmp_path: Path) -> None:
 )
 def test_the_traced_graph_has_no_more_nodes_than_optimums(model_type: str) -> None:
     """It is no harder for a runtime: the same operators, but for a few of the masks; of DeBERTa half as many."""
-    task = find_task("text-classification")
+    task = usual_kind("text-classification")
     counts = []
     for exporter in ("own", "optimum"):
         graph = inlined(build_graph(tiny_encoders.build(model_type, task.auto_class), task, 1, None, exporter))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hfx.exporter.encoder.build import build_graph
-from hfx.exporter.tasks import find_task
+from hfx.exporter.encoder.kinds import usual_kind
 from tests.rigs import onnx_toys, tiny_encoders
 
 BOS, PAD, EOS = 0, 1, 2
@@ -31,7 +31,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def graph(model: Any) -> onnx.ModelProto:
-    return build_graph(model, find_task("text-classification"), PAD, None)
+    return build_graph(model, usual_kind("text-classification"), PAD, None)
 
 
 def logits(graph: onnx.ModelProto, *rows: list[int]) -> np.ndarray:
@@ -59,7 +59,7 @@ def test_rows_of_different_counts_are_the_same_alone_and_in_a_batch(graph: onnx.
 
 
 def test_padding_that_is_spelled_as_the_end_is_no_end(graph: onnx.ModelProto, model: Any) -> None:
-    padded = build_graph(model, find_task("text-classification"), EOS, None)
+    padded = build_graph(model, usual_kind("text-classification"), EOS, None)
     rows = [ROWS["a pair"], ROWS["one end"], ROWS["short"]]
     np.testing.assert_allclose(logits(padded, *rows), logits(graph, *rows), atol=1e-5)
 

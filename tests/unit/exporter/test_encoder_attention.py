@@ -14,9 +14,9 @@ import torch
 from hfx import names
 from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.encoder.folders import copy_operators
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import Quantized, row_wise
-from hfx.exporter.tasks import find_task
 from hfx.native import library
 from hfx.python_backends.onnxruntime.ragged import Layout, Request
 from hfx.python_backends.onnxruntime.ragged import answer as answer_requests
@@ -28,7 +28,7 @@ from tests.rigs.tiers import full
 from tests.unit.exporter.test_encoder_linears import LIBRARIES, kinds
 
 ROWS = 3
-EMBEDDINGS = find_task("feature-extraction")
+EMBEDDINGS = usual_kind("feature-extraction")
 # Attention that is no operator: scores are more than a product and what is added, or the mask is no addend.
 TRACED = {"convbert", "flaubert", "mobilebert", "nystromformer", "squeezebert", "xlm"}
 FORMS = {"mpnet": {"SelfAttentionBias"}}
@@ -62,7 +62,7 @@ def test_attention_is_one_linear_and_one_operator(width: int) -> None:
     """With the library and without, in a batch with padding, near the float graph."""
     bert = tiny_checkpoints.bert("ForSequenceClassification")
     bert.set_attn_implementation("eager")  # as exports load it
-    graph = build_graph(bert, find_task("text-classification"), 0, None)
+    graph = build_graph(bert, usual_kind("text-classification"), 0, None)
     quantized = row_wise(graph, LEVELS).model
     layers = bert.config.num_hidden_layers
     assert kinds(quantized)["SelfAttention"] == layers
@@ -121,7 +121,7 @@ def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra"])
 def test_residuals_and_activations_of_a_layer_are_the_operators_own(model_type: str) -> None:
-    task = find_task("feature-extraction")
+    task = usual_kind("feature-extraction")
     model = tiny_encoders.build(model_type, task.auto_class)
     graph = build_graph(model, task, 0, make_pooler(Pooling()))
     layers = getattr(model.config, "num_hidden_layers", 0)
@@ -145,7 +145,7 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
     """12 widths, 64 row counts: 768 batches."""
     bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
     bert.set_attn_implementation("eager")  # as exports load it
-    graph = row_wise(build_graph(bert, find_task("text-classification"), 0, None), LEVELS).model
+    graph = row_wise(build_graph(bert, usual_kind("text-classification"), 0, None), LEVELS).model
     session = onnx_toys.session(graph, operators=library(), threads=threads)
     random = np.random.default_rng(0)
     for width in range(8, 104, 8):
@@ -186,7 +186,7 @@ def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) 
 @pytest.mark.parametrize("name", ["token-classification", "question-answering", "zero-shot-classification"])
 def test_requests_of_other_widths_leave_every_output_of_a_request_as_it_is(name: str, tmp_path: Path) -> None:
     """Of several sequences a row, too, of which some are empty."""
-    task = find_task(name)
+    task = usual_kind(name)
     model = tiny_encoders.build("bert", task.auto_class, num_attention_heads=2)
     quantized = row_wise(build_graph(model, task, 1, None), LEVELS)
     onnx.save(quantized.model, tmp_path / "model.onnx")

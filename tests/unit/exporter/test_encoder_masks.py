@@ -14,15 +14,15 @@ import pytest
 from hfx import names
 from hfx.exporter.encoder.architectures import DECODERS
 from hfx.exporter.encoder.build import build_graph, clean
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.masks import LONGEST, SHORT, simplify_masks
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
-from hfx.exporter.tasks import find_task
 from tests.rigs import onnx_toys, tiny_encoders
 from tests.rigs.processors import LEVELS
 from tests.rigs.tiers import full
 
-EMBEDDINGS = find_task("feature-extraction")
+EMBEDDINGS = usual_kind("feature-extraction")
 LONG = 40
 # Architectures whose masks differ by query or are no addends.
 OTHERS = {"deberta", "deberta-v2", "flaubert", "xlm", *DECODERS}

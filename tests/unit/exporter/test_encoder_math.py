@@ -13,9 +13,9 @@ from hfx.cli.repository import _entry, _row
 from hfx.errors import VerificationFailed
 from hfx.exporter.encoder.build import build_graph, save
 from hfx.exporter.encoder.gate import LIMITS
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.plan import widths_up_to
 from hfx.exporter.runtime import CpuChoice
-from hfx.exporter.tasks import find_task
 from hfx.exporter.verify import against_checkpoint, open_published
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.onnxruntime import sessions
@@ -102,7 +102,7 @@ def test_a_text_has_the_same_bits_in_batches_of_the_widths_and_row_counts_that_a
     """Every width and number of rows of a run up to 96 tokens."""
     bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
     bert.set_attn_implementation("eager")  # as exports load it
-    save(build_graph(bert, find_task("text-classification"), 0, None), tmp_path / "model.onnx")
+    save(build_graph(bert, usual_kind("text-classification"), 0, None), tmp_path / "model.onnx")
     session = sessions.open_session(CpuChoice("openvino", math="bf16").backend_config(threads), tmp_path / "model.onnx")
 
     def logits(ids: Any, mask: Any) -> Any:

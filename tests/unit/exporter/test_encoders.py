@@ -15,11 +15,11 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.encoder.architectures import DECODERS, ENCODERS
 from hfx.exporter.encoder.build import build_graph, inlined
+from hfx.exporter.encoder.kinds import usual_kind
+from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.load import load_model
-from hfx.exporter.tasks import find_task
-from hfx.exporter.tasks.feature_extraction import of_tokens
 from hfx.names import Task
 from tests.attacks.damage import edit_json
 from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders, tiny_generators
@@ -65,7 +65,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("model_type", "task"), PAIRS)
 def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task) -> None:
-    decided = find_task(task)
+    decided = usual_kind(task)
     model = tiny_encoders.build(model_type, decided.auto_class)
     if model is None:  # such as BART's token classification
         return
@@ -107,7 +107,7 @@ def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task)
 )
 def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, changes: dict[str, Any]) -> None:
     """As one graph with operators and with their definitions in their place; of texts longer than positions reach."""
-    task = find_task(Task.TOKEN_CLASSIFICATION)
+    task = usual_kind(Task.TOKEN_CLASSIFICATION)
     model = tiny_encoders.build(model_type, task.auto_class, **changes)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -141,7 +141,7 @@ def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, chang
 )
 def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str, Any]) -> None:
     """Vectors of all tokens, so that each query's own keys count."""
-    task = of_tokens(find_task(Task.FEATURE_EXTRACTION), 32)
+    task = TokenVectors(numbers=32)
     model = tiny_encoders.build(model_type, task.auto_class, **changes)
     graph = build_graph(model, task, 1, make_pooler(Pooling((), tokens=True)))
     inputs, run = [names.INPUT_IDS, names.ATTENTION_MASK], onnx_toys.session(graph)
@@ -155,14 +155,14 @@ def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str,
 
 
 def test_relative_positions_that_fail_in_torch_are_refused() -> None:
-    task = find_task(Task.TEXT_CLASSIFICATION)
+    task = usual_kind(Task.TEXT_CLASSIFICATION)
     with pytest.raises(CheckpointUnsupported, match="can't be exported to ONNX: division by zero"):
         build_graph(tiny_encoders.build("deberta-v2", task.auto_class, position_buckets=1), task, 1, None)
 
 
 @pytest.mark.parametrize(("model_type", "by"), [("eurobert", "late"), ("eurobert", "mean"), ("modernbert", "mean")])
 def test_a_classifier_that_pools_by_the_mean_answers_alike_alone_and_in_a_batch(model_type: str, by: str) -> None:
-    task = find_task(Task.TEXT_CLASSIFICATION)
+    task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build(model_type, task.auto_class, classifier_pooling=by)
     run, inputs = onnx_toys.session(build_graph(model, task, 1, None)), (names.INPUT_IDS, names.ATTENTION_MASK)
 
@@ -185,7 +185,7 @@ def test_every_architecture_of_the_table_is_compared() -> None:
 
 
 def test_a_tokenizer_without_token_types_leaves_them_to_the_model() -> None:
-    task = find_task(Task.TEXT_CLASSIFICATION)
+    task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("bert", task.auto_class)
     graph = build_graph(model, task, 0, None, types=False)
     assert [value.name for value in graph.graph.input] == [names.INPUT_IDS, names.ATTENTION_MASK, names.ITEM_SHAPE]
@@ -207,7 +207,7 @@ def test_a_tokenizer_without_token_types_leaves_them_to_the_model() -> None:
     ],
 )
 def test_token_types_are_those_that_the_tokenizer_gives(model_type: str, task: Task, types: bool) -> None:
-    decided = find_task(task)
+    decided = usual_kind(task)
     model = tiny_encoders.build(model_type, decided.auto_class)
     graph = build_graph(model, decided, 1, None, types=types)
     inputs = [value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE]
@@ -223,14 +223,14 @@ def test_token_types_are_those_that_the_tokenizer_gives(model_type: str, task: T
 
 
 def test_a_head_of_other_numbers_than_labels_is_refused() -> None:
-    task = find_task(Task.TEXT_CLASSIFICATION)
+    task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("flaubert", task.auto_class, summary_proj_to_labels=False)
     with pytest.raises(CheckpointUnsupported, match="gives 32 logits, and config"):
         build_graph(model, task, 1, None)
 
 
 def test_a_model_that_fails_on_its_tokenizers_texts_is_refused(tmp_path: Path) -> None:
-    task = find_task(Task.TEXT_CLASSIFICATION)
+    task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("bart", task.auto_class, eos_token_id=100)  # which ends no text of the tokenizer
     with pytest.raises(CheckpointUnsupported, match=r"itself fails .* at least one <eos>") as refused:
         export_checkpoint(tiny_checkpoints.save(tmp_path / "tiny", model), tmp_path / "repository")
@@ -239,7 +239,7 @@ def test_a_model_that_fails_on_its_tokenizers_texts_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])
 def test_fields_that_change_no_answer_change_no_graph(model_type: str, tmp_path: Path) -> None:
-    task = find_task(Task.QUESTION_ANSWERING)
+    task = usual_kind(Task.QUESTION_ANSWERING)
     model = tiny_encoders.build(model_type, task.auto_class)
     model.save_pretrained(tmp_path)
     edit_json(

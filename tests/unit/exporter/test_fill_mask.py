@@ -14,11 +14,12 @@ from hfx import names
 from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter.encoder.architectures import ENCODERS
 from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.kinds import usual_kind
+from hfx.exporter.encoder.kinds.kind import vocabulary
+from hfx.exporter.encoder.kinds.masks import prepare
 from hfx.exporter.encoder.plan import make_encoder_plan
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks import find_task
-from hfx.exporter.tasks.fill_mask import most_rows
 from hfx.local.encoder import LocalModel
 from hfx.names import Task
 from tests.attacks.damage import edit_json
@@ -26,7 +27,7 @@ from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
 from tests.rigs.published import export_checkpoint
 from tests.rigs.tiers import full
 
-TASK = find_task(Task.FILL_MASK)
+TASK = usual_kind(Task.FILL_MASK)
 MASK = 4
 TOLERANCE = 5e-5  # float32 sums in other orders
 # The places of the masks in each row of a batch, and the rows' lengths.
@@ -41,7 +42,7 @@ def test_the_graph_has_the_logits_of_the_masks(model_type: str) -> None:
     rows: Any = [[row(*each) for each in batch] for batch in BATCHES]
     with torch.no_grad():
         whole = [[model(ids[None]).logits[0].numpy() for ids in batch] for batch in rows]
-    TASK.prepare(model, SimpleNamespace(mask_token_id=MASK))
+    prepare(model, SimpleNamespace(mask_token_id=MASK))
     run = onnx_toys.session(graph := build_graph(model, TASK, model.config.pad_token_id or 0, None))
     inputs = {value.name for value in graph.graph.input}
     for batch, own, expected in zip(BATCHES, rows, whole, strict=True):
@@ -83,4 +84,4 @@ def test_a_model_whose_texts_lose_their_beginning_is_exported(tmp_path: Path) ->
 @pytest.mark.parametrize("size", [None, 0, -1, "many", 2.5, True])
 def test_a_vocabulary_of_no_size_is_refused(size: Any) -> None:
     with pytest.raises(CheckpointUnsupported, match="vocab_size"):
-        most_rows({"vocab_size": size})
+        vocabulary({"vocab_size": size})

@@ -225,12 +225,12 @@ def test_half_stores_float16_behind_float_inputs_and_outputs_and_stays_near() ->
 
 def test_half_of_a_whole_encoder_answers_like_it() -> None:
     from hfx.exporter.encoder.build import build_graph
+    from hfx.exporter.encoder.kinds import usual_kind
     from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
-    from hfx.exporter.tasks import find_task
 
     graph = build_graph(
         tiny_checkpoints.bert("Model"),
-        find_task("feature-extraction"),
+        usual_kind("feature-extraction"),
         0,
         make_pooler(Pooling(layers=(Layer("Normalize"),))),
     )

@@ -17,11 +17,11 @@ from onnx import helper
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter import runtime
 from hfx.exporter.encoder.build import build_graph, inlined, save
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.runtime import CpuChoice, choose, interleave, last_line, near_tie, other_work, weight_levels
 from hfx.exporter.source import open_checkpoint
-from hfx.exporter.tasks import find_task
 from hfx.local.encoder import LocalModel
 from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE, Task
 from hfx.native.build import LIBRARY
@@ -110,7 +110,7 @@ def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str
 
 
 def test_a_graph_that_fails_on_longer_texts_is_refused_with_a_length_that_does_not(tmp_path: Path) -> None:
-    task, path = find_task(Task.TEXT_CLASSIFICATION), tmp_path / "model.onnx"
+    task, path = usual_kind(Task.TEXT_CLASSIFICATION), tmp_path / "model.onnx"
     model = tiny_encoders.build("deberta", task.auto_class, talking_head=True, max_relative_positions=20)
     save(inlined(build_graph(model, task, 1, None)), path)
     with pytest.raises(CheckpointUnsupported, match=r"(?s)graph fails: .*GatherElements.*Pass --max-length 16,"):

@@ -16,9 +16,9 @@ import pytest
 from onnx import TensorProto
 
 from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
-from hfx.exporter.tasks import find_task
 from hfx.native import library
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs import same_bits, tiny_encoders
@@ -197,7 +197,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_onnxruntime_only_moves_data_of_an_encoder(model_type: str, name: str, tmp_path: Path) -> None:
-    task, mode = find_task(name), TASKS[name]
+    task, mode = usual_kind(name), TASKS[name]
     model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2, **ENCODERS[model_type])
     if model is None:
         pytest.skip("transformers has no such class")
@@ -221,5 +221,5 @@ def test_onnxruntime_only_moves_data_of_a_model(kind: str, models: Path, tmp_pat
 
 def test_what_onnxruntime_sums_is_found(tmp_path: Path) -> None:
     model = tiny_encoders.build("bert", "AutoModelForSequenceClassification", num_attention_heads=2)
-    graph = build_graph(model, find_task("text-classification"), tiny_encoders.PAD, None)
+    graph = build_graph(model, usual_kind("text-classification"), tiny_encoders.PAD, None)
     assert {"LayerNormalization", "MatMul", "Gemm"} <= set(inexact(graph.SerializeToString(), tmp_path))

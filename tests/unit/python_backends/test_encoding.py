@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from hfx.exporter.tasks import question_answering
+from hfx.exporter.encoder.kinds.answers import Answers
 from hfx.python_backends.encoding import MAX_LABELS, Settings, open_encoder, tensors
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
@@ -203,7 +203,7 @@ def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path)
 def test_an_export_expects_no_more_windows_than_are_served(bert: Any, tmp_path: Path) -> None:
     request = {"question": "Who went to Paris?", "context": SENTENCE * 60}
     encoder = encoder_for(bert, "question-answering", tmp_path, max_length=64)
-    expected = question_answering.expected_ids(bert, request, 64)
+    expected = Answers().expected_ids(bert, request, 64)
     (row,) = encoder.encode([(request["question"], request["context"])])
     assert not isinstance(row, InvalidInput)
     assert [each.ids for each in row.sequences] == expected

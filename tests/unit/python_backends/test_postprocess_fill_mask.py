@@ -11,8 +11,8 @@ import pytest
 import transformers
 from transformers import pipeline
 
+from hfx.exporter.encoder.kinds.masks import Masks
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tasks.fill_mask import tokenizer_settings
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import strings
 from hfx.python_backends.tasks.fill_mask import LONGEST_TARGET, MOST_MASKS, MOST_TARGETS, MOST_TOP_K
@@ -61,7 +61,7 @@ class Line:
 
 def opened(folder: Path, tokenizer: Any) -> Postprocessor:
     checkpoint = Checkpoint("", folder, None, {"transformers_version": transformers.__version__}, ())
-    return postprocessor_for(folder, task="fill-mask", **tokenizer_settings(tokenizer, checkpoint))
+    return postprocessor_for(folder, task="fill-mask", **Masks().tokenizer_settings(tokenizer, checkpoint))
 
 
 @pytest.mark.parametrize("cleans_up", [False, True])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hfx.exporter.tasks.task import Comparison
-from hfx.exporter.tasks.text_classification import compare
+from hfx.exporter.encoder.kinds.classifier import compare
+from hfx.exporter.encoder.kinds.kind import Comparison
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.tasks.postprocessing import Postprocessor, answer_each, open_postprocessor
 from tests import zoo
