@@ -25,7 +25,7 @@ from hfx.exporter.encoder.module_list import (
     read_modules,
     unsupported_modules,
 )
-from hfx.exporter.encoder.pooling import Layer, Pooling
+from hfx.exporter.encoder.pooling import Layer, Pooling, TokenLayers
 from hfx.exporter.encoder.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     LAYERS,
@@ -240,7 +240,7 @@ def read_token_layers(folder: Path, hidden: int) -> Pooling:
     unit = Layer("Normalize")  # which two of the libraries do without saying so
     if _is_stanford(folder):
         dense = Layer("Dense", "", hidden, _metadata(folder)["width"], bias=False, activation="Identity")
-        return Pooling((), (dense, unit), tokens=True, by_role=True)
+        return TokenLayers(layers=(dense, unit), of_roles=True)
     modules = [("Dense" if kind == PYLATE_DENSE else kind, path) for kind, path in read_modules(folder)]
     kinds, masks = [kind for kind, _ in modules], _masks(folder)
     first = ["Transformer"] if masks else ["Transformer", "Dense"]
@@ -251,7 +251,7 @@ def read_token_layers(folder: Path, hidden: int) -> Pooling:
     refuse_prepared_texts(folder, TEXT_METHOD, but=(EXPANSION, *LENGTHS) if masks else ())
     behind = [module for module in modules[1:] if module[0] != TOKEN_MASK]
     layers = [read_layer(folder, *module, TOKEN_EMBEDDINGS, TOKEN_EMBEDDINGS) for module in behind]
-    return Pooling((), tuple(layers if masks else [*layers, unit]), tokens=True, by_role=True)
+    return TokenLayers(layers=tuple(layers if masks else [*layers, unit]), of_roles=True)
 
 
 def role_ids(

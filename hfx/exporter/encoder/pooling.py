@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hfx.exporter.source import Checkpoint
 
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-Splade = Literal["max", "sum"]
+SpladeMode = Literal["max", "sum"]
 HIDDEN_STATE, LOGITS = "last_hidden_state", "logits"
 TOKENS = "tokens"  # the pooling of vectors of tokens, by name
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
@@ -56,38 +56,35 @@ class Layer:
 class Pooling:
     """How token embeddings become one vector: by `modes`, whose results are joined, and then `layers`.
 
-    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out. With `splade` the vector is made of the
-    logits of a masked language model instead: the max or sum over the tokens of log(1 + relu(logit)), of which the
-    logarithm is taken `logs` times. With `tokens` nothing is pooled: the layers are those of each token's vector.
-    `by_role`, the mask says which tokens have one (python_backends/roles.py).
-    At `table` are the numbers by which the tokens of a query, whose mask is 2, make its vector (SparseStaticEmbedding).
-    With `answers` of a language model the vector is one number: the logit of the first of these tokens, ids or words,
-    less that of the second, if there is one.
+    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out.
     """
 
     modes: tuple[Mode, ...] = ("mean",)
     layers: tuple[Layer, ...] = ()
     pools_prompt: bool = True
-    splade: Splade | None = None
-    logs: int = 1
-    tokens: bool = False
-    by_role: bool = False
-    answers: tuple[int | str, ...] = ()
-    table: str = ""
+
+    reads: ClassVar[str] = HIDDEN_STATE  # the model's output that it takes
 
     @property
     def names(self) -> list[str]:
         """What is done, in words."""
-        if self.tokens:
-            return [TOKENS]
-        kinds: list[str] = [f"splade-{self.splade}"] if self.splade else [*self.modes]
-        return [*kinds, f"logits {'-'.join(map(str, self.answers))}"] if self.answers else kinds
+        return [*self.modes]
+
+    @property
+    def by_role(self) -> bool:
+        """Whether the mask says which tokens of a query or document count (python_backends/roles.py)."""
+        return False
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether masks have other values than 0 and 1."""
+        return self.by_role or not self.pools_prompt
 
     def width(self, hidden: int) -> int:
         """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
-        if self.answers:
-            return 1
-        width = hidden * (1 if self.splade or self.tokens else len(self.modes))
+        return self._behind_layers(hidden * len(self.modes))
+
+    def _behind_layers(self, width: int) -> int:
         for layer in self.layers:
             if layer.kind == "Active":
                 continue
@@ -97,6 +94,86 @@ class Pooling:
                 )
             width = min(layer.outputs, width) if layer.kind == "Truncate" else layer.outputs or width
         return width
+
+    def pooled(self, layers: torch.nn.Module, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """The output of `layers`, for what the model gives `[rows, tokens, ...]` and a weight of 0 or 1 a token."""
+        import torch
+
+        vectors = torch.cat([_pooled(mode, hidden, weights, self.pools_prompt) for mode in self.modes], -1)
+        return layers(vectors)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpladePooling(Pooling):
+    """The max or sum over the tokens of log(1 + relu(logit)) of a masked language model.
+
+    The logarithm is taken `logs` times. At `table` are the numbers by which the tokens of a query, whose mask is 2,
+    make its vector (SparseStaticEmbedding); empty: there is none.
+    """
+
+    modes: tuple[Mode, ...] = ()
+    mode: SpladeMode = "max"
+    logs: int = 1
+    table: str = ""
+
+    reads: ClassVar[str] = LOGITS
+
+    @property
+    def names(self) -> list[str]:
+        return [f"splade-{self.mode}"]
+
+    @property
+    def by_role(self) -> bool:
+        return bool(self.table)
+
+    def width(self, hidden: int) -> int:
+        return self._behind_layers(hidden)
+
+    def pooled(self, layers: torch.nn.Module, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return layers(_splade(self.mode, self.logs, hidden, weights))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLayers(Pooling):
+    """The layers of each token's vector; nothing is pooled.
+
+    `of_roles`: the mask says which tokens of queries and documents have one.
+    """
+
+    modes: tuple[Mode, ...] = ()
+    of_roles: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [TOKENS]
+
+    @property
+    def by_role(self) -> bool:
+        return self.of_roles
+
+    def width(self, hidden: int) -> int:
+        return self._behind_layers(hidden)
+
+    def pooled(self, layers: torch.nn.Module, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return layers(hidden) * weights.unsqueeze(-1)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerLogits(Pooling):
+    """One number of a language model: the logit of the first of `answers`, less that of the second, if there is one.
+
+    They are tokens, or their ids.
+    """
+
+    modes: tuple[Mode, ...] = ("lasttoken",)
+    answers: tuple[int | str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [*super().names, f"logits {'-'.join(map(str, self.answers))}"]
+
+    def width(self, hidden: int) -> int:
+        return 1
 
 
 def make_pooler(
@@ -113,13 +190,15 @@ def make_pooler(
     layers = [_layer(each, checkpoint) for each in pooling.layers]
     if answers is not None:
         layers.append(_difference(answers))
-    table = _table(pooling.table, checkpoint) if pooling.table and checkpoint is not None else None
+    table: NDArray[np.float32] | None = None
+    if isinstance(pooling, SpladePooling) and pooling.table and checkpoint is not None:
+        table = _table(pooling.table, checkpoint)
 
     class Pooler(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.has_masks = pooling.by_role or not pooling.pools_prompt  # other ones than 0 and 1
-            self.reads = LOGITS if pooling.splade else HIDDEN_STATE
+            self.has_masks = pooling.has_masks
+            self.reads = pooling.reads
             self.layers = torch.nn.Sequential(*layers)
             self.table = table
 
@@ -133,16 +212,7 @@ def make_pooler(
 
         def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             weights = (mask.abs() if pooling.by_role else mask).eq(1).to(hidden.dtype)
-            if pooling.splade:
-                sparse: torch.Tensor = self.layers(_splade(pooling.splade, pooling.logs, hidden, weights))
-                return sparse
-            if pooling.tokens:
-                vectors: torch.Tensor = self.layers(hidden) * weights.unsqueeze(-1)
-                return vectors
-            pooled: torch.Tensor = self.layers(
-                torch.cat([_pooled(mode, hidden, weights, pooling.pools_prompt) for mode in pooling.modes], -1)
-            )
-            return pooled
+            return pooling.pooled(self.layers, hidden, weights)
 
     return Pooler().eval()
 
@@ -172,7 +242,7 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
     return total
 
 
-def _splade(mode: Splade, logs: int, logits: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _splade(mode: SpladeMode, logs: int, logits: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Vectors `[rows, vocabulary]`. The logarithm does not decrease, so the largest value is found before it."""
     if mode == "max":
         logits = logits.masked_fill(weights.unsqueeze(-1) == 0, 0).max(dim=1).values

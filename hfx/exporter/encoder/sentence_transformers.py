@@ -26,7 +26,7 @@ from hfx.exporter.encoder.module_list import (
     read_modules,
     unsupported_modules,
 )
-from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, Splade
+from hfx.exporter.encoder.pooling import AnswerLogits, Layer, Mode, Pooling, SpladeMode, SpladePooling, TokenLayers
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -79,7 +79,7 @@ def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
         return _splade(folder)
     if tokens:
         refuse_prepared_texts(folder, TEXT_METHOD)
-        return Pooling((), tokens=True)
+        return TokenLayers()
     if (folder / MODULES).is_file():
         return _pipeline(folder, EMBEDDING)
     config = read_optional_json(folder / "config.json")
@@ -112,10 +112,10 @@ def _splade(folder: Path) -> Pooling:
     file = folder / modules[1][1] / "config.json"
     config = read_json(file)
     mode, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-    if mode not in get_args(Splade) or activation not in SPLADE_LOGS:
-        supported = f"{' or '.join(get_args(Splade))} of {' or '.join(SPLADE_LOGS)}"
+    if mode not in get_args(SpladeMode) or activation not in SPLADE_LOGS:
+        supported = f"{' or '.join(get_args(SpladeMode))} of {' or '.join(SPLADE_LOGS)}"
         raise not_exported(f"{file} asks for {str(mode)[:50]!r} of {str(activation)[:50]!r}", supported)
-    return Pooling((), active, splade=mode, logs=SPLADE_LOGS[activation], by_role=bool(table), table=table)
+    return SpladePooling(layers=active, mode=mode, logs=SPLADE_LOGS[activation], table=table)
 
 
 def _cut(folder: Path, kind: Literal["Active", "Truncate"], field: str) -> tuple[Layer, ...]:
@@ -134,9 +134,9 @@ def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | Non
     kinds = [kind for kind, _ in modules]
     if is_language_model and kinds == ["Transformer", LOGIT_SCORE]:
         refuse_prepared_texts(folder, SCORE_METHOD)
-        return Pooling(("lasttoken",), answers=_answers(folder / modules[1][1] / "config.json"))
+        return AnswerLogits(answers=_answers(folder / modules[1][1] / "config.json"))
     if is_language_model and not modules:
-        return Pooling(("lasttoken",), answers=ANSWERS)
+        return AnswerLogits(answers=ANSWERS)
     if kinds in ([], ["Transformer"]):
         refuse_prepared_texts(folder, SCORE_METHOD)
         return None

@@ -17,7 +17,7 @@ from hfx.exporter.encoder.architectures import DECODERS, ENCODERS
 from hfx.exporter.encoder.build import build_graph, inlined
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
-from hfx.exporter.encoder.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.pooling import Pooling, TokenLayers, make_pooler
 from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.load import load_model
 from hfx.names import Task
@@ -143,7 +143,7 @@ def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str,
     """Vectors of all tokens, so that each query's own keys count."""
     task = TokenVectors(numbers=32)
     model = tiny_encoders.build(model_type, task.auto_class, **changes)
-    graph = build_graph(model, task, 1, make_pooler(Pooling((), tokens=True)))
+    graph = build_graph(model, task, 1, make_pooler(TokenLayers()))
     inputs, run = [names.INPUT_IDS, names.ATTENTION_MASK], onnx_toys.session(graph)
     for lengths in BATCHES:
         rows = ragged(model, lengths)

@@ -30,7 +30,7 @@ from hfx.exporter.encoder.kinds.kind import (
 )
 from hfx.exporter.encoder.module_list import MODULES
 from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
-from hfx.exporter.encoder.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.pooling import AnswerLogits, Pooling, make_pooler
 from hfx.exporter.encoder.sentence_transformers import read_activation, read_prompts, read_scoring
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.ranking import spearman
@@ -75,7 +75,8 @@ class CrossEncoder(EncoderKind):
     @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
         pooling, labels = scores_of(checkpoint)
-        template = read_template(checkpoint, (checkpoint.folder / MODULES).is_file(), bool(pooling and pooling.answers))
+        scores_answers = isinstance(pooling, AnswerLogits)
+        template = read_template(checkpoint, (checkpoint.folder / MODULES).is_file(), scores_answers)
         prompts = None
         if template is None or template.prompted is not None:  # those of a template have a place of their own
             may_be_empty = template is not None or (pooling is not None and not pooling.pools_prompt)

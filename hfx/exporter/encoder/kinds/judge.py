@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx.exporter.encoder.kinds.cross_encoder import CrossEncoder, scores_of
-from hfx.exporter.encoder.pooling import make_pooler
+from hfx.exporter.encoder.pooling import AnswerLogits, make_pooler
 from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
@@ -27,7 +27,7 @@ class Judge(CrossEncoder):
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
         pooling, _ = scores_of(checkpoint)
-        return pooling is not None and bool(pooling.answers)
+        return isinstance(pooling, AnswerLogits)
 
     @classmethod
     def pooled(cls) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Judge(CrossEncoder):
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
         """The model without its head, of which the pooler has the rows of the answers."""
-        assert self.pooling is not None
+        assert isinstance(self.pooling, AnswerLogits)
         model: Any = load_model(checkpoint.home, self.auto_class, self.headless)
         rows = head_rows(model, tokenizer, self.pooling.answers)
         return model.base_model, make_pooler(self.pooling, checkpoint, rows)

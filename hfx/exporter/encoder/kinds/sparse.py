@@ -11,6 +11,7 @@ from hfx.exporter.encoder.kinds.kind import Config, vocabulary
 from hfx.exporter.encoder.kinds.roles import ReadByRole
 from hfx.exporter.encoder.late_interaction import refuse_other_tokens
 from hfx.exporter.encoder.module_list import query_table
+from hfx.exporter.encoder.pooling import SpladePooling
 from hfx.exporter.encoder.sentence_transformers import is_sparse_encoder
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
@@ -58,6 +59,7 @@ class RoutedSparse(ReadByRole, Sparse):
         return ["queries that are looked up"]
 
     def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        assert isinstance(self.pooling, SpladePooling)
         tokenizer = super().load_tokenizer(checkpoint)
         refuse_other_tokens(checkpoint, self.pooling.table, tokenizer)
         return tokenizer
