@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
-from hfx.deploy.rules import containers, kubernetes, sagemaker
+from hfx.deploy.rules import containers, sagemaker
 from hfx.deploy.rules.subject import Files, read_files
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, file_entry, read_manifest, verify_file, verify_files
@@ -19,7 +19,7 @@ from hfx.names import MANIFEST_FILE
 from hfx.repository.subject import Finding, Rule
 from hfx.strict_json import read_json
 
-_MODULES = (containers, kubernetes, sagemaker)
+_MODULES = (containers, sagemaker)
 _RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
 RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 

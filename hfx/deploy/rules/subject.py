@@ -137,10 +137,6 @@ class Files:
         """The containers of all platforms that run Triton."""
         return (*self.pods, *self.services)
 
-    def of_kind(self, *kinds: str) -> Iterator[Document]:
-        """The documents of these kinds of Kubernetes."""
-        return (document for document in self.documents if document.kind in kinds)
-
     def with_key(self, key: str) -> Iterator[Document]:
         """The documents with the field `key`, by which the bodies of SageMaker's calls are known."""
         return (document for document in self.documents if key in document.value)

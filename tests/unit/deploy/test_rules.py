@@ -16,7 +16,6 @@ from hfx.deploy import compose, docker, kserve, kubernetes
 from hfx.deploy.check import RULES, lint
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.options import Cluster, EndpointOptions, Scale, Service
-from hfx.deploy.rules.kubernetes import quantity
 from hfx.deploy.sagemaker.aws import CUDA_13_AMI
 from hfx.deploy.sagemaker.endpoint import open_endpoint
 from hfx.deploy.sagemaker.requests import Upload, bodies
@@ -25,22 +24,13 @@ from tests.rigs.repositories import build
 
 IMAGE = "nvcr.io/nvidia/tritonserver:26.07-py3"
 POD: dict[str, Any] = {
-    "terminationGracePeriodSeconds": 45,
-    "securityContext": {"runAsUser": 1000},
     "containers": [
         {
             "name": "triton",
             "image": IMAGE,
             "args": ["tritonserver", "--model-repository=/models", "--exit-timeout-secs=20"],
-            "startupProbe": {"httpGet": {"path": "/v2/health/ready", "port": 8000}},
-            "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": 8000}},
-            "livenessProbe": {"exec": {"command": ["python3", "-m", "liveness", "http://127.0.0.1:8000"]}},
-            "lifecycle": {"preStop": {"exec": {"command": ["sleep", "10"]}}},
-            "resources": {"limits": {"memory": "4Gi"}},
-            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
         }
     ],
-    "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
 }
 SERVICE: dict[str, Any] = {
     "image": IMAGE,
@@ -57,17 +47,6 @@ FILES: dict[str, Any] = {
         "kind": "Deployment",
         "metadata": {"name": "m"},
         "spec": {"template": {"spec": POD}},
-    },
-    "autoscaler.yaml": {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "m"},
-        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "m"}, "metrics": [{"type": "Pods"}]},
-    },
-    "kserve.yml": {
-        "kind": "InferenceService",
-        "metadata": {"name": "m"},
-        "spec": {"predictor": {"model": {"modelFormat": {"name": "triton"}, "runtime": "own"}}},
     },
     "compose.yaml": {"services": {"triton": SERVICE, "grafana": {"image": "grafana", "ports": ["3000:3000"]}}},
     "create-model.json": {"ModelName": "m", "PrimaryContainer": {"Image": ECR, "Environment": VARIABLES}},
@@ -104,18 +83,6 @@ MISTAKES: tuple[tuple[str, Plant], ...] = (
     ("HFX902", lambda files: service(files).update(command="sh -c 'exec tritonserver --strict-readiness false'")),
     ("HFX903", lambda files: container(files)["args"].append("--model-control-mode=poll")),
     ("HFX904", lambda files: container(files).update(image="nvcr.io/nvidia/tritonserver:24.10-py3")),
-    ("HFX911", lambda files: files["autoscaler.yaml"].update(apiVersion="autoscaling/v2beta2")),
-    ("HFX912", lambda files: pod(files)["volumes"][0]["emptyDir"].pop("medium")),
-    ("HFX913", lambda files: container(files)["resources"]["limits"].update(memory="1Gi")),
-    ("HFX914", lambda files: container(files).pop("startupProbe")),
-    ("HFX915", lambda files: container(files).update(livenessProbe={"httpGet": {"path": "/v2/health/live"}})),
-    ("HFX916", lambda files: container(files).pop("readinessProbe")),
-    ("HFX917", lambda files: pod(files).pop("terminationGracePeriodSeconds") and container(files)["args"].pop()),
-    ("HFX917", lambda files: container(files)["lifecycle"].update(preStop={"sleep": {"seconds": 30}})),
-    ("HFX918", lambda files: container(files).pop("lifecycle")),
-    ("HFX919", lambda files: pod(files).pop("securityContext")),
-    ("HFX920", lambda files: files["autoscaler.yaml"]["spec"].update(metrics=[{"type": "Resource"}])),
-    ("HFX921", lambda files: files["kserve.yml"]["spec"]["predictor"]["model"].pop("runtime")),
     ("HFX931", lambda files: service(files).pop("shm_size")),
     ("HFX932", lambda files: service(files).pop("stop_grace_period")),
     ("HFX933", lambda files: service(files).update(ports=["8000:8000"])),
@@ -256,10 +223,3 @@ def test_a_folder_that_hfx_did_not_write_is_checked_by_rules(
     assert main(["deploy", "check", str(put(tmp_path, files))]) == 7
     out, err = capsys.readouterr()
     assert "HFX902 error deployment.yaml" in out and "breaks the rules in 1 place." in err
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1Gi", 2**30), ("1.5G", 1.5e9), (64, 64.0), ("512Mi", 2**29), ("a", None), (None, None)]
-)
-def test_quantities_of_memory(text: Any, size: float | None) -> None:
-    assert quantity(text) == size
