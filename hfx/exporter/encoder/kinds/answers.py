@@ -42,29 +42,26 @@ class Answers(EncoderKind):
     longest: ClassVar[int | None] = WINDOW
     shortest: ClassVar[int] = SHORTEST_WINDOW
     metric_name: ClassVar[str] = "exact_match"
+    outputs: ClassVar[tuple[TensorSpec, ...]] = (
+        TensorSpec(names.ANSWER, "TYPE_STRING", (1,)),
+        TensorSpec(names.SCORE, "TYPE_FP32", (1,)),
+        TensorSpec(names.START, "TYPE_INT32", (1,)),
+        TensorSpec(names.END, "TYPE_INT32", (1,)),
+        TensorSpec(names.ANSWERS, "TYPE_STRING", (1,)),
+    )
+    postprocess_reads: ClassVar[tuple[str, ...]] = (
+        names.CONTEXT,
+        names.SPANS,
+        names.TOP_K,
+        names.MAX_ANSWER_LEN,
+        names.HANDLE_IMPOSSIBLE_ANSWER,
+    )
+    why_python: ClassVar[tuple[str, ...]] = (str(task),)
 
     auto_class: str = "AutoModelForQuestionAnswering"
 
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return (
-            TensorSpec(names.ANSWER, "TYPE_STRING", (1,)),
-            TensorSpec(names.SCORE, "TYPE_FP32", (1,)),
-            TensorSpec(names.START, "TYPE_INT32", (1,)),
-            TensorSpec(names.END, "TYPE_INT32", (1,)),
-            TensorSpec(names.ANSWERS, "TYPE_STRING", (1,)),
-        )
-
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         return LOGITS
-
-    @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return names.CONTEXT, names.SPANS, names.TOP_K, names.MAX_ANSWER_LEN, names.HANDLE_IMPOSSIBLE_ANSWER
-
-    @property
-    def why_python(self) -> list[str]:
-        return [str(self.task)]
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         return {"doc_stride": stride(max_length)}

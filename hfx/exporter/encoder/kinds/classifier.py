@@ -34,6 +34,11 @@ class Classifier(EncoderKind):
     kind: ClassVar[Kind] = Kind.CLASSIFIER
     task: ClassVar[Task] = Task.TEXT_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
+    outputs: ClassVar[tuple[TensorSpec, ...]] = (
+        TensorSpec(names.LABEL, "TYPE_STRING", (-1,)),
+        TensorSpec(names.SCORE, "TYPE_FP32", (-1,)),
+    )
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.TOP_K,)
 
     auto_class: str = "AutoModelForSequenceClassification"
 
@@ -42,16 +47,8 @@ class Classifier(EncoderKind):
             return ("The one label will classify texts; to rank texts for a query, pass --task text-ranking.",)
         return ()
 
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))
-
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         return logits_of_labels(config)
-
-    @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return (names.TOP_K,)
 
     def last_step_settings(self, config: Config) -> Settings:
         """As many labels as the pipeline gives, unless `top_k` says otherwise."""

@@ -130,8 +130,8 @@ class CrossEncoder(EncoderKind):
         return (RAW_SCORES,)
 
     @property
-    def why_python(self) -> list[str]:
-        return [] if self.template is None else ["a template of pairs"]
+    def why_python(self) -> tuple[str, ...]:
+        return () if self.template is None else ("a template of pairs",)
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         settings = super().reader_settings(checkpoint, tokenizer, max_length)
@@ -185,6 +185,7 @@ class PairClassifier(CrossEncoder):
     kind: ClassVar[Kind] = Kind.PAIR_CLASSIFIER
     ranks: ClassVar[bool] = False
     metric_name: ClassVar[str] = "accuracy"
+    postprocess_reads: ClassVar[tuple[str, ...]] = (RAW_SCORES, APPLY_SOFTMAX)
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
@@ -192,12 +193,8 @@ class PairClassifier(CrossEncoder):
         return len(labels) > 1
 
     @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return RAW_SCORES, APPLY_SOFTMAX
-
-    @property
-    def why_python(self) -> list[str]:
-        return [*super().why_python, "scores of several labels"]
+    def why_python(self) -> tuple[str, ...]:
+        return *super().why_python, "scores of several labels"
 
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
         best = (self.labels[int(np.argmax(answer[names.SCORE]))] for answer in answers)

@@ -206,9 +206,9 @@ class EncoderKind:
         raise NotImplementedError
 
     @property
-    def why_python(self) -> list[str]:
+    def why_python(self) -> tuple[str, ...]:
         """What of the model native/backend does not do; empty where it can serve it."""
-        return []
+        return ()
 
     @property
     def takes_empty(self) -> bool:

@@ -43,6 +43,9 @@ class Masks(EncoderKind):
     task: ClassVar[Task] = Task.FILL_MASK
     architectures: ClassVar[tuple[str, ...]] = ("ForMaskedLM",)
     spells_tokens: ClassVar[bool] = True
+    outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.FILLS, "TYPE_STRING", (1,)),)
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOP_K, names.TARGETS)
+    why_python: ClassVar[tuple[str, ...]] = (str(task),)
 
     auto_class: str = "AutoModelForMaskedLM"
 
@@ -50,21 +53,9 @@ class Masks(EncoderKind):
         """The rows of a batch whose logits [rows, masks, vocabulary] in float32 fit BATCH_BYTES."""
         return max(1, BATCH_BYTES // (4 * MOST_MASKS * vocabulary(config)))
 
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec(names.FILLS, "TYPE_STRING", (1,)),)
-
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         """One logit a mask and token of the vocabulary."""
         return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, int(config["vocab_size"]))),)
-
-    @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return names.INPUT_IDS, names.ATTENTION_MASK, names.TOP_K, names.TARGETS
-
-    @property
-    def why_python(self) -> list[str]:
-        return [str(self.task)]
 
     def tokenizer_settings(self, tokenizer: Any, checkpoint: Checkpoint) -> Settings:
         """The mask (as a text for the playground), padding, and whether spaces before punctuation are removed."""

@@ -50,13 +50,11 @@ class Sparse(Embedder):
 class RoutedSparse(ReadByRole, Sparse):
     """The same, whose queries are looked up in a table."""
 
+    why_python: ClassVar[tuple[str, ...]] = ("queries that are looked up",)
+
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
         return super().claims(checkpoint, options) and bool(query_table(checkpoint.folder))
-
-    @property
-    def why_python(self) -> list[str]:
-        return ["queries that are looked up"]
 
     def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
         assert isinstance(self.pooling, SpladePooling)

@@ -25,6 +25,7 @@ class Static(Embedder):
     """The mean of the vectors of a text's tokens; zeros for a text without any."""
 
     kind: ClassVar[Kind] = Kind.STATIC
+    takes_empty: ClassVar[bool] = True
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
@@ -42,10 +43,6 @@ class Static(Embedder):
 
     def most_rows(self, config: Config, max_length: int) -> int | None:
         return rows_within(max_length, width(config))
-
-    @property
-    def takes_empty(self) -> bool:
-        return True
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         return {"takes_empty": True, **super().reader_settings(checkpoint, tokenizer, max_length)}

@@ -24,6 +24,9 @@ class TokenVectors(Embedder):
     """The vectors of any embedder's tokens, on request."""
 
     kind: ClassVar[Kind] = Kind.TOKEN_VECTORS
+    has_last_step: ClassVar[bool] = True
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.ATTENTION_MASK,)
+    why_python: ClassVar[tuple[str, ...]] = ("vectors of tokens",)
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
@@ -55,18 +58,6 @@ class TokenVectors(Embedder):
 
     def _vectors(self, numbers: int) -> TensorSpec:
         return TensorSpec(names.EMBEDDING, "TYPE_FP32", (-1, numbers))
-
-    @property
-    def has_last_step(self) -> bool:
-        return True
-
-    @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return (names.ATTENTION_MASK,)
-
-    @property
-    def why_python(self) -> list[str]:
-        return ["vectors of tokens"]
 
     def last_step_settings(self, config: Config) -> Settings:
         return {"tokens": True}

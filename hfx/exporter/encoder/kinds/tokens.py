@@ -38,6 +38,9 @@ class Tokens(EncoderKind):
     token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, 2)),)
     spells_tokens: ClassVar[bool] = True
     metric_name: ClassVar[str] = "f1"
+    outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.ENTITIES, "TYPE_STRING", (1,)),)
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.TEXT_INPUT, names.INPUT_IDS, names.OFFSETS)
+    why_python: ClassVar[tuple[str, ...]] = (str(task),)
 
     auto_class: str = "AutoModelForTokenClassification"
     aggregation: str = DEFAULT_AGGREGATION
@@ -57,20 +60,8 @@ class Tokens(EncoderKind):
     def details(self) -> dict[str, object]:
         return {**super().details(), "aggregation": self.aggregation}
 
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec(names.ENTITIES, "TYPE_STRING", (1,)),)
-
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         return logits_of_labels(config, -1)
-
-    @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return names.TEXT_INPUT, names.INPUT_IDS, names.OFFSETS
-
-    @property
-    def why_python(self) -> list[str]:
-        return [str(self.task)]
 
     def last_step_settings(self, config: Config) -> Settings:
         return {"labels": labels_of(config), "aggregation": self.aggregation}

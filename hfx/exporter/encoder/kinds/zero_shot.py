@@ -36,20 +36,17 @@ class ZeroShot(EncoderKind):
     task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     item_rank: ClassVar[int] = 2
+    outputs: ClassVar[tuple[TensorSpec, ...]] = (
+        TensorSpec(names.LABEL, "TYPE_STRING", (-1,)),
+        TensorSpec(names.SCORE, "TYPE_FP32", (-1,)),
+    )
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL)
 
     auto_class: str = "AutoModelForSequenceClassification"
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return TensorSpec(names.LABEL, "TYPE_STRING", (-1,)), TensorSpec(names.SCORE, "TYPE_FP32", (-1,))
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         """Logits of each candidate label."""
         return logits_of_labels(config, -1)
-
-    @property
-    def postprocess_reads(self) -> tuple[str, ...]:
-        return names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         return {"hypothesis_template": HYPOTHESIS_TEMPLATE}
