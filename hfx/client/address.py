@@ -69,7 +69,7 @@ class Address:
 
     @property
     def target(self) -> str:
-        """HOST:PORT."""
+        """The address as HOST:PORT."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property

@@ -66,13 +66,13 @@ class Call(Generic[Result]):
 
 
 def classify(name: str, top_k: Count) -> Callable[[str], Call[results.Classification]]:
-    """Text classification."""
+    """Return a function that makes the call to classify a text."""
     options = _count(names.TOP_K, top_k)
     return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 
 def label_tokens(name: str) -> Callable[[str], Call[results.Entities]]:
-    """Token classification."""
+    """Return a function that makes the call to find a text's entities."""
     return lambda text: Call(name, _text(text), results.decode_entities, (names.ENTITIES,))
 
 
@@ -115,7 +115,7 @@ def answer(
 def embed(
     name: str, prompt_name: Word = None, prompt: Word = None, dimensions: Count = None
 ) -> Callable[[str], Call[results.Embedding]]:
-    """Feature extraction."""
+    """Return a function that makes the call to embed a text."""
     options = {**_prompts(prompt_name, prompt), **_count(names.DIMENSIONS, dimensions)}
     return lambda text: Call(name, _text(text) | options, results.decode_embedding, (names.EMBEDDING,))
 
@@ -191,7 +191,7 @@ def predict(
 
 
 def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[results.Generation]]:
-    """A generated text."""
+    """Return a function that makes the call to continue a text."""
     values = setting_values(settings)
     return lambda text: Call(name, _text(text) | values, results.decode_generation, GENERATED)
 

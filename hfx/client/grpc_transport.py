@@ -195,7 +195,7 @@ class _GrpcStream:
 
 
 def encode_request(request: Request) -> Any:
-    """A ModelInferRequest."""
+    """The request as gRPC's ModelInferRequest."""
     message = pb.ModelInferRequest(model_name=request.model, id=request.id)
     for name, array in request.inputs.items():
         message.inputs.add(name=name, datatype=datatype_of(array), shape=array.shape)

@@ -48,12 +48,12 @@ class Classification:
 
     @property
     def label(self) -> str:
-        """The best label."""
+        """The label with the highest score."""
         return self.predictions[0].label
 
     @property
     def score(self) -> float:
-        """The best label's score."""
+        """The score of the best label."""
         return self.predictions[0].score
 
 

@@ -111,7 +111,7 @@ class TextStream(_Reader):
     """
 
     def close(self) -> None:
-        """As `cancel`."""
+        """End the stream, as `cancel` does."""
         run(self._close())
 
     def __enter__(self) -> Self:

@@ -40,7 +40,7 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name by which callers ask for the model."""
         return self.metadata.name
 
     @property

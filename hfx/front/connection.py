@@ -160,7 +160,7 @@ class ClientConnection(HttpToolsProtocol):
     # httptools' callbacks; what they raise becomes the answer of `send_400_response`
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Note that a request begins."""
         super().on_message_begin()
         if self._receiving is not Receiving.HEAD:  # pipelined
             self._receive_head()
@@ -204,7 +204,7 @@ class ClientConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """Note that the request is complete."""
         super().on_message_complete()
         if not self.pipeline:  # paused by a large piece, and nothing calls for more: else its end is not seen
             self.flow.resume_reading()
@@ -212,7 +212,7 @@ class ClientConnection(HttpToolsProtocol):
         self._await_request()
 
     def on_response_complete(self) -> None:
-        """The answer is complete."""
+        """Note that the answer is complete."""
         super().on_response_complete()
         if self._left_to_drop is not None:
             self._unset_keepalive_if_required()

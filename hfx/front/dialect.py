@@ -91,5 +91,5 @@ def parsed(body: bytes) -> Any:
 
 
 def event(content: Any) -> bytes:
-    """A server-sent event."""
+    """Encode data as a server-sent event."""
     return b"data: %b\n\n" % dumped(content)

@@ -95,7 +95,7 @@ class Inference:
         return [result for batch in results for result in batch]
 
     async def generate(self, model: ServedModel, text: str, settings: GenerationSettings) -> Generation:
-        """A generated text."""
+        """Generate a text."""
         call = calls.generate(model.name, settings)(text)
         async with self._generation(model, call, "/generate", ()) as connection:
             body = await _read_all(connection)

@@ -49,7 +49,7 @@ class Budget:
         return max(0.0, (units - self._left) / self._rate)
 
     def take(self, units: float) -> None:
-        """Use `units`."""
+        """Take `units` from what the key may use."""
         self._left -= units
 
 

@@ -21,7 +21,7 @@ MOST_SHOWN = 400  # characters of a request's shape
 
 
 class LostRequests:
-    """Writes the lines."""
+    """Writes a log line for each request that Triton lost."""
 
     def __init__(self) -> None:
         self._began, self._lines = 0.0, 0

@@ -168,7 +168,7 @@ class Metrics(Collector):
         self._refusals[refusal_label(status), ""] += 1
 
     def text(self) -> bytes:
-        """All of it."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:

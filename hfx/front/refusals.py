@@ -90,7 +90,7 @@ def json_head(body: bytes) -> list[Header]:
 
 
 def dumped(content: object) -> bytes:
-    """`content` as JSON."""
+    """Encode `content` as JSON."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 

@@ -18,12 +18,12 @@ TYPES = {"INT32": WHOLE, "UINT64": WHOLE, "FP32": NUMBER, "BOOL": BOOLEAN}
 
 
 def array(items: Schema) -> Schema:
-    """A list."""
+    """The schema of a list of such items."""
     return {"type": "array", "items": items}
 
 
 def either(*schemas: Schema) -> Schema:
-    """One of them."""
+    """The schema of a value that fits one of several schemas."""
     return {"anyOf": list(schemas)}
 
 

@@ -144,7 +144,7 @@ class ShadowedUpstream(Upstream):
         headers: Sequence[Header] = (),
         client: ClientConnection | None = None,
     ) -> AsyncIterator[UpstreamConnection]:
-        """As that of Upstream."""
+        """Send a request as Upstream.sent does, and keep what is to be compared."""
         async with super().sent(method, path, body, headers, client) as connection:
             drawn = self.shadow.draws(path)
             if drawn:
@@ -156,5 +156,5 @@ class ShadowedUpstream(Upstream):
 
 
 def shadow_command(repository: str, references: str, device: str) -> tuple[str, ...]:
-    """The process that compares."""
+    """The command of the process that compares answers."""
     return (sys.executable, "-P", "-m", "hfx.exporter.shadow", repository, references, device)

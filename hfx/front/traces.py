@@ -97,13 +97,13 @@ class Untraced:
     """Without a collector: a caller's trace is for Triton to go on with."""
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Passed:
-        """What a request brings."""
+        """Keep the trace that a request's headers name, for Triton."""
         return (
             NOTHING if NAMES.isdisjoint(headers) else Passed([(name, headers[name]) for name in NAMES & headers.keys()])
         )
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no span waits to be sent."""
 
 
 class Passed:

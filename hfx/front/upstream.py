@@ -138,11 +138,11 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called once."""
+        """Keep the transport; asyncio calls this once."""
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called once."""
+        """End the request that is open; asyncio calls this once."""
         self._transport = None
         if self in self._pool.free:
             self._pool.free.remove(self)
@@ -169,12 +169,12 @@ class UpstreamConnection(asyncio.Protocol):
             raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep an end-to-end header."""
+        """Keep a header that is for the client, not for this connection."""
         if (name := name.lower()) not in HOP_BY_HOP:
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The answer has begun."""
+        """Note that the answer has begun."""
         self.status = self._parser.get_status_code()
         self._is_kept = self._parser.should_keep_alive()  # not known any more once the answer is complete
 
@@ -189,7 +189,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The answer is complete."""
+        """Note that the answer is complete."""
         self.complete = True
 
 

@@ -40,7 +40,7 @@ class CompiledTokenizer:
         return [int(word) for word in words]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray[Any, Any]]:
-        """The ids of texts."""
+        """Encode texts; the token ids of each."""
         ids, _, counts = self.encode_flat(texts)
         return np.split(ids, np.cumsum(counts)[:-1]) if len(texts) else []
 

@@ -19,7 +19,7 @@ VALIDATION = 422  # where others say 400
 
 
 async def generate(request: DialectRequest) -> bytes:
-    """POST /generate: a text."""
+    """POST /generate: generate a text."""
     inputs = await _inputs(request)
     [answer] = await huggingface.generate(inputs)
     return dumped({"generated_text": answer.pop(text_field(inputs.model.task)), **answer})
