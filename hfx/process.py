@@ -136,7 +136,7 @@ class JsonChild:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """End its input."""
+        """Close the process's stdin."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()

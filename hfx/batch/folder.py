@@ -37,7 +37,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EB
 
 @dataclass(frozen=True)
 class Folder:
-    """A job's folder."""
+    """The folder that holds all of a job: its plan, its parts and its output."""
 
     path: Path
 
@@ -234,7 +234,7 @@ class HashedFile(io.BufferedWriter):
         self.sha256 = hashlib.sha256()
 
     def write(self, data: Any, /) -> int:
-        """Write and hash."""
+        """Write bytes, and add them to the hash."""
         self.sha256.update(data)
         return super().write(data)
 

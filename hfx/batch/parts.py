@@ -101,7 +101,7 @@ class JsonLines:
                 file.write(_utf8(f"{line}\n"))
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the lines."""
+        """Copy the lines of all parts to `target`, and yield the number and the error of each row."""
         for part in parts:
             _copy(part, target)
             part.seek(0)

@@ -66,7 +66,7 @@ class Scorer:
     scoring: Scoring
 
     def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for `mapInArrow`."""
+        """Score the batches of a partition; `mapInArrow` calls it."""
         with closing(score_batches(self.opened(), batches, self.scoring)) as scored:
             yield from scored
 

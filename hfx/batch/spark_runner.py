@@ -52,7 +52,7 @@ class ModelTask:
     probe: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of `mapInArrow`."""
+        """Describe the model in a worker; `mapInArrow` calls it."""
         return _messages(self._described, batches)
 
     def opened(self) -> Model:
@@ -75,7 +75,7 @@ class ChunkTask:
     chunks: Sequence[int]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of `mapInArrow`."""
+        """Score the chunks of a partition; `mapInArrow` calls it."""
         return _messages(self._scored, batches)
 
     def _scored(self, ids: Sequence[int]) -> Mapping[str, Any]:

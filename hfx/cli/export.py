@@ -158,7 +158,7 @@ def _is_default(context: typer.Context, name: str) -> bool:
 
 
 def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
-    """The outcome for --json."""
+    """What `--json` prints of a published model."""
     return {
         "name": manifest.name,
         "task": str(manifest.task),

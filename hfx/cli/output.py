@@ -209,5 +209,5 @@ def visible(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 error`, `2 errors`."""
+    """A number and its noun, in the plural where it is not one."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -24,7 +24,7 @@ CONTAINER = "Container (--with docker)"
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Triton and its models."""
+    """The options of Triton, and of the models that it serves."""
 
     PANEL: ClassVar[str] = "Triton"
 

@@ -187,7 +187,7 @@ class DeployedModel:
 
     @property
     def name(self) -> str:
-        """Its NAME."""
+        """The model's name."""
         return self.manifest.name
 
     @property

@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Missing protection, as messages."""
+        """A message for each protection that the deployment lacks."""
         if self.api_keys and self.tls:
             return ()
         if self.api_keys:

@@ -45,7 +45,7 @@ class Cutter:
         self.encoding, self.looked = EncodingCheck(file.source.name), 0  # lines that it has seen
 
     def by_boundaries(self) -> Iterator[Chunk]:
-        """The chunks. Raises Irregular."""
+        """Cut the file into chunks at the boundaries of rows. Raises Irregular."""
         boundaries, digest, count = self._boundaries(), self.file.digest.copy(), 0
         position, number = self._skip_mark(digest), self.file.number
         while block := self.file.file.read(BLOCK):
@@ -129,7 +129,7 @@ class EncodingCheck:
             self.bad, self.first = self.bad + 1, self.first or line
 
     def finish(self) -> None:
-        """Raises RowError."""
+        """Refuse the file if no line beyond ASCII was UTF-8, and several were not. Raises RowError."""
         if self.bad >= FEWEST_BAD_LINES and not self.is_utf8:
             reason = f"it is not UTF-8, and neither are {self.bad - 1} more lines."
             fix = "Convert it first, e.g. with iconv -f latin1 -t utf-8."
@@ -155,7 +155,7 @@ class TextBoundaries:
         self._open = False  # whether the last row goes on behind the block
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
-        """The ends of rows."""
+        """The positions where rows end."""
         self._open = not block.endswith(b"\n")
         return newlines + 1
 
@@ -171,7 +171,7 @@ class JsonBoundaries:
         self._open = False  # whether the line in progress is not blank
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
-        """The ends of rows."""
+        """The positions where rows end."""
         starts = np.concatenate(([0], newlines + 1))
         firsts = np.frombuffer(block + b"\n", np.uint8)[starts]
         is_row = np.ones(len(starts), bool)  # of each line, and of what is behind the last one

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
+        """Where the row stands in its file."""
         return Place(self.number, self.line)
 
 

@@ -117,7 +117,7 @@ class LoadedModels:
 
     @property
     def folder(self) -> Path:
-        """The server's own folder."""
+        """The folder that the server has for itself."""
         return self._served.folder
 
     def begin(self, group: int) -> None:

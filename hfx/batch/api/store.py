@@ -37,7 +37,7 @@ class StoredFile:
     order: int
 
     def api_object(self) -> dict[str, Any]:
-        """OpenAI's file object."""
+        """The file as OpenAI's API describes one."""
         own = {"id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.order // 10**9}
         return own | {"filename": self.filename, "purpose": self.purpose, "status": "processed"}
 
@@ -77,7 +77,7 @@ class Batch:
         return self.status not in UNFINISHED
 
     def api_object(self) -> dict[str, Any]:
-        """OpenAI's batch object."""
+        """The batch as OpenAI's API describes one."""
         names = ("id", "endpoint", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id")
         counts = {"total": self.total, "completed": self.completed, "failed": self.failed}
         return {

@@ -78,7 +78,7 @@ class Workspace:
         return [parse_endpoint(read_document(path)) for path in sorted(self._endpoints.glob("[!.]*/endpoint.yml"))]
 
     def endpoint(self, name: str) -> Endpoint:
-        """One endpoint."""
+        """The endpoint of this name."""
         return parse_endpoint(self.endpoint_file(name))
 
     def endpoint_file(self, name: str) -> Node:

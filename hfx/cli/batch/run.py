@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What is read."""
+    """The options that say which files and columns are read."""
 
     PANEL: ClassVar[str] = "Input"
 
@@ -57,7 +57,7 @@ class InputOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is written."""
+    """The options that say what is written, and where."""
 
     PANEL: ClassVar[str] = "Output"
 

@@ -29,7 +29,7 @@ SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Where the model is."""
+    """The options that say where the model is."""
 
     PANEL: ClassVar[str] = "Model"
 
@@ -81,7 +81,7 @@ class WorkOptions:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What runs the work."""
+    """The options that say which processes do the work."""
 
     PANEL: ClassVar[str] = "Work"
 

@@ -57,7 +57,7 @@ class ServerOptions:
         return None if self.through is None or self.through == "v2" else self.through
 
     def connection(self, url: str) -> Connection:
-        """The connection to `url`."""
+        """How commands connect to `url` with these options."""
         return Connection(url, timeout=self.timeout, header=self.header, token_file=self.token_file, tls_ca=self.tls_ca)
 
 

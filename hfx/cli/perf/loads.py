@@ -29,7 +29,7 @@ Timeout = Annotated[str, Option(metavar="TIME", help="Time limit of a request.")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where the server is."""
+    """The options that say where the server is."""
 
     PANEL: ClassVar[str] = "Server"
 
@@ -79,7 +79,7 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What is sent."""
+    """The options that say which requests are sent."""
 
     PANEL: ClassVar[str] = "Requests"
 

@@ -123,7 +123,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _containers(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The containers in create-model.json."""
+    """The containers that create-model.json names."""
     model = made["create-model.json"]
     return list(model.get("Containers") or [model["PrimaryContainer"]])
 

@@ -87,7 +87,7 @@ class Endpoint:
 
     @property
     def mode(self) -> str:
-        """The key of CALL_LIMITS."""
+        """Which limits of calls hold for the endpoint: a key of CALL_LIMITS."""
         return "serverless" if self.settings.serverless else "async" if self.settings.asynchronous else "real-time"
 
     @property
