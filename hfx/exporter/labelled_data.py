@@ -57,7 +57,7 @@ class LabelledData:
         return ndcg(task.pair_scores(answers), [float(target) for target in self.targets], self.queries)
 
     def metric(self, task: EncoderKind) -> str:
-        """Its name."""
+        """The name of the metric by which `measured` judges."""
         return NDCG if self.queries else task.metric_name
 
 

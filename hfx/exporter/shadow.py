@@ -126,7 +126,7 @@ class Comparisons:
         self._open: dict[str, tuple[Any, Reference]] = {}
 
     def verdict(self, exchange: Exchange) -> Verdict:
-        """What became of `exchange`."""
+        """Compare an exchange, and say what came of it."""
         name = exchange.path.split("/")[3].removesuffix(names.STREAM_SUFFIX)
         try:
             reference = self._reference(name)
@@ -209,7 +209,7 @@ def read_exchange(stream: IO[bytes]) -> Exchange | None:
 
 
 def main(repository: str, references: str, device: Device) -> None:
-    """Answer until stdin ends."""
+    """Answer comparisons until stdin ends."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # threads that are made from here on inherit it
     comparisons = Comparisons(Path(repository), Path(references), device)
     while exchange := read_exchange(sys.stdin.buffer):

@@ -22,7 +22,7 @@ PACKAGES = (
 
 
 def machine() -> Machine:
-    """This machine now."""
+    """Describe this machine as it is now."""
     import psutil
 
     return Machine(

@@ -48,7 +48,7 @@ class Writer:
         self.add(np.array(list(steps), "<u4").reshape(-1, 4), tag=tag)
 
     def content(self) -> bytes:
-        """The file."""
+        """The bytes of the file, with what was written so far."""
         at = 24 + 24 * len(self._sections)
         table, body = [], []
         for tag, content in self._sections:

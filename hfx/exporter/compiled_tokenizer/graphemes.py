@@ -17,7 +17,7 @@ from hfx.exporter.compiled_tokenizer.file import CODE_POINTS
 
 
 class Class(IntEnum):
-    """The classes of graphemes.h."""
+    """The classes of characters, as in graphemes.h."""
 
     OTHER = 0
     CONTROL, CARRIAGE_RETURN, LINE_FEED, EXTEND, JOINER, SPACING_MARK, PREPEND, LEADING, VOWEL = range(1, 10)

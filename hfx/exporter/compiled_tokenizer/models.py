@@ -13,7 +13,7 @@ from hfx.python_backends.generation.detokenizer import BYTE_OF
 
 
 class Kind(IntEnum):
-    """The kinds of models.h."""
+    """The kinds of models, as in models.h."""
 
     WORDPIECE, BPE, UNIGRAM = range(1, 4)
 

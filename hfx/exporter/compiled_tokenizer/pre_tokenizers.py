@@ -90,7 +90,7 @@ def _behavior(spec: dict[str, Any]) -> Class:
 
 @functools.cache
 def spaces() -> np.ndarray[Any, Any]:
-    """White space to Rust."""
+    """The characters that are white space to Rust."""
     from tokenizers import pre_tokenizers
 
     return 1 - kept(pre_tokenizers.WhitespaceSplit())

@@ -45,7 +45,7 @@ def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
 
 
 def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]) -> None:
-    """The entry point NAME."""
+    """Write the folder of the entry point NAME."""
     folder = staging.folder(plan.name)
     (folder / "1").mkdir()
     # Triton wants a version folder, and copies by git or object stores drop empty ones.

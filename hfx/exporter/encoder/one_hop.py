@@ -29,7 +29,7 @@ class Compiled:
     why_not: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """What the manifest says of the tokenizer."""
         if self.content:
             return {"compiled": True, "texts_compared": self.texts}
         return {"compiled": False, "reason": self.why_not}

@@ -74,7 +74,7 @@ def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Encoder
 
 
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The float32 graph."""
+    """Build the float32 graph."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
     graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
@@ -242,7 +242,7 @@ def _opened(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> L
 
 
 def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The manifest."""
+    """Write the manifest."""
     return seal(plan, artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
 
 

@@ -60,11 +60,11 @@ class Config:
         return whole_number(self.file, self.values, field, most, least)
 
     def layers(self, field: str) -> int:
-        """A number of layers."""
+        """Read a field that must be a number of layers."""
         return self.size(field, MOST_LAYERS)
 
     def flag(self, field: str) -> bool:
-        """True or false."""
+        """Read a field that must be true or false."""
         value = self.values.get(field)
         if not isinstance(value, bool):
             raise self._corrupt(field, "true or false")

@@ -145,7 +145,7 @@ def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, spec: E
 
 
 def chat_json(tokenizer: Any, template: str) -> dict[str, Any]:
-    """The content of chat.json."""
+    """The content of chat.json, by which chats become prompts."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     return {"format": FORMAT, "template": template, "special_tokens": special}
 

@@ -154,7 +154,7 @@ def open_rows(spec: EngineSpec, rows: int, settings: SessionSettings) -> Runner:
 
 
 def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
-    """Compare every position."""
+    """Compare the tokens at every position of the reference's texts."""
     own, bundled, rows = Tally(), Tally(), Tally()
     prompts = [prompt.ids for prompt in reference.prompts]
     for prompt, position, logits in forced_logits(runner, prompts, reference.greedy, start):
@@ -203,7 +203,7 @@ class Tally:
         self.ties += is_tie(expected, position, best, token, 2 * noise)
 
     def add(self, logits: Logits, expected: Logits) -> None:
-        """Add one row."""
+        """Count one row."""
         difference, spread = logits - expected, float(np.linalg.norm(expected - expected.mean()))
         error = float(np.linalg.norm(difference - difference.mean())) / max(spread, TINY)
         self.rows += 1

@@ -60,7 +60,7 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def rouge(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Mean ROUGE-L."""
+    """The mean ROUGE-L of answers and targets."""
     return fmean(rouge_l(a[names.TEXT_OUTPUT], t) for a, t in zip(answers, targets, strict=True))
 
 

@@ -88,7 +88,7 @@ class TorchGenerator:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """The number of the model's parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def encode(self, prompts: Sequence[Ids]) -> Sources:

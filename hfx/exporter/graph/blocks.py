@@ -29,7 +29,7 @@ class Parameter:
     take: Callable[[int, int], FloatArray]
 
     def read(self) -> FloatArray:
-        """The whole tensor."""
+        """Read the whole tensor."""
         return self.take(0, self.shape[0])
 
     def chunks(self) -> Iterator[FloatArray]:
@@ -44,12 +44,12 @@ class Parameter:
         return Parameter(f"{self.name}[{start}:{stop}]", shape, lambda a, b: self.take(start + a, start + b))
 
     def scaled(self, factor: float) -> Parameter:
-        """The tensor times `factor`."""
+        """The tensor with each element multiplied by `factor`."""
         scale = np.float32(factor)
         return Parameter(f"{self.name}*{factor:.9g}", self.shape, lambda a, b: self.take(a, b) * scale)
 
     def plus(self, number: float) -> Parameter:
-        """The tensor plus `number`."""
+        """The tensor with `number` added to each element."""
         added = np.float32(number)
         return Parameter(f"{self.name}+{number:.9g}", self.shape, lambda a, b: self.take(a, b) + added)
 

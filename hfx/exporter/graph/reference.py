@@ -101,7 +101,7 @@ class _Run:
         return out
 
     def then(self, part: Part, block: Norm) -> Part:
-        """`part` and then `block`."""
+        """A block that runs `part` and then `block`."""
         return lambda x: self.norm(part(x), block)
 
     def attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:

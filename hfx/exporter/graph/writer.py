@@ -144,7 +144,7 @@ class GraphWriter:
         return self.weight(f"zeros.{count}", np.float32, (count,), lambda: [np.zeros(count, np.float32)])
 
     def cast(self, value: Value, dtype: type[np.generic]) -> Value:
-        """`value` in another type."""
+        """Convert `value` to another type."""
         return self.node("Cast", [value], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def save(self, path: Path) -> None:

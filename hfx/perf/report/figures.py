@@ -63,7 +63,7 @@ def size(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio: 2.13×."""
+    """Format a ratio, as 2.13×."""
     return NOTHING if value is None else f"{number(value)}×"
 
 

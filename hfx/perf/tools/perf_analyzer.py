@@ -56,7 +56,7 @@ class Program:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Its environment variables."""
+        """The environment variables of the tool's process."""
         searched = [str(self.libraries or ""), os.environ.get("LD_LIBRARY_PATH", "")]
         return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, searched))}
 

@@ -52,7 +52,7 @@ class ToolProcess:
 
     @property
     def text(self) -> str:
-        """Its output so far."""
+        """What the process has printed so far."""
         return self._output.read_bytes().decode(errors="replace")
 
     def interrupt(self, seconds: float, is_done: Callable[[], bool] = lambda: False) -> None:
