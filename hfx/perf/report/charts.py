@@ -31,7 +31,7 @@ PAGE = {name: f"var(--{name})" for name in LIGHT}  # for a page that defines the
 HEIGHT, ROW, SVG_WIDTH = 300, 40, 720  # pixels; ROW: a bar with its name above it
 MAX_BARS, MAX_LINES, MAX_STEPS = 24, 6, 4
 MIN_REQUESTS = 10  # for the line of a distribution
-KINDS = ("chosen", "before", "unbeaten", "beaten", "misses", "stopped early")
+KINDS = ("chosen", "before", "unbeaten", "beaten", "misses")
 AXES = {"closed": "callers", "open": "requests/s offered"}
 CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
 

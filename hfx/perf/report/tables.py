@@ -321,8 +321,8 @@ FINAL = "final"  # the case of the runs that prove the gain
 class Trial:
     """A trial: its settings, throughput (`rate`), and `p99` in milliseconds.
 
-    `verdict` is "before" (the published settings), "chosen", "stopped early", "misses" (too few requests met the SLO),
-    "unbeaten" (`best`: on the Pareto front) or "beaten".
+    `verdict` is "before" (the published settings), "chosen", "misses" (too few requests met the SLO), "unbeaten"
+    (`best`: on the Pareto front) or "beaten".
     """
 
     label: str
@@ -355,9 +355,8 @@ def trials(result: Result) -> list[Trial]:
     if result.kind != "tune":
         return []
     rate, p99 = trial_figures(result)
-    early = result.details.get("stopped early")
     measured = [
-        (group, (more, less), _fault(group, early if isinstance(early, list) else []))
+        (group, (more, less), _fault(group))
         for group in groups([run for run in result.runs if run.load.case != FINAL])
         if (more := group.median(rate.of)) is not None and (less := group.median(p99.of)) is not None
     ]
@@ -376,8 +375,6 @@ def beaten(point: tuple[float, float], points: Sequence[tuple[float, float]]) ->
     return any(each != point and each[0] >= point[0] and each[1] <= point[1] for each in points)
 
 
-def _fault(group: Group, early: Sequence[object]) -> str:
-    """Why these settings can't be the best; empty if they were measured completely and met the SLO."""
-    if group.subject.label in early:
-        return "stopped early"
+def _fault(group: Group) -> str:
+    """Why these settings can't be the best; empty if they met the SLO."""
     return "" if all(run.kept >= KEPT for run in group.runs) else "misses"

@@ -1,28 +1,31 @@
-"""A whole `hfx tune`: plan the budget, search, prove the best settings, and apply them to the published model."""
+"""A whole `hfx tune`: compare settings, a dimension at a time, prove that the best gain something, and apply them.
+
+The published settings are the first to beat. For each dimension, the settings to beat and those that differ in it are
+measured in turns, as by `hfx perf compare`, and the best of these are the next to beat. The search ends when no
+dimension has better ones, or with the budget.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hfx.errors import LoadFailed, UsageError
-from hfx.manifest import Manifest, created_now
-from hfx.perf import cache
+from hfx.manifest import created_now
 from hfx.perf.compare.candidates import Candidate, Case, Session, changed
+from hfx.perf.compare.comparison import compare
 from hfx.perf.load import Closed, LoadLimits, Plan
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.tables import FINAL
 from hfx.perf.results import Machine, Result, Run, Scalar
-from hfx.perf.tuning import search
-from hfx.perf.tuning import study as studies
-from hfx.perf.tuning.space import MODEL, Settings, current, edits, settings_line, space
-from hfx.perf.tuning.study import PUBLISHED, Study, Trial, p99, rate, score
+from hfx.perf.tuning.proof import ROUNDS, Proof, prove, uninterrupted
+from hfx.perf.tuning.scores import PUBLISHED, p99, rate, score
+from hfx.perf.tuning.space import MODEL, Settings, Space, edits, settings_line, space
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, change, scratch
 from hfx.strict_json import Json
@@ -30,14 +33,15 @@ from hfx.strict_json import Json
 MADE_BY = "hfx tune"
 STOP_SECONDS = 1.5  # to end a server, which checks for that once a second
 WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # of a measurement; at most
+LARGEST = 16  # settings of a comparison
+SHORTEST, LONGEST, SHARE = 1.0, 30.0, 1 / 60  # seconds of a measurement, and the share of the budget in between
 
 
 @dataclass(frozen=True)
 class TuneSpec:
     """What to tune, and at which cost.
 
-    `budget` is in seconds. `only` names the settings to search (none: all). `study` is the file of the trials; without
-    it they are kept in the cache until the search is done.
+    `budget` is in seconds. `only` names the settings to search (none: all).
     """
 
     repository: Path
@@ -47,12 +51,25 @@ class TuneSpec:
     measure: MeasureSpec
     budget: float
     only: tuple[str, ...] = ()
-    rounds: int = search.ROUNDS
+    rounds: int = ROUNDS
     max_trials: float = math.inf
-    study: Path | None = None
-    seed: int = 0
     apply: bool = False
     command: str = MADE_BY
+
+    @property
+    def seconds(self) -> float:
+        """The length of a measurement, of which there is one for each load."""
+        return min(LONGEST, max(SHORTEST, SHARE * self.budget / len(self.plans)))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were measured. `runs` has one for each load; none if they failed, for `reason`."""
+
+    label: str
+    settings: Settings
+    runs: tuple[Run, ...]
+    reason: str = ""
 
 
 @dataclass
@@ -62,38 +79,53 @@ class Findings:
     old: Settings = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
     best: Trial | None = None
-    proof: search.Proof | None = None
+    proof: Proof | None = None
     verdict: str = ""
     applied: str = ""
     notes: list[str] = field(default_factory=list)
 
 
 def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
-    """Fill `findings`. After an interrupt, the same call continues with the study on disk.
+    """Fill `findings`.
 
     Raises UsageError (nothing to choose, or a budget for fewer than two trials), LoadFailed if no settings keep the
     SLO, and any HfxError of a server that can't serve the published model.
     """
-    begin = time.monotonic()
+    until = time.monotonic() + spec.budget
     manifest = model(spec.repository, spec.name)
     choices = space(spec.repository, manifest, spec.device, os.cpu_count() or 1, spec.only, max_callers(spec.plans))
     findings.old = choices.old
-    path = spec.study or cache.root() / "tune.db"
-    with (
-        scratch(spec.repository, spec.name) as folder,
-        studies.opened(path, identity(spec, manifest), choices, spec.seed, spec.study is not None) as study,
-    ):
+    with scratch(spec.repository, spec.name) as folder:
         copies = Copies(spec, folder / "copies", session, choices.old)
-        if study.trials:
-            session.say(f"Continuing with {len(study.trials)} trials of an earlier search")
-        planned = _planned(spec, study, copies.opened)
-        until = begin + spec.budget
-        findings.trials = study.trials
-        session.say(line(findings.trials[0]))
-        for trial in search.search(study, planned, until, copies.opened, spec.max_trials):
-            findings.trials.append(trial)
-            session.say(line(trial))
-        _judge(spec, findings, copies, planned, until)
+        published, costs = copies.measured_first()
+        findings.trials.append(published)
+        session.say(line(published))
+        findings.best = search(choices, copies, costs, until, findings)
+        _judge(spec, findings, copies, until - costs.measurement - STOP_SECONDS)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is spent, in seconds: to start and end a server, and on a measurement with what is around it."""
+
+    start: float
+    measurement: float
+    loads: int
+    rounds: int
+
+    @property
+    def candidate(self) -> float:
+        """Seconds of a candidate of a comparison."""
+        return self.start + self.loads * self.measurement
+
+    @property
+    def proof(self) -> float:
+        """Seconds of the proof: two candidates, each under the best load of either."""
+        return 2 * self.start + 2 * self.rounds * min(self.loads, 2) * self.measurement
+
+    def trials_until(self, until: float) -> int:
+        """How many candidates can be compared with the best one, and the proof still ends by `until`."""
+        return int((until - time.monotonic() - self.proof) / self.candidate) - 1
 
 
 @dataclass(frozen=True)
@@ -105,11 +137,38 @@ class Copies:
     session: Session
     published: Settings
 
-    @contextmanager
-    def opened(self, label: str, settings: Settings) -> Iterator[search.Measure]:
-        """Serve a copy with `settings`; gives the function that measures all loads on it."""
-        with self.candidate(label, settings).opened(self.session) as measure:
-            yield lambda seconds: tuple(measure(self.case(plan, seconds), 0) for plan in self.spec.plans)
+    def measured_first(self) -> tuple[Trial, Costs]:
+        """The trial of the published settings, and the costs by it. Raises UsageError for too small a budget."""
+        spec, began = self.spec, time.monotonic()
+        with self.candidate(PUBLISHED, self.published).opened(self.session) as measure:
+            started = time.monotonic()
+            runs = uninterrupted(tuple(measure(self.case(plan), 0) for plan in spec.plans))
+            measurement = (time.monotonic() - started) / len(runs)
+        costs = Costs(started - began + STOP_SECONDS, measurement, len(runs), spec.rounds)
+        least = costs.proof + 3 * costs.candidate
+        if least > spec.budget:
+            raise UsageError(
+                f"A budget of {spec.budget:g} s is too small for two trials and the proof: starting the server takes "
+                f"{costs.start:.1f} s, a measurement {costs.measurement:.1f} s.",
+                f"Give at least --budget {least + 1:.0f}s, or fewer loads.",
+            )
+        return Trial(PUBLISHED, self.published, runs), costs
+
+    def compared(self, trials: Mapping[str, Settings]) -> list[Trial]:
+        """Measure settings by turns, and return a trial of each; `trials` has their labels."""
+        notes: list[str] = []
+        candidates = [self.candidate(label, settings) for label, settings in trials.items()]
+        with closing(compare(candidates, [*map(self.case, self.spec.plans)], 1, notes, self.session)) as measured:
+            runs = uninterrupted(tuple(measured))
+        if self.session.stop.is_set():
+            raise KeyboardInterrupt
+        own = {label: tuple(run for run in runs if run.subject.label == label) for label in trials}
+        return [
+            Trial(label, settings, own[label])
+            if len(own[label]) == len(self.spec.plans)
+            else Trial(label, settings, (), next((note for note in notes if note.startswith(label)), "not measured"))
+            for label, settings in trials.items()
+        ]
 
     def candidate(self, label: str, settings: Settings) -> Candidate:
         """The model with `settings`. Its runs name only the settings that differ from the published ones."""
@@ -124,29 +183,57 @@ class Copies:
         numbers = {key: int(value) for key, value in settings.items() if key != MODEL}
         return name, edits(spec.repository, model(spec.repository, name), numbers, spec.device)
 
-    def case(self, plan: Plan, seconds: float, name: str = "") -> Case:
-        """A measurement of `plan` for so many seconds, after a short warm-up."""
+    def case(self, plan: Plan, name: str = "") -> Case:
+        """A measurement of `plan`, after a short warm-up."""
+        seconds = self.spec.seconds
         warmup = min(WARMUP_SECONDS, WARMUP_SHARE * seconds)
         limits = LoadLimits(seconds=seconds, warmup_seconds=warmup, timeout=self.spec.measure.limits.timeout)
         return Case(plan, replace(self.spec.measure, limits=limits), name)
 
 
-def best(trials: Sequence[Trial]) -> Trial:
-    """The best trial of those in full length. Raises LoadFailed if none keeps the SLO."""
-    full = [trial for trial in trials if trial.state == "complete"]
-    found = max(full, key=lambda trial: (score(trial.runs).kept, score(trial.runs).value), default=None)
-    if found is None:
-        reasons = [trial.reason for trial in trials if trial.reason]
-        raise LoadFailed("No trial came to its end." + "".join(f" {reason}" for reason in reasons[:1]))
-    top = score(found.runs)
+def search(choices: Space, copies: Copies, costs: Costs, until: float, findings: Findings) -> Trial:
+    """Measure settings until no dimension has better ones, `until` (time.monotonic), or there are enough trials.
+
+    The first trial of `findings` is there; the others are added. Settings that can't be served are a failed trial.
+    Returns the best one. Raises LoadFailed if it does not keep the SLO.
+    """
+    best, improves = findings.trials[0], True
+    while improves:
+        improves = False
+        for dimension in choices.dimensions:
+            tried = [trial.settings for trial in findings.trials]
+            options = ({**best.settings, **option} for option in dimension.options.values())
+            room = max(0, min(costs.trials_until(until), copies.spec.max_trials - len(tried)))
+            fresh = [settings for settings in options if settings not in tried][: int(min(room, LARGEST))]
+            if not fresh:
+                continue
+            labels = {f"trial {len(tried) + at}": settings for at, settings in enumerate(fresh)}
+            again, *trials = copies.compared({best.label: best.settings, **labels})
+            findings.trials += trials
+            for trial in trials:
+                copies.session.say(line(trial))
+            found = max((each for each in (again, *trials) if each.runs), key=_rank, default=again)
+            if found is not again:
+                best, improves = found, True
+    check_kept(best)
+    return best
+
+
+def _rank(trial: Trial) -> tuple[bool, float]:
+    found = score(trial.runs)
+    return found.kept, found.value
+
+
+def check_kept(best: Trial) -> None:
+    """Raise LoadFailed if the best settings do not keep the SLO."""
+    top = score(best.runs)
     if not top.kept:
         raise LoadFailed(
             f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * top.run.kept:.1f} % of the "
-            f"requests did, with {settings_line(found.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
+            f"requests did, with {settings_line(best.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
             f"p99 {p99(top.run):.4g} ms).",
             "Ask for less: a smaller --concurrency or --rate, or a looser --slo.",
         )
-    return found
 
 
 def max_callers(plans: Sequence[Plan]) -> int | None:
@@ -155,37 +242,20 @@ def max_callers(plans: Sequence[Plan]) -> int | None:
     return max(closed) if len(closed) == len(plans) else None
 
 
-def identity(spec: TuneSpec, manifest: Manifest) -> Mapping[str, object]:
-    """Trials are comparable, and in one study, if this is equal: the model, the load, the SLO, the cores."""
-    requests, slo = spec.measure.requests, spec.measure.slo
-    return {
-        "model": manifest.name,
-        "files": {path: entry.sha256 for path, entry in manifest.files.items() if not path.endswith(".pbtxt")},
-        "settings": current(spec.repository, manifest, spec.device),
-        "device": spec.device,
-        "loads": [plan.load(requests.description, "").label for plan in spec.plans],
-        "data": hashlib.sha256(repr(requests.items).encode()).hexdigest(),
-        "slo": slo.text if slo else "",
-        "stream": spec.measure.stream,
-        "cores": os.cpu_count(),
-    }
-
-
 def line(trial: Trial) -> str:
     """A trial as one line of text."""
     if not trial.runs:
         return f"{trial.label} failed: {trial.reason}"
     top = score(trial.runs)
     kept = "" if top.kept else f", {100 * top.run.kept:.0f} % as wanted"
-    early = " (stopped early)" if trial.state == "pruned" else ""
     figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{kept}"
-    return f"{trial.label}{early}: {figures}: {settings_line(trial.settings)}"
+    return f"{trial.label}: {figures}: {settings_line(trial.settings)}"
 
 
 def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
     """`findings` as a result file."""
     runs: list[Run] = [run for trial in findings.trials for run in trial.runs]
-    failed = [trial for trial in findings.trials if trial.state == "failed"]
+    failed = [trial for trial in findings.trials if not trial.runs]
     notes = [f"{trial.label} ({settings_line(trial.settings)}) failed: {trial.reason}" for trial in failed]
     best_label, proof = findings.best.label if findings.best else "", findings.proof
     proven = proof is not None and proof.proven
@@ -200,7 +270,6 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
         "noise": proof.noise if proof else None,
         "applied": findings.applied,
         "trials": len(findings.trials),
-        "stopped early": [trial.label for trial in findings.trials if trial.state == "pruned"],
         "failed": len(failed),
     }
     return Result(
@@ -216,45 +285,29 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
     )
 
 
-def _planned(spec: TuneSpec, study: Study, open_trial: search.Open) -> search.Budget:
-    """The budget, planned by a short run of the published settings. Also makes the first trial of a new study."""
-    began = time.monotonic()
-    with open_trial(PUBLISHED, study.space.old) as measure:
-        overhead, began = time.monotonic() - began + STOP_SECONDS, time.monotonic()
-        runs = search.uninterrupted(measure(search.FIRST))
-        margin = max(0.0, (time.monotonic() - began) / len(runs) - search.FIRST)
-        planned = search.budget(runs, overhead, margin, spec.budget, spec.rounds)
-        if planned.least > spec.budget:
-            raise UsageError(
-                f"A budget of {spec.budget:g} s is too small for two trials and the proof: starting the server takes "
-                f"{overhead:.1f} s, a measurement {planned.seconds:.1f} s.",
-                f"Give at least --budget {planned.least + 1:.0f}s, or fewer loads.",
-            )
-        if not study.trials:
-            search.first(study, planned, measure)
-    return planned
+def _judge(spec: TuneSpec, findings: Findings, copies: Copies, last: float) -> None:
+    """Fill in the best trial, its proof and the verdict; apply the settings if `spec.apply` says so.
 
-
-def _judge(spec: TuneSpec, findings: Findings, copies: Copies, planned: search.Budget, until: float) -> None:
-    """Fill in the best trial, its proof and the verdict; apply the settings if `spec.apply` says so."""
-    old, findings.best = findings.trials[0], best(findings.trials)
-    if findings.best == old:
+    No measurement begins after `last` (time.monotonic).
+    """
+    old = findings.trials[0]
+    assert findings.best is not None
+    if findings.best.settings == old.settings:
         findings.verdict = f"None of {len(findings.trials)} trials beat the published settings, which stay."
         return
     copies.session.say(f"Proof: {findings.best.label} against the published settings, {spec.rounds} rounds")
     pair = (old, findings.best)
     best_loads = {score(trial.runs).run.load.label for trial in pair}
     plans = [plan for plan in spec.plans if plan.load("", "").label in best_loads]
-    cases = [copies.case(plan, planned.seconds, FINAL) for plan in plans]
+    cases = [copies.case(plan, FINAL) for plan in plans]
     both = [copies.candidate(trial.label, trial.settings) for trial in pair]
-    last = until - planned.seconds - planned.margin - STOP_SECONDS
-    findings.proof = search.prove(both, cases, spec.rounds, copies.session, last)
+    findings.proof = prove(both, cases, spec.rounds, copies.session, last)
     findings.verdict = findings.proof.verdict
     if findings.proof.proven and spec.apply:
         findings.applied = _apply(spec, findings.best, findings.proof, copies)
 
 
-def _apply(spec: TuneSpec, chosen: Trial, proof: search.Proof, copies: Copies) -> str:
+def _apply(spec: TuneSpec, chosen: Trial, proof: Proof, copies: Copies) -> str:
     """Write the chosen settings into the published model, and return its name."""
     name, changes = copies.edits(chosen.settings)
     assert proof.gain is not None

@@ -140,10 +140,7 @@ def test_the_front_of_a_tuning_is_what_nothing_beats() -> None:
     best = [(trial.rate, trial.p99) for trial in found if trial.best]
     assert best and all(beaten((trial.rate, trial.p99), best) for trial in found if not trial.best)
     assert "chosen" in column(trials_table(tuning()), "verdict")
-    fastest = max(found, key=lambda trial: trial.rate).label
-    stopped = trials(replace(tuning(), details={"stopped early": [fastest]}))
-    verdicts = {trial.label: trial.verdict for trial in stopped}
-    assert verdicts[fastest] == "stopped early" and "unbeaten" in verdicts.values()
+    assert "unbeaten" in {trial.verdict for trial in found}
 
 
 def test_a_table_in_a_terminal_is_aligned_and_an_empty_one_prints_nothing() -> None:

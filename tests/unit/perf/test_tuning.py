@@ -1,43 +1,31 @@
-"""Tuning without a server: how trials are judged, what a search with real Optuna finds, records, and resumes."""
+"""Tuning without a server: how trials are judged, what a search finds, and when a gain is proven."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hfx.errors import LoadFailed, ServerError, UsageError
+from hfx.errors import LoadFailed, ServerError
 from hfx.perf.compare.candidates import Candidate, Case, Session
 from hfx.perf.compare.candidates import Measure as MeasureCase
 from hfx.perf.load import Closed, LoadLimits, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.results import Run
-from hfx.perf.tuning.search import (
-    FIRST,
-    LONGEST,
-    SLOW_LONGEST,
-    Budget,
-    Measure,
-    Proof,
-    budget,
-    first,
-    judge,
-    prove,
-    search,
-)
+from hfx.perf.tuning.proof import Proof, judge, prove
+from hfx.perf.tuning.scores import PUBLISHED, score
 from hfx.perf.tuning.space import Dimension, Settings, Space
-from hfx.perf.tuning.study import PUBLISHED, State, Study, Trial, opened, score
-from hfx.perf.tuning.tune import best
+from hfx.perf.tuning.tune import Copies, Costs, Findings, Trial, TuneSpec, check_kept, search
 from tests.rigs.perf_runs import run
 
-IDENTITY = {"model": "m"}
 FOREVER = 1e12
-BUDGET = Budget(seconds=9.0, loads=1, rounds=3, overhead=1.0, margin=0.1)
+MEASURE = MeasureSpec(RequestSet((), ""), LoadLimits(seconds=1.0))
 
 
 def made_space(**values: tuple[int, ...]) -> Space:
@@ -47,63 +35,44 @@ def made_space(**values: tuple[int, ...]) -> Space:
 
 
 SPACE = made_space(instances=(1, 2, 4, 8), threads=(8, 4, 2, 1), delay=(0, 100, 500, 1000), batch=(64, 128, 256))
-SMALL = made_space(instances=(1, 2), threads=(8, 2), delay=(0,), batch=(64,))
 
 
 def capacity(settings: Settings) -> float:
-    """Requests a second: best at 4 instances of 2 threads without a delay, 200 at the published settings."""
+    """Requests a second: best at 4 instances of 2 threads without a delay."""
     instances, threads, delay = (int(settings[name]) for name in ("instances", "threads", "delay"))
     return 400.0 - 40 * abs(instances - 4) - 20 * abs(threads - 2) - delay / 10 + int(settings["batch"]) / 64
 
 
-@dataclass
-class Server:
-    """Opens trials whose throughput follows from their settings; settings in `broken` fail to start."""
+@dataclass(frozen=True)
+class Measured(Copies):
+    """Copies whose throughput follows from their settings; settings in `broken` fail to start."""
 
     broken: Settings = field(default_factory=dict)
-    measured: list[tuple[str, Settings, float]] = field(default_factory=list)
+    compared_labels: list[list[str]] = field(default_factory=list)
 
-    @contextmanager
-    def opened(self, label: str, settings: Settings) -> Iterator[Measure]:
-        if self.broken and self.broken.items() <= settings.items():
-            raise ServerError("the model does not load:\nno room")
-
-        def measure(seconds: float) -> tuple[Run, ...]:
-            self.measured.append((label, settings, seconds))
-            wrong = 1 + 0.02 / seconds * (-1 if len(self.measured) % 2 else 1)  # short measurements are less exact
-            return (run(label, capacity(settings) * wrong, settings=dict(settings)),)
-
-        yield measure
-
-    @contextmanager
-    def interrupted(self, label: str, settings: Settings) -> Iterator[Measure]:
-        self.measured.append((label, settings, 0.0))
-        yield lambda seconds: (replace(run(label), interrupted=True),)
+    def compared(self, trials: Mapping[str, Settings]) -> list[Trial]:
+        self.compared_labels.append(list(trials))
+        return [
+            Trial(label, settings, (), f"{label} was not run: no room.")
+            if self.broken and self.broken.items() <= settings.items()
+            else Trial(label, settings, (run(label, capacity(settings), settings=dict(settings)),))
+            for label, settings in trials.items()
+        ]
 
 
-def study_in(path: Path, space: Space = SPACE, *, again: bool = True, seed: int = 0) -> AbstractContextManager[Study]:
-    return opened(path, IDENTITY, space, seed, again)
+def copies(max_trials: float = math.inf, **broken: int) -> Measured:
+    spec = TuneSpec(Path(), "m", "cpu", (Closed(4),), MEASURE, 600.0, max_trials=max_trials)
+    return Measured(spec, Path(), Session(), SPACE.old, broken)
 
 
-def begin(study: Study, server: Server) -> Trial:
-    with server.opened(PUBLISHED, study.space.old) as measure:
-        return first(study, BUDGET, measure)
+def begun() -> Findings:
+    return Findings(SPACE.old, [Trial(PUBLISHED, SPACE.old, (run(PUBLISHED, capacity(SPACE.old)),))])
 
 
-def searched(
-    path: Path, count: int, *, space: Space = SPACE, seed: int = 0, server: Server | None = None
-) -> list[Trial]:
-    """The trials of the unfinished study in `path` after `count` more."""
-    server = server or Server()
-    try:
-        with study_in(path, space, seed=seed) as study:
-            if not study.trials:
-                begin(study, server)
-                count -= 1
-            list(islice(search(study, BUDGET, FOREVER, server.opened), count))
-            raise InterruptedError
-    except InterruptedError:
-        return study.trials
+def searched(copies: Measured, until: float = FOREVER, costs: Costs | None = None) -> Findings:
+    findings = begun()
+    findings.best = search(SPACE, copies, costs or Costs(1.0, 1.0, 1, 3), until, findings)
+    return findings
 
 
 # The score, and the best trial
@@ -132,21 +101,14 @@ def test_at_a_given_rate_settings_that_hold_it_are_told_apart_by_their_latency()
     assert quick.figure > slow.figure
 
 
-def trial(label: str, *runs: Run, state: State = "complete", reason: str = "") -> Trial:
-    return Trial(label, {"instances": 1}, state, runs, reason)
-
-
-def test_the_best_is_of_those_measured_in_full() -> None:
-    early = trial("c", run(throughput=99), state="pruned")
-    assert best([trial("a", run(throughput=10)), trial("b", run(throughput=20)), early]).label == "b"
+def trial(label: str, *runs: Run, reason: str = "") -> Trial:
+    return Trial(label, {"instances": 1}, runs, reason)
 
 
 def test_where_nothing_keeps_the_slo_the_best_found_is_said() -> None:
-    trials = [trial("a", run(goodput=0.5, slo="latency<1ms")), trial("b", run(goodput=0.7, slo="latency<1ms"))]
+    check_kept(trial("a", run(goodput=1.0, slo="latency<1ms")))
     with pytest.raises(LoadFailed, match=r"No settings keep latency<1ms: at best 70.0 % .* instances=1"):
-        best(trials)
-    with pytest.raises(LoadFailed, match=r"No trial came to its end. no room"):
-        best([trial("a", state="failed", reason="no room")])
+        check_kept(trial("b", run(goodput=0.7, slo="latency<1ms")))
 
 
 # The proof
@@ -254,131 +216,45 @@ def test_a_stopped_session_has_no_verdict() -> None:
         proved(stopping, Session())
 
 
-# The budget
-
-
-@pytest.mark.parametrize("total", [30.0, 60.0, 600.0, 3600.0])
-@pytest.mark.parametrize("loads", [1, 3])
-def test_a_budget_holds_two_trials_and_the_proof(total: float, loads: int) -> None:
-    found = budget([run(throughput=1000)] * loads, overhead=3.0, margin=0.3, total=total, rounds=3)
-    assert FIRST <= found.seconds <= LONGEST
-    assert found.least <= total or found.seconds == FIRST
-    assert found.proof + 2 * (found.overhead + sum(map(found.measurement, range(3)))) < found.least
-
-
-def test_slow_requests_lengthen_the_measurements_where_the_budget_allows_it() -> None:
-    slow, slower = [run(throughput=20.0)], [run(throughput=0.1)]
-    assert budget(slow, 3.0, 0.3, 600.0, 3).rungs[0] == pytest.approx(1.11, abs=0.1)
-    assert budget(slow, 3.0, 0.3, 60.0, 3).least <= 60
-    assert budget(slower, 3.0, 0.3, 6000.0, 3).seconds == SLOW_LONGEST
-
-
 # The search
 
 
-@pytest.mark.slow
-def test_the_search_comes_close_to_the_best_settings_and_gives_up_poor_ones_early(tmp_path: Path) -> None:
-    server = Server()
-    trials = searched(tmp_path / "s.db", 40, server=server)
-    assert (trials[0].label, trials[0].settings, trials[0].state) == (PUBLISHED, SPACE.old, "complete")
-    assert [seconds for _, _, seconds in server.measured[:3]] == [1.0, 3.0, 9.0]
-    full = [each for each in trials if each.state == "complete"]
-    top = max(full, key=lambda each: score(each.runs).value)
-    assert capacity(top.settings) >= 0.97 * 404
-    assert len({str(each.settings) for each in trials}) == 40, "no settings are measured twice"
-    pruned = [each.label for each in trials if each.state == "pruned"]
-    assert len(pruned) > 15
-    lengths = {label: [s for other, _, s in server.measured if other == label] for label in pruned}
-    assert all(seconds in ([1.0], [1.0, 3.0]) for seconds in lengths.values())
+def test_the_best_settings_are_found_a_dimension_at_a_time() -> None:
+    measured = copies()
+    found = searched(measured)
+    assert found.best is not None
+    assert found.best.settings == {"instances": 4, "threads": 2, "delay": 0, "batch": 256}
+    settings = [tuple(each.settings.items()) for each in found.trials]
+    assert len({*settings}) == len(settings) < SPACE.size / 4
+    assert [each.label for each in found.trials] == [PUBLISHED, *(f"trial {at}" for at in range(1, len(settings)))]
+    first, second, *_ = measured.compared_labels
+    assert first == [PUBLISHED, "trial 1", "trial 2", "trial 3"]
+    assert second[0] == "trial 2", "4 instances are the next to beat"
 
 
-@pytest.mark.slow
-def test_the_same_seed_searches_the_same(tmp_path: Path) -> None:
-    one, two, other = (searched(tmp_path / name, 4, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
-    assert [each.settings for each in one] == [each.settings for each in two]
-    assert [each.settings for each in one] != [each.settings for each in other]
+def test_settings_that_can_not_be_served_are_failed_trials_and_the_search_goes_on() -> None:
+    found = searched(copies(instances=4))
+    assert found.best is not None and found.best.settings["instances"] == 2
+    failed = [each for each in found.trials if not each.runs]
+    assert {each.settings["instances"] for each in failed} == {4}
+    assert all("no room" in each.reason for each in failed)
 
 
-def test_a_search_ends_with_the_choices_or_after_so_many_trials(tmp_path: Path) -> None:
-    assert len(searched(tmp_path / "all.db", 100, space=SMALL)) == SMALL.size == 4
-    server = Server()
-    with study_in(tmp_path / "s.db", again=False) as study:
-        begin(study, server)
-        assert len(list(search(study, BUDGET, FOREVER, server.opened, max_trials=3))) == 2
+def test_a_search_ends_after_so_many_trials() -> None:
+    assert len(searched(copies(max_trials=5)).trials) == 5
 
 
-def test_a_trial_that_does_not_start_is_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
-    trials = searched(tmp_path / "s.db", 9, space=SMALL, server=Server({"instances": 2}))
-    failed = [(each.settings["instances"], each.reason) for each in trials if each.state == "failed"]
-    assert failed == [(2, "the model does not load: no room")] * 2
+def test_a_search_ends_while_there_is_time_for_the_proof() -> None:
+    costs = Costs(start=10.0, measurement=1.0, loads=1, rounds=3)  # a candidate: 11 s, the proof: 26 s
+    measured = copies()
+    searched(measured, time.monotonic() + 26 + 3 * 11 + 5, costs)
+    assert measured.compared_labels[0] == [PUBLISHED, "trial 1", "trial 2"], "of three that differ in it"
+    assert len(searched(copies(), time.monotonic() + 26 + 11, costs).trials) == 1
 
 
-def test_what_is_published_must_be_measurable(tmp_path: Path) -> None:
-    with pytest.raises(ServerError, match="does not load"), study_in(tmp_path / "s.db", SMALL) as study:
-        begin(study, Server(broken={"instances": 1}))
-
-
-def test_trials_end_with_the_time(tmp_path: Path) -> None:
-    server = Server()
-    with study_in(tmp_path / "s.db", again=False) as study:
-        begin(study, server)
-        shortest = BUDGET.overhead + BUDGET.measurement(0) + BUDGET.proof
-        assert list(search(study, BUDGET, time.monotonic() + shortest - 0.2, server.opened)) == []
-        one = list(islice(search(study, BUDGET, time.monotonic() + shortest + 2, server.opened), 1))
-    assert [each.state for each in one] == ["pruned"], "there was no time for its longer measurements"
-
-
-def test_an_interrupted_measurement_is_no_trial_and_comes_first_next_time(tmp_path: Path) -> None:
-    server, path = Server(), tmp_path / "s.db"
-    searched(path, 1, space=SMALL, server=server)
-    with study_in(path, SMALL) as study:
-        trials = search(study, BUDGET, FOREVER, server.interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            next(trials)
-        assert len(study.trials) == 1
-    with study_in(path, SMALL) as study:
-        found = next(search(study, BUDGET, FOREVER, server.opened))
-    assert found.settings == server.measured[3][1]
-
-
-# The file
-
-
-def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "s.db"
-    before = searched(path, 6)
-    after = searched(path, 4)
-    assert after[:6] == before
-    assert [each.label for each in after] == [PUBLISHED, *(f"trial {n}" for n in range(1, 10))]
-    assert len({str(each.settings) for each in after}) == 10
-
-
-def test_a_finished_search_begins_anew_unless_its_file_was_named(tmp_path: Path) -> None:
-    with study_in(path := tmp_path / "s.db", again=False) as study:
-        begin(study, Server())
-    for again, known in ((True, 1), (False, 0)):
-        with study_in(path, again=again) as study:
-            assert len(study.trials) == known
-
-
-def test_other_models_loads_and_choices_are_other_searches_in_the_same_file(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    searched(path, 3)
-    for identity, space in (({"model": "n"}, SPACE), (IDENTITY, SMALL)):
-        with opened(path, identity, space, 0, again=True) as study:
-            assert study.trials == []
-    assert len(searched(path, 0)) == 3
-
-
-def test_a_file_that_can_not_be_used_is_refused(tmp_path: Path) -> None:
-    other, busy = tmp_path / "other.db", tmp_path / "busy.db"
-    other.write_text("something else, that is long enough to be looked at as a database " * 100)
-    refusals = (
-        (other, "not a study that can be used"),
-        (other / "s.db", "can't be written"),
-        (busy, "Another hfx tune"),
-    )
-    with study_in(busy):
-        for path, message in refusals:
-            with pytest.raises(UsageError, match=message), study_in(path):
-                pass
+@pytest.mark.parametrize(
+    ("budget", "loads", "seconds"), [(10.0, 1, 1.0), (600.0, 1, 10.0), (600.0, 4, 2.5), (1e5, 1, 30.0)]
+)
+def test_measurements_are_as_long_as_the_budget_has_room_for(budget: float, loads: int, seconds: float) -> None:
+    spec: Any = replace(copies().spec, budget=budget, plans=(Closed(4),) * loads)
+    assert spec.seconds == pytest.approx(seconds)

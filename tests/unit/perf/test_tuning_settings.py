@@ -177,9 +177,8 @@ def test_models_of_the_same_checkpoint_that_answer_alike_are_tried_too(encoder: 
     ],
 )
 def test_wrong_use_of_the_command_is_one_line(
-    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, message: str
+    encoder: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, message: str
 ) -> None:
-    study = str(tmp_path / "study.db")
-    assert main(["tune", *words.split(), "--repository", str(encoder), "--study", study]) == code
+    assert main(["tune", *words.split(), "--repository", str(encoder)]) == code
     output = capsys.readouterr()
     assert output.out == "" and message in output.err

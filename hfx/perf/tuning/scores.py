@@ -1,0 +1,53 @@
+"""The scores by which trials are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hfx.perf.compare.cost import KEPT
+from hfx.perf.results import Run
+
+PUBLISHED = "published"  # the label of the published settings
+LATE = 1e-4  # score lost for a second of p99 under an open load: decides among settings that all keep the SLO
+
+
+@dataclass(frozen=True)
+class Score:
+    """`value`: higher is better; `kept`: enough requests kept the SLO; `run`: the run under the best load."""
+
+    value: float
+    kept: bool
+    run: Run
+
+    @property
+    def figure(self) -> float:
+        """The figure for the ratio of two scores under one load: `value`, or for an open load kept**2 / p99."""
+        return self.run.kept**2 / p99(self.run) if self.run.load.kind == "open" else self.value
+
+
+def score(runs: Sequence[Run]) -> Score:
+    """The score of one trial: the best of its runs, which have a load each.
+
+    A closed loop scores its tokens (or else its requests) a second; if it misses the SLO, that is multiplied by the
+    squared share of requests that keep it. The rate of an open load is fixed, so it scores the share of requests that
+    keep the SLO, and then the latency.
+    """
+    return max((_score(run) for run in runs), key=lambda each: (each.kept, each.value))
+
+
+def rate(run: Run) -> float:
+    """Tokens a second of a generator's run, else requests a second."""
+    return run.tokens_per_second or run.throughput
+
+
+def p99(run: Run) -> float:
+    """The p99 latency in ms; infinite if nothing was answered."""
+    return run.latency.p99 if run.latency else float("inf")
+
+
+def _score(run: Run) -> Score:
+    good = run.kept
+    if run.load.kind == "open":
+        return Score(round(min(good, KEPT), 2) - LATE * min(p99(run), 6e4) / 1e3, good >= KEPT, run)
+    return Score(rate(run) if good >= KEPT else rate(run) * good**2, good >= KEPT, run)
