@@ -113,8 +113,25 @@ def tensors_page() -> str:
         "Every served [generation setting](settings.md) is an optional input of its name and type, of shape `[1]` "
         f"(lists: `[-1]`). `{names.CANCEL_REQUEST}` is an input of `NAME_stream` alone."
     )
-    parts += [f"{_filled(settings)}\n", _parameters_section()]
+    parts += [f"{_filled(settings)}\n", _kinds_section(), _parameters_section()]
     return "\n".join(parts)
+
+
+def _kinds_section() -> str:
+    """The kinds of encoders, with what their classes say of themselves."""
+    from hfx.exporter.encoder.kinds import BY_KIND
+
+    text = (
+        "What an encoder gives beyond its task is its kind: `choices.kind` in hfx.json, and the parameter `kind` of "
+        "the configuration. Kinds that are not served in one hop run in Python steps."
+    )
+    rows = []
+    for kind, kind_class in BY_KIND.items():
+        one_hop = "no" if kind_class().why_python else "yes"  # type: ignore[call-arg]
+        meaning = str(kind_class.__doc__).partition("\n")[0]
+        rows.append((code(kind), code(kind_class.task), meaning, one_hop))
+    head = ("kind", "task", "gives", "one hop")
+    return f"## Kinds of encoders\n\n{_filled(text)}\n\n" + "\n".join(table(head, rows)) + "\n"
 
 
 def _tensor_section(title: str, inputs: Iterable[Any], outputs: Iterable[Any]) -> str:

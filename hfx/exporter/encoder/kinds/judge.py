@@ -23,6 +23,7 @@ class Judge(CrossEncoder):
     """The logit of one answer, or what it is above that of another."""
 
     kind: ClassVar[Kind] = Kind.JUDGE
+    why_python: ClassVar[tuple[str, ...]] = ("a template of pairs",)  # without one it is refused
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
