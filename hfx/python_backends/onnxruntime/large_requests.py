@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from .sessions import Outputs
 
 LARGE = 4096  # elements of a ragged input above which a request is large, as in native/backend/queue.h
+FEW = 8  # large requests that may be open while it is not known how long they take
 SECONDS = 3.0  # that a large one may wait for those before it, unless the parameter max_queue_seconds says other
 Found = Outputs | Exception
 
@@ -102,7 +103,8 @@ class LargeRequests:
         """
         with self._lock:
             wait = sum(each.elements for each in self._open) / self._rate if self._rate else 0.0
-            if 0 < self._seconds < wait or 0 < timeout < wait:
+            too_many = self._seconds and not self._rate and len(self._open) >= FEW
+            if too_many or 0 < self._seconds < wait or 0 < timeout < wait:
                 return False
             self._open.append(request)
         self._queue.put(request)

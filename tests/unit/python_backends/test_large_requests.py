@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.onnxruntime.large_requests import LARGE, LargeRequest, LargeRequests, Turns
+from hfx.python_backends.onnxruntime.large_requests import FEW, LARGE, LargeRequest, LargeRequests, Turns
 from hfx.python_backends.onnxruntime.ragged import Cancelled
 from tests.rigs.waiting import wait_until
 
@@ -116,6 +116,13 @@ def test_one_that_would_wait_for_too_long_is_refused(large: LargeRequests) -> No
         each.finish()
     assert large.take(asked[2].request)
     asked[2].finish()
+
+
+def test_few_wait_while_no_speed_is_known(large: LargeRequests) -> None:
+    asked = [Asked() for _ in range(FEW + 1)]
+    assert [large.take(each.request) for each in asked] == [True] * FEW + [False]
+    for each in asked[:FEW]:
+        each.finish()
 
 
 def test_a_failure_is_answered_and_the_next_one_is_computed(large: LargeRequests) -> None:
