@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from hfx.errors import UsageError
+from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.options import option
 from hfx.releases import DEFAULT_TAG
 
@@ -17,6 +17,7 @@ CpuMath = Literal["fp32", "bf16"]
 Exporter = Literal["own", "optimum"]
 # The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
 DEFAULT_MAX_DROP = 0.01
+SHORTEST = 8  # tokens: room for the special ones of a pair and a few words
 
 CHECKPOINT, VERIFICATION, PUBLICATION = "Checkpoint", "Verification", "Publication"  # headings of --help
 
@@ -92,3 +93,24 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.quantize and self.precision not in (None, "int8"):
             raise UsageError("--quantize and --precision exclude each other.", "Leave one of them out.")
+
+
+def checked_max_length(requested: int | None, longest: int, shortest: int = SHORTEST) -> int:
+    """`--max-length`, or what the checkpoint reads, which must be `shortest` at least.
+
+    Raises UsageError or CheckpointUnsupported outside of what is possible.
+    """
+    if longest < shortest:
+        raise CheckpointUnsupported(
+            f"By its files, this checkpoint reads at most {longest} tokens; {shortest} are needed for its task.",
+            "Correct max_position_embeddings (config.json), model_max_length (tokenizer_config.json) or max_seq_length "
+            "(sentence_bert_config.json).",
+        )
+    if requested is None:
+        return longest
+    if not shortest <= requested <= longest:
+        raise UsageError(
+            f"--max-length {requested} is out of range.",
+            f"This checkpoint reads {shortest} to {longest} tokens.",
+        )
+    return requested

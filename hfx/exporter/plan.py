@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.errors import UsageError
 from hfx.exporter.options import CpuRuntime, ExportOptions, Precision
 from hfx.exporter.source import Checkpoint
 from hfx.local import Device
@@ -33,7 +33,6 @@ PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
     "int4": ("int4", "fp16"),
     "fp16": ("fp16", "fp16"),
 }
-SHORTEST = 8  # tokens: room for the special ones of a pair and a few words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,24 +155,3 @@ def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None
             f"--cpu-runtime native is for int8 and int4, not {precision}.",
             "Add --quantize, or leave --cpu-runtime out.",
         )
-
-
-def checked_max_length(requested: int | None, longest: int, shortest: int = SHORTEST) -> int:
-    """`--max-length`, or what the checkpoint reads, which must be `shortest` at least.
-
-    Raises UsageError or CheckpointUnsupported outside of what is possible.
-    """
-    if longest < shortest:
-        raise CheckpointUnsupported(
-            f"By its files, this checkpoint reads at most {longest} tokens; {shortest} are needed for its task.",
-            "Correct max_position_embeddings (config.json), model_max_length (tokenizer_config.json) or max_seq_length "
-            "(sentence_bert_config.json).",
-        )
-    if requested is None:
-        return longest
-    if not shortest <= requested <= longest:
-        raise UsageError(
-            f"--max-length {requested} is out of range.",
-            f"This checkpoint reads {shortest} to {longest} tokens.",
-        )
-    return requested

@@ -13,8 +13,8 @@ from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import GenerationTask, choose_task
 from hfx.exporter.graph.blocks import Kind
-from hfx.exporter.options import CpuRuntime, ExportOptions
-from hfx.exporter.plan import Plan, checked_max_length, common_fields, refuse_options
+from hfx.exporter.options import CpuRuntime, ExportOptions, checked_max_length
+from hfx.exporter.plan import Plan, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import refuse_misread
 from hfx.python_backends.engine.engine import DEFAULT_SLOTS

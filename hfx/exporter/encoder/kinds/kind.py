@@ -17,8 +17,7 @@ from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, TEXT_ENCODERS
 from hfx.exporter.encoder.sentence_transformers import Prompts, put_into_lower_case, read_max_length
 from hfx.exporter.load import load_model
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.plan import checked_max_length
+from hfx.exporter.options import ExportOptions, checked_max_length
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.names import APPLY_SOFTMAX, DIMENSIONS, LOGITS, PROMPT_NAME, Kind, Task
