@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .constraint import Matcher
+from .matcher import Floats, Matcher
 from .processors import Endings, Processors, renormalize
 from .request import Event, FinishReason, Request, Step, Top
-from .search import Floats, check_best
+from .search import check_best
 
 DEAD = np.float32(-1e9)
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from ..errors import EngineError, StepFailed
 from .jobs import Sequence as Searched
+from .matcher import Floats
 from .partition import Outputs
 from .plan import Picks
 from .request import Step, Top
 from .sampling import SingleSearch
-from .search import WHOLE_ROW, Floats, Search, log_probs_at
+from .search import WHOLE_ROW, Search, log_probs_at
 from .sessions import Arrays, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 

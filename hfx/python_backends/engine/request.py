@@ -16,7 +16,7 @@ from .generation_settings import BEAMS, MOST_ALTERNATIVES, ROW, Decoding, logit_
 from .spec import EngineSpec
 
 if TYPE_CHECKING:  # it needs numpy
-    from .constraint import NewMatcher
+    from .matcher import NewMatcher
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log-probabilities, best first

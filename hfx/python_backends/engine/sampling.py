@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .constraint import Matcher
+from .matcher import Floats, Matcher
 from .processors import BANNED, Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
-from .search import WHOLE_ROW, Floats, check_best
+from .search import WHOLE_ROW, check_best
 
 # A larger top_k is taken from the whole row: sorting so many candidates costs more than looking at each.
 MOST_CANDIDATES = 1024

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from ..errors import StepFailed
+from .matcher import Floats
 from .request import Event, Step, Top
-
-Floats = NDArray[np.float32]
 
 # `candidates` of a search that must see every score of its row.
 WHOLE_ROW = -1

@@ -17,10 +17,11 @@ from typing import Any, Union
 
 import numpy as np
 
-from ..engine.constraint import NUMPY, Masking, NewMatcher
+from ..engine.constraint import NUMPY, Masking
 from ..engine.generation_settings import STRUCTURE, Texts, of_scope
+from ..engine.matcher import Floats, NewMatcher
 from ..engine.processors import BANNED, Array
-from ..engine.search import Floats, check_best
+from ..engine.search import check_best
 from ..errors import InvalidRequest, StepFailed, unusable
 from .dates import with_real_dates
 from .grammar_process import AT_ONCE, error_of
