@@ -15,7 +15,8 @@ from typing import Any
 import uvicorn
 
 from hfx.front.app import App
-from hfx.front.batches import BATCH_PATHS, Background
+from hfx.front.background import Background
+from hfx.front.batches import BATCH_PATHS
 from hfx.front.connection import ClientConnection
 from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer

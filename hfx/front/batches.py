@@ -5,7 +5,6 @@ Requests of batches wait while the front has others, but one goes on, so that a 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from hfx.front.guard import Disconnected, Receive
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import RETRY, Header, Refusal
-from hfx.front.response import REQUEST_ID, Response, Send
+from hfx.front.response import REQUEST_ID, Response
 from hfx.front.routes import UNKNOWN_PATH
 from hfx.front.schemas import OBJECT, TEXT, Schema, body
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost
 
 if TYPE_CHECKING:
-    from hfx.front.app import App
     from hfx.front.connection import ClientConnection
 
 PREFIX = b"/v1/"
@@ -32,7 +30,6 @@ ENDED = "The process of files and batches ended before it answered. Send the req
 PASSED = (b"content-type", b"content-length")
 CHUNKED: Header = (b"transfer-encoding", b"chunked")
 UPLOAD_SECONDS = 3600.0
-POLL_SECONDS = 0.01
 FILE = body("purpose file", purpose={"const": "batch"}, file=TEXT)
 CREATED = body(
     "input_file_id endpoint completion_window",
@@ -124,27 +121,3 @@ async def _send(
         if is_chunked:
             piece = (b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"") + (b"" if more else b"0\r\n\r\n")
         await connection.write(piece)
-
-
-class Background:
-    """`app` for the requests of batches: at most `most` are in progress, and one begins beside those of others."""
-
-    def __init__(self, app: App, most: int) -> None:
-        self.limits, self.metrics = app.limits, app.metrics
-        self._app, self._most = app, most
-        self._running = 0
-        self._turn = asyncio.Lock()
-
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request, when its turn has come."""
-        connection: ClientConnection = scope["extensions"]["hfx"]["connection"]
-        async with self._turn:
-            while self._running and (self._app.in_progress > self._running or self._running >= self._most):
-                await asyncio.sleep(POLL_SECONDS)
-                if connection.has_left:
-                    return
-        self._running += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._running -= 1
