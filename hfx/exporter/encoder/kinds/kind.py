@@ -1,7 +1,8 @@
-"""What an encoder of one kind is: how its checkpoints are read, its tensors and settings, how two answers compare.
+"""The base class of the kinds of encoders.
 
-A kind is a class, in a file of its own; what is read of a checkpoint is in its instance. The pipeline calls its methods
-and never asks which kind it is. torch is imported where a model is loaded.
+A kind says how its checkpoints are read, which tensors and settings a published model has, and how two answers compare.
+It is a class, in a file of its own; an instance holds what was read of one checkpoint. The pipeline calls its methods,
+and never asks which kind it is. torch is imported only where a model is loaded.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderKind:
-    """One kind of encoder, and in an instance what was read of a checkpoint; without one, what all of them have.
+    """One kind of encoder. An instance without arguments has what all models of the kind have.
 
     `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs). `token_outputs`
     are what the tokenizer makes beside the ids. One that `spells_tokens` has a tokenizer in its last step. Where it is
@@ -102,7 +103,7 @@ class EncoderKind:
 
     @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
-        """What `read` makes an instance of. Raises CheckpointUnsupported and CheckpointCorrupt."""
+        """The values of an instance, as `read` finds them. Raises CheckpointUnsupported and CheckpointCorrupt."""
         return {"omitted": omitted()}
 
     @classmethod
@@ -234,7 +235,7 @@ class EncoderKind:
         return {}
 
     def tokenizer_settings(self, tokenizer: Any, checkpoint: Checkpoint) -> Settings:
-        """The same of what it says of the tokenizer, where the step `spells_tokens`."""
+        """What the last step's settings.json says of the tokenizer, where the step `spells_tokens`."""
         return {}
 
     # The checkpoint's model

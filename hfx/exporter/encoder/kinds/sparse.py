@@ -48,7 +48,7 @@ class Sparse(Embedder):
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedSparse(ReadByRole, Sparse):
-    """The same, whose queries are looked up in a table."""
+    """The number of each word, which for a query is looked up in a table."""
 
     why_python: ClassVar[tuple[str, ...]] = ("queries that are looked up",)
 
