@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from hfx.errors import HfxError, ModelCorrupt, ModelMissing, RepositoryError, ServerError, UsageError
 from hfx.manifest import check_files, member_folders, read_manifest
 from hfx.names import MANIFEST_FILE
+from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
@@ -132,10 +133,10 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
 def answers_later(folder: Path, device: str) -> bool:
     """Whether requests of the model in `folder` may be open when its `execute` has returned.
 
-    Those of generators, and large ones of hfx's onnxruntime in Python.
+    Those of generators, and large ones of hfx's onnxruntime in Python, which is a model by itself in a bundle.
     """
     config = read_config(config_path(folder, device))
-    in_python = config.backend.endswith("onnxruntime")
+    in_python = config.backend.endswith("onnxruntime") or MODEL_FILE in config.parameters
     return bool(config.model_transaction_policy.decoupled) or in_python or "engine" in config.parameters
 
 
