@@ -22,7 +22,7 @@ from hfx.repository import models as catalogue
 from hfx.repository.catalog import model_folders
 from hfx.triton import process
 from hfx.triton.liveness import Death, call, model_of
-from hfx.triton.models import answers_later, is_ensemble, select_models
+from hfx.triton.models import answers_later, is_ensemble, may_hang, select_models
 from hfx.triton.reload import Served, Unsettled, manifest_text
 from hfx.triton.residency import MB, Residency
 
@@ -174,7 +174,7 @@ class LoadedModels:
         repository = self._served.repository
         if not all((repository / model).is_dir() for model in models):
             return False
-        later = [model for model in models if answers_later(repository / model, self._device)]
+        later = [model for model in models if may_hang(repository / model, self._device)]
         return self._instances.have_no_open_request(later, self.folder / OPEN_REQUESTS)
 
     def others_serve(self, models: Sequence[str]) -> bool:

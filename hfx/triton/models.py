@@ -131,13 +131,19 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
 
 
 def answers_later(folder: Path, device: str) -> bool:
-    """Whether requests of the model in `folder` may be open when its `execute` has returned.
+    """Whether all requests of the model in `folder` may be open when its `execute` has returned: a generator's."""
+    config = read_config(config_path(folder, device))
+    return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
 
-    Those of generators, and large ones of hfx's onnxruntime in Python, which is a model by itself in a bundle.
+
+def may_hang(folder: Path, device: str) -> bool:
+    """Whether requests of the model in `folder` never end when its process dies (Triton 2.51).
+
+    Those of generators, and large ones of hfx's onnxruntime in Python, which is a Python model in a bundle.
     """
     config = read_config(config_path(folder, device))
-    in_python = config.backend.endswith("onnxruntime") or MODEL_FILE in config.parameters
-    return bool(config.model_transaction_policy.decoupled) or in_python or "engine" in config.parameters
+    is_net = config.backend.endswith("onnxruntime") or (config.backend == "python" and MODEL_FILE in config.parameters)
+    return is_net or answers_later(folder, device)
 
 
 def is_ensemble(folder: Path) -> bool:

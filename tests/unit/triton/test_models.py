@@ -8,25 +8,27 @@ import pytest
 
 from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
-from hfx.triton.models import answers_later
+from hfx.triton.models import answers_later, may_hang
 from tests.rigs import repositories
 
 TEXT = (TensorSpec("x", "TYPE_INT32", (1,)),)
 
 
 @pytest.mark.parametrize(
-    ("backend", "parameters", "later"),
+    ("backend", "parameters", "later", "hangs"),
     [
-        ("python", {}, False),
-        ("python", {"engine": "m_stream"}, True),
-        ("onnxruntime", {}, True),
-        ("hfx_onnxruntime", {}, True),
-        ("python", {MODEL_FILE: "model.onnx"}, True),  # a net in a bundle
+        ("python", {}, False, False),
+        ("python", {"engine": "m_stream"}, True, True),
+        ("onnxruntime", {}, False, True),  # only its large requests are answered later
+        ("hfx_onnxruntime", {}, False, True),
+        ("python", {MODEL_FILE: "model.onnx"}, False, True),  # a net in a bundle
+        ("hfx_0123456789ab", {MODEL_FILE: "net/model.onnx"}, False, False),  # one hop: in Triton's own process
     ],
 )
 def test_models_whose_requests_outlive_their_execute_are_known(
-    backend: str, parameters: dict[str, str], later: bool, tmp_path: Path
+    backend: str, parameters: dict[str, str], later: bool, hangs: bool, tmp_path: Path
 ) -> None:
     config = ModelConfig("m", 1, TEXT, TEXT, backend, instance_kind="KIND_CPU", parameters=parameters)
     repositories.put(tmp_path, config)
     assert answers_later(tmp_path / "m", "cpu") is later
+    assert may_hang(tmp_path / "m", "cpu") is hangs
