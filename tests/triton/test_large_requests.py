@@ -159,7 +159,7 @@ def test_a_large_request_whose_process_dies_does_not_hang(served: ServeProcess) 
         time.sleep(2)
         os.kill(served.stub("nli_net"), signal.SIGKILL)
         status, answer = caller.result(timeout=60)
-        assert status == 502, answer
+        assert status >= 500, answer
     served.wait_for_words("serving again after")
     assert len(scores(served, 1, ["good", "bad"])[0]) == 2
 
