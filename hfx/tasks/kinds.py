@@ -30,7 +30,7 @@ def kind_of(model: ModelMetadata, task: Task, choices: Mapping[str, Any] = NO_CH
     """The kind of an encoder for `task`; None for a generator.
 
     The export records it in the model's configuration, and in its manifest, whose `choices` may be given. Where neither
-    names one, because the model was exported before they did or because a client is told no more than tensors, the kind
+    names one, because the model was exported before they did or because a client reads no more than tensors, the kind
     is derived from the tensors and from the pooling among the choices.
     """
     if recorded := _recorded(model, choices):

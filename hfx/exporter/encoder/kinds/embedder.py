@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -43,6 +43,7 @@ class Embedder(EncoderKind):
     by_library: ClassVar[bool] = True
     ranks: ClassVar[bool] = True
     metric_name: ClassVar[str] = "spearman"
+    own_options: ClassVar[frozenset[str]] = frozenset({"dimensions"})
 
     auto_class: str = "AutoModel"
     headless: bool = True
@@ -51,14 +52,11 @@ class Embedder(EncoderKind):
     is_cut: bool = False
 
     @classmethod
-    def refuse_options(cls, options: ExportOptions) -> None:
-        super().refuse_options(replace(options, dimensions=False))
-
-    @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
         pooling, config = cls.read_pooling(checkpoint), checkpoint.config
         prompts = cls.read_prompts(checkpoint, pooling)
-        is_cut = cls.may_be_cut(options) and bool(options.dimensions or any(map(config.get, MATRYOSHKA)))
+        may_be_cut = "dimensions" in cls.own_options
+        is_cut = may_be_cut and bool(options.dimensions or any(map(config.get, MATRYOSHKA)))
         fields = {} if checkpoint.model_type not in TEXT_ENCODERS else {"auto_class": TEXT_ENCODER}
         return {
             **fields,
@@ -79,11 +77,6 @@ class Embedder(EncoderKind):
         """The prompts of a checkpoint; empty ones matter only where their tokens are not pooled with the others."""
         may_be_empty = not pooling.pools_prompt or pooling.by_role
         return read_prompts(checkpoint.folder, EMBEDDERS_PROMPTS, may_be_empty=may_be_empty)
-
-    @classmethod
-    def may_be_cut(cls, options: ExportOptions) -> bool:
-        """Whether callers may ask for shorter vectors. Raises UsageError where they can't, and `options` say so."""
-        return True
 
     @classmethod
     def token_width(cls, config: Config) -> int:

@@ -7,6 +7,7 @@ and never asks which kind it is. torch is imported only where a model is loaded.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -38,6 +39,12 @@ OPTIONS = {
     list: ("TYPE_STRING", (-1,)),
 }
 Answer = dict[str, Any]  # public output tensor -> value of one row
+# Options that only some kinds have -> the beginning of what is said where another kind is exported.
+OPTIONS_OF_KINDS = {
+    "token_vectors": "--token-vectors is for feature-extraction, not for",
+    "dimensions": "--dimensions is for feature-extraction with one vector of a text, not for",
+    "aggregation": "--aggregation is for token-classification, not for",
+}
 LONGEST = 8192  # tokens of a sequence, whatever a model reads: scores of 32,768 tokens take 4 GiB a head
 FALLBACK_LENGTH = 512
 
@@ -55,7 +62,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderKind:
+class EncoderKind(ABC):
     """One kind of encoder. An instance without arguments has what all models of the kind have.
 
     `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs). `token_outputs`
@@ -63,7 +70,8 @@ class EncoderKind:
     `by_library`, texts are read as by sentence-transformers. One that `ranks` has scores by which texts are ranked.
     `longest` bounds the tokens of one sequence below what the model reads, which must be `shortest` at least. The
     model is loaded by `auto_class` (a transformers Auto class); a `headless` one may leave tensors of a head unused.
-    Options that are `omitted` are those of the task that the model does not have.
+    Options that are `omitted` are those of the task that the model does not have. Of OPTIONS_OF_KINDS it has its
+    `own_options`; what refuses the others calls it by `plain_name`, empty for that of its task.
     """
 
     kind: ClassVar[Kind]
@@ -77,6 +85,8 @@ class EncoderKind:
     longest: ClassVar[int | None] = None
     shortest: ClassVar[int] = 16
     metric_name: ClassVar[str] = "accuracy"
+    own_options: ClassVar[frozenset[str]] = frozenset()
+    plain_name: ClassVar[str] = ""
 
     auto_class: str
     headless: bool = False
@@ -109,21 +119,19 @@ class EncoderKind:
     @classmethod
     def refuse_options(cls, options: ExportOptions) -> None:
         """Raise UsageError for an option of other kinds."""
-        if options.token_vectors:
-            raise UsageError(f"--token-vectors is for feature-extraction, not for {cls.task}.", "Leave it out.")
-        if options.dimensions:
-            raise UsageError(f"--dimensions is for feature-extraction, not {cls.task}.", "Leave it out.")
-        if options.aggregation:
-            raise UsageError(f"--aggregation is for token-classification, not {cls.task}.", "Leave it out.")
+        for field, what in OPTIONS_OF_KINDS.items():
+            if getattr(options, field) and field not in cls.own_options:
+                raise UsageError(f"{what} {cls.plain_name or cls.task}.", "Leave it out.")
 
     def longest_input(self, checkpoint: Checkpoint) -> int:
         """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
         trained = read_max_length(checkpoint.folder) if self.by_library else None  # it replaces the tokenizer's own
         stated = trained or tokenizer_limit(checkpoint.home.folder)
-        return self._within(checkpoint, [] if stated is None else [stated])
+        return self.longest_of_model(checkpoint, *(() if stated is None else (stated,)))
 
-    def _within(self, checkpoint: Checkpoint, limits: list[int]) -> int:
-        config = checkpoint.config
+    def longest_of_model(self, checkpoint: Checkpoint, *stated: int) -> int:
+        """The same without the tokenizer's files, or by what these have `stated`."""
+        config, limits = checkpoint.config, [*stated]
         positions = config.get("max_position_embeddings")
         if isinstance(positions, int) and positions > 0:
             padding = MPNET_PADDING if checkpoint.model_type == "mpnet" else config.get("pad_token_id")
@@ -185,13 +193,13 @@ class EncoderKind:
         )
 
     @property
+    @abstractmethod
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The tensors that clients get."""
-        raise NotImplementedError
 
+    @abstractmethod
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         """What the net gives for a checkpoint of this config.json."""
-        raise NotImplementedError
 
     # Steps
 
@@ -201,9 +209,9 @@ class EncoderKind:
         return True
 
     @property
+    @abstractmethod
     def postprocess_reads(self) -> tuple[str, ...]:
         """The tensors that the last step reads beside the net's."""
-        raise NotImplementedError
 
     @property
     def why_python(self) -> tuple[str, ...]:
@@ -267,17 +275,17 @@ class EncoderKind:
         """The token sequences that transformers' own pipeline (or sentence-transformers) feeds the checkpoint with."""
         return [tokenizer(request[names.TEXT_INPUT], truncation=True, max_length=max_length)["input_ids"]]
 
+    @abstractmethod
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
         """How far an answer is from the checkpoint's own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
         """How good answers are, by `metric_name`."""
-        raise NotImplementedError
 
     def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
         """Scores by which texts are ranked: of answers to pairs, or to the two texts of each pair in turn."""
-        raise NotImplementedError
+        raise TypeError(f"answers of the kind {self.kind} rank nothing")
 
     @property
     def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from hfx.exporter.encoder.kinds.kind import width
@@ -24,10 +24,6 @@ class Late(ReadByRole, TokenVectors):
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
         return is_late_interaction(checkpoint.folder)
-
-    @classmethod
-    def refuse_options(cls, options: ExportOptions) -> None:
-        super().refuse_options(replace(options, token_vectors=False))
 
     @classmethod
     def read_pooling(cls, checkpoint: Checkpoint) -> Pooling:

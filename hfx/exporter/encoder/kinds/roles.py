@@ -29,7 +29,7 @@ class ReadByRole(Embedder):
     def read_late(self, checkpoint: Checkpoint, requested: int | None) -> LateInteraction:
         """How queries and documents are read, of which the latter may have the `requested` length."""
         late, read = read_late_interaction(checkpoint.folder), self.longest_input(checkpoint)
-        longest = self._within(checkpoint, [])
+        longest = self.longest_of_model(checkpoint)
         query = replace(late.query, length=late.query.length or min(read, requested or read))
         if query.looks_up:
             query = replace(query, length=min(late.query.length or longest, longest))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hfx.errors import UsageError
 from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
 from hfx.exporter.encoder.kinds.kind import Config, vocabulary
 from hfx.exporter.encoder.kinds.roles import ReadByRole
@@ -23,16 +22,11 @@ class Sparse(Embedder):
     """The number of each word, for a text."""
 
     kind: ClassVar[Kind] = Kind.SPARSE
+    plain_name: ClassVar[str] = "sparse vectors"
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
         return is_sparse_encoder(checkpoint.folder)
-
-    @classmethod
-    def refuse_options(cls, options: ExportOptions) -> None:
-        if options.token_vectors:
-            raise UsageError("--token-vectors is for feature-extraction, not for sparse vectors.", "Leave it out.")
-        super().refuse_options(options)
 
     @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hfx.errors import UsageError
 from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
 from hfx.exporter.encoder.kinds.kind import LONGEST, Config, Settings, width
 from hfx.exporter.encoder.module_list import STATIC
@@ -25,17 +24,12 @@ class Static(Embedder):
     """The mean of the vectors of a text's tokens; zeros for a text without any."""
 
     kind: ClassVar[Kind] = Kind.STATIC
+    plain_name: ClassVar[str] = "static embeddings"
     takes_empty: ClassVar[bool] = True
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
         return checkpoint.model_type == STATIC
-
-    @classmethod
-    def refuse_options(cls, options: ExportOptions) -> None:
-        if options.token_vectors:
-            raise UsageError("--token-vectors is for transformers, not for static embeddings.", "Leave it out.")
-        super().refuse_options(options)
 
     def longest_input(self, checkpoint: Checkpoint) -> int:
         kept, _ = truncation(checkpoint)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from hfx import names
 from hfx.client.results import max_sim
-from hfx.errors import UsageError
 from hfx.exporter.encoder.kinds.embedder import SAME_DIRECTION, Embedder, cosine, in_turn, rows_within
 from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, Settings, width
 from hfx.exporter.encoder.pooling import Pooling
@@ -24,6 +23,8 @@ class TokenVectors(Embedder):
     """The vectors of any embedder's tokens, on request."""
 
     kind: ClassVar[Kind] = Kind.TOKEN_VECTORS
+    own_options: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
+    plain_name: ClassVar[str] = "vectors of tokens"
     has_last_step: ClassVar[bool] = True
     postprocess_reads: ClassVar[tuple[str, ...]] = (names.ATTENTION_MASK,)
     why_python: ClassVar[tuple[str, ...]] = ("vectors of tokens",)
@@ -33,18 +34,8 @@ class TokenVectors(Embedder):
         return options.token_vectors
 
     @classmethod
-    def refuse_options(cls, options: ExportOptions) -> None:
-        super().refuse_options(replace(options, token_vectors=False))
-
-    @classmethod
     def read_pooling(cls, checkpoint: Checkpoint) -> Pooling:
         return read_pooling(checkpoint.folder, tokens=True)
-
-    @classmethod
-    def may_be_cut(cls, options: ExportOptions) -> bool:
-        if options.dimensions:
-            raise UsageError("--dimensions is for one vector of a text, not for those of tokens.", "Leave it out.")
-        return False
 
     def most_rows(self, config: Config, max_length: int) -> int | None:
         return rows_within(max_length, self.numbers or width(config))

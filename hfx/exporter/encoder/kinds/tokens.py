@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hfx import names
@@ -38,16 +38,13 @@ class Tokens(EncoderKind):
     token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, 2)),)
     spells_tokens: ClassVar[bool] = True
     metric_name: ClassVar[str] = "f1"
+    own_options: ClassVar[frozenset[str]] = frozenset({"aggregation"})
     outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.ENTITIES, "TYPE_STRING", (1,)),)
     postprocess_reads: ClassVar[tuple[str, ...]] = (names.TEXT_INPUT, names.INPUT_IDS, names.OFFSETS)
     why_python: ClassVar[tuple[str, ...]] = (str(task),)
 
     auto_class: str = "AutoModelForTokenClassification"
     aggregation: str = DEFAULT_AGGREGATION
-
-    @classmethod
-    def refuse_options(cls, options: ExportOptions) -> None:
-        super().refuse_options(replace(options, aggregation=None))
 
     @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
