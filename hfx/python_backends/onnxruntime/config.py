@@ -6,6 +6,7 @@ are those of NVIDIA's C++ backend; nothing is opened here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,18 @@ def integer(config: Config, key: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(f"parameter {key} is {text!r}, not a whole number") from None
+
+
+def seconds(config: Config, key: str, default: float) -> float:
+    """A parameter that is a time from 0 s on. Raises ConfigError."""
+    text = parameters(config).get(key, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"parameter {key} is {text!r}, not a number of seconds")
+    return value
 
 
 def model_file(config: Config, version_folder: Path) -> Path:

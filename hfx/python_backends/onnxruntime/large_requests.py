@@ -72,7 +72,7 @@ class LargeRequest:
     """A request of so many `elements`: what computes, cancels and answers it.
 
     `run(is_cancelled)` asks between its parts whether the request is still wanted. Another request may end it by its
-    `name`, which the front makes; empty: it has none.
+    `name`, which the front makes; empty: it has none. `answer` raises nothing.
     """
 
     elements: int
@@ -130,17 +130,25 @@ class LargeRequests:
         if request is None:
             return False
 
-        def is_left() -> bool:
-            self._turns.pass_on()
-            return request.ended or request.is_cancelled()
-
-        found, began = request.cancelled, time.perf_counter()
-        if not (request.ended or request.is_cancelled()):
-            with self._turns.large():
-                found = request.run(is_left)
-            if not isinstance(found, Exception):
-                self._rate = request.elements / (time.perf_counter() - began)
+        try:
+            found = self._found(request)
+        except BaseException as error:  # a panic of a library is no Exception; the next ones must have their answers
+            found = RuntimeError(f"{type(error).__name__}: {error}")
         with self._lock:
             self._open.remove(request)
         request.answer(found)
         return True
+
+    def _found(self, request: LargeRequest) -> Found:
+        def is_left() -> bool:
+            self._turns.pass_on()
+            return request.ended or request.is_cancelled()
+
+        began = time.perf_counter()
+        if request.ended or request.is_cancelled():
+            return request.cancelled
+        with self._turns.large():
+            found = request.run(is_left)
+        if not isinstance(found, Exception):
+            self._rate = request.elements / (time.perf_counter() - began)
+        return found

@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb
 
 from ..errors import QUEUE_FULL, with_reason
 from ..serving.triton_channel import OPEN_REQUESTS
-from .config import Config, ConfigError, model_file, parameters
+from .config import model_file, seconds
 from .large_requests import LARGE, SECONDS, LargeRequest, LargeRequests, Turns
 from .ragged import Cancelled, InvalidShape, Layout, Request, answer, check
 from .sessions import Outputs, open_session
@@ -43,7 +43,7 @@ class TritonPythonModel:
         check(self.layout, config, self.session)
         self.seconds = 0.0  # of the last run, each request's share
         self.turns = Turns()
-        self.large = LargeRequests(self.turns, _bound(config))
+        self.large = LargeRequests(self.turns, seconds(config, "max_queue_seconds", SECONDS))
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """One response a request, in order; None where one is large, whose response comes later.
@@ -54,15 +54,16 @@ class TritonPythonModel:
         for request in requests:
             if request.flags() & pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END and (name := _name(request)):
                 self.large.end(name)
-        is_large = [self.layout.elements(each.feed) > LARGE for each in read]
-        small = [pair for pair, large in zip(zip(requests, read, strict=True), is_large, strict=True) if not large]
-        if len(small) == len(requests):
-            return self._responses(small)
-        for request, each, large in zip(requests, read, is_large, strict=True):
-            if large:
-                self._take(request, each)
-        for (request, _), response in zip(small, self._responses(small), strict=True):
+        large, small = list[tuple[Any, Request]](), list[tuple[Any, Request]]()
+        for request, each in zip(requests, read, strict=True):
+            (large if self.layout.elements(each.feed) > LARGE else small).append((request, each))
+        responses = self._responses(small)
+        if not large:
+            return responses
+        for (request, _), response in zip(small, responses, strict=True):
             _send(request.get_response_sender(), response)
+        for request, each in large:
+            self._take(request, each)
         return None
 
     def finalize(self) -> None:
@@ -90,7 +91,11 @@ class TritonPythonModel:
 
         def reply(found: Outputs | Exception) -> None:
             try:
-                _send(sender, _response(found, read.wanted))
+                response = _response(found, read.wanted)
+            except Exception as error:  # of no memory for the tensors, say
+                response = _response(error, ())
+            try:
+                _send(sender, response)
             except Exception as error:  # the next one must have its answer
                 pb.Logger.log_error(f"a response could not be sent: {error!r}")
             OPEN_REQUESTS.add(-1)
@@ -108,15 +113,6 @@ class TritonPythonModel:
         given = {tensor.name(): tensor for tensor in request.inputs()}
         feed = {name: given[name].as_numpy() for name in self.layout.inputs if name in given}
         return Request(feed, wanted, request.is_cancelled)
-
-
-def _bound(config: Config) -> float:
-    """The seconds that a large request may wait for others; 0 for any."""
-    text = parameters(config).get("max_queue_seconds", str(SECONDS))
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"parameter max_queue_seconds is {text!r}, which is no number of seconds") from None
 
 
 def _name(request: Any) -> str:

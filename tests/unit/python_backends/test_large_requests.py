@@ -125,13 +125,23 @@ def test_few_wait_while_no_speed_is_known(large: LargeRequests) -> None:
         each.finish()
 
 
+class Panic(BaseException):
+    """As what the tokenizers library raises, which is no Exception."""
+
+
 def test_a_failure_is_answered_and_the_next_one_is_computed(large: LargeRequests) -> None:
     failure, answers = RuntimeError("no memory"), list[Any]()
-    assert large.take(LargeRequest(LARGE + 1, lambda _: failure, lambda: False, answers.append, GONE))
+
+    def panics(_: object) -> Any:
+        raise Panic("index out of bounds")
+
+    for run in (lambda _: failure, panics):
+        assert large.take(LargeRequest(LARGE + 1, run, lambda: False, answers.append, GONE))
     behind = Asked()
     assert large.take(behind.request)
     behind.finish()
-    assert answers == [failure]
+    assert answers[0] is failure
+    assert str(answers[1]) == "Panic: index out of bounds"
 
 
 def test_native_backends_call_as_many_tokens_large() -> None:

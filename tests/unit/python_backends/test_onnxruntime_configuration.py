@@ -15,7 +15,7 @@ import pytest
 from hfx.exporter.encoder.folders import copy_operators
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime import sessions
-from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, session_options
+from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, seconds, session_options
 from hfx.python_backends.onnxruntime.ragged import Layout, check
 from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties, operator_library
 from tests.rigs.onnxruntime_rig import (
@@ -36,6 +36,14 @@ from tests.rigs.processors import HAS_NATIVE
 @pytest.fixture
 def ragged_file(tmp_path: Path) -> Path:
     return write_ragged(tmp_path)
+
+
+def test_times_are_numbers_of_seconds_from_0_on() -> None:
+    assert [seconds({"parameters": string_parameters(wait=text)}, "wait", 3.0) for text in ("0", "2.5")] == [0.0, 2.5]
+    assert seconds({}, "wait", 3.0) == 3.0
+    for text in ("", "soon", "-1", "nan", "inf", "1e999"):
+        with pytest.raises(ConfigError, match="parameter wait is"):
+            seconds({"parameters": string_parameters(wait=text)}, "wait", 3.0)
 
 
 @pytest.mark.parametrize(
