@@ -33,7 +33,6 @@ from hfx.strict_json import Json
 MADE_BY = "hfx tune"
 STOP_SECONDS = 1.5  # to end a server, which checks for that once a second
 WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # of a measurement; at most
-LARGEST = 16  # settings of a comparison
 SHORTEST, LONGEST, SHARE = 1.0, 30.0, 1 / 60  # seconds of a measurement, and the share of the budget in between
 
 
@@ -166,7 +165,7 @@ class Copies:
         return [
             Trial(label, settings, own[label])
             if len(own[label]) == len(self.spec.plans)
-            else Trial(label, settings, (), next((note for note in notes if note.startswith(label)), "not measured"))
+            else Trial(label, settings, (), _reason(label, notes))
             for label, settings in trials.items()
         ]
 
@@ -204,7 +203,7 @@ def search(choices: Space, copies: Copies, costs: Costs, until: float, findings:
             tried = [trial.settings for trial in findings.trials]
             options = ({**best.settings, **option} for option in dimension.options.values())
             room = max(0, min(costs.trials_until(until), copies.spec.max_trials - len(tried)))
-            fresh = [settings for settings in options if settings not in tried][: int(min(room, LARGEST))]
+            fresh = [settings for settings in options if settings not in tried][: int(room)]
             if not fresh:
                 continue
             labels = {f"trial {len(tried) + at}": settings for at, settings in enumerate(fresh)}
@@ -219,6 +218,12 @@ def search(choices: Space, copies: Copies, costs: Costs, until: float, findings:
                 best, improves = found, True
     check_kept(best)
     return best
+
+
+def _reason(label: str, notes: Sequence[str]) -> str:
+    """Why a candidate has no runs, by the notes of `compare`, which begin with a label."""
+    own = (note.removeprefix(label).lstrip(", ") for note in notes if note.startswith((f"{label} ", f"{label},")))
+    return next(own, "it was not measured")
 
 
 def _rank(trial: Trial) -> tuple[bool, float]:

@@ -21,7 +21,7 @@ from hfx.perf.results import Run
 from hfx.perf.tuning.proof import Proof, judge, prove
 from hfx.perf.tuning.scores import PUBLISHED, score
 from hfx.perf.tuning.space import Dimension, Settings, Space
-from hfx.perf.tuning.tune import Copies, Costs, Findings, Trial, TuneSpec, check_kept, search
+from hfx.perf.tuning.tune import Copies, Costs, Findings, Trial, TuneSpec, _reason, check_kept, search
 from tests.rigs.perf_runs import run
 
 FOREVER = 1e12
@@ -238,6 +238,13 @@ def test_settings_that_can_not_be_served_are_failed_trials_and_the_search_goes_o
     failed = [each for each in found.trials if not each.runs]
     assert {each.settings["instances"] for each in failed} == {4}
     assert all("no room" in each.reason for each in failed)
+
+
+def test_the_reason_of_a_failed_trial_is_its_own() -> None:
+    notes = ["trial 10 was not run: no room.", "trial 1, 4 callers, was not measured: it died"]
+    assert _reason("trial 10", notes) == "was not run: no room."
+    assert _reason("trial 1", notes) == "4 callers, was not measured: it died"
+    assert _reason("trial 2", notes) == "it was not measured"
 
 
 def test_a_search_ends_after_so_many_trials() -> None:
