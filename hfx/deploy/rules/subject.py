@@ -68,12 +68,11 @@ class Document:
 
 @dataclass(frozen=True)
 class Container:
-    """A container that runs Triton, of a pod (`pod` is its spec) or of a service of compose, where `pod` is empty."""
+    """A container that runs Triton, of a pod or of a service of compose."""
 
     document: Document
     title: str
     value: Table
-    pod: Table
 
     @cached_property
     def words(self) -> list[str]:
@@ -151,7 +150,7 @@ def _of_pod(document: Document) -> Iterator[Container]:
     elif document.kind not in ("Pod", *KSERVE_RUNTIMES):
         return
     for each in tables(spec.get("containers")):
-        container = Container(document, document.title, each, spec)
+        container = Container(document, document.title, each)
         if _runs_triton(container):
             yield container
 
@@ -160,7 +159,7 @@ def _of_compose(document: Document) -> Iterator[Container]:
     if document.kind:
         return
     for name, each in table(document.value, "services").items():
-        container = Container(document, f"service {name}", each if isinstance(each, dict) else {}, {})
+        container = Container(document, f"service {name}", each if isinstance(each, dict) else {})
         if _runs_triton(container):
             yield container
 
