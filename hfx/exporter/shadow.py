@@ -1,9 +1,10 @@
 """Answers of a server compared with those of reference models, in a process that runs while no other needs a core.
 
-`python -m hfx.exporter.shadow REPOSITORY REFERENCES DEVICE` reads exchanges from stdin: a line of JSON, an Exchange's
-fields but for its bodies and with their sizes, and then the bodies. For each it writes a line of JSON to stdout, the
-fields of a Verdict. REFERENCES has a model of the same name for each that is compared: the same publication, whose
-answers must be equal, or another one, in fp32 as a rule, to which the limits of the gate apply.
+`python -m hfx.exporter.shadow REPOSITORY REFERENCES DEVICE` reads requests with their answers from stdin: a line of
+JSON with the fields of ServedAnswer, where the bodies' sizes stand for the bodies, and then the two bodies. For each
+pair it writes a line of JSON to stdout, the fields of a Verdict. REFERENCES has a model of the same name for each that
+is compared: the same publication, whose answers must be equal, or another one, in fp32 as a rule, to which the limits
+of the gate apply.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WORST_DRIFT = 1.0  # in the place of what is no number
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ServedAnswer:
     """A request to Triton's HTTP and its answer: the `path`, and the `heads` that say where tensors begin in each."""
 
     path: str
@@ -67,7 +68,7 @@ class Verdict:
 
 
 class Skipped(Exception):
-    """An exchange that can't be compared, for the reason that is its argument."""
+    """A pair that can't be compared, for the reason that is its argument."""
 
 
 class Reference:
@@ -116,7 +117,7 @@ class Reference:
 
 
 class Comparisons:
-    """Compares exchanges with the models of `repository`, served on `device`, by those of `references`.
+    """Compares pairs with the models of `repository`, served on `device`, by those of `references`.
 
     A model is opened when it is first asked, and again once it or its reference is published anew.
     """
@@ -125,12 +126,12 @@ class Comparisons:
         self._repository, self._references, self._device = repository, references, device
         self._open: dict[str, tuple[Any, Reference]] = {}
 
-    def verdict(self, exchange: Exchange) -> Verdict:
-        """Compare an exchange, and say what came of it."""
-        name = exchange.path.split("/")[3].removesuffix(names.STREAM_SUFFIX)
+    def verdict(self, pair: ServedAnswer) -> Verdict:
+        """Compare a request's answer with the reference model's."""
+        name = pair.path.split("/")[3].removesuffix(names.STREAM_SUFFIX)
         try:
             reference = self._reference(name)
-            found = [reference.compare(*row) for row in rows(exchange, reference.scalars)]
+            found = [reference.compare(*row) for row in rows(pair, reference.scalars)]
         except Skipped as reason:
             return Verdict(name, skipped=str(reason))
         except ModelMissing:
@@ -153,12 +154,12 @@ class Comparisons:
         return self._open[name][1]
 
 
-def rows(exchange: Exchange, scalars: frozenset[str]) -> Iterator[tuple[Request, Answer]]:
-    """The first rows of an exchange, each with its answer as plain values. Raises Skipped and ServerError."""
-    answer = _decompressed(exchange.answer, exchange.encoding)
-    if exchange.path.endswith("/infer"):
-        asked = tensors.decode_infer(exchange.request, _head(exchange.heads[0]), "inputs")
-        answered = tensors.decode_infer(answer, _head(exchange.heads[1]))
+def rows(pair: ServedAnswer, scalars: frozenset[str]) -> Iterator[tuple[Request, Answer]]:
+    """The first rows of a request, each with its answer as plain values. Raises Skipped and ServerError."""
+    answer = _decompressed(pair.answer, pair.encoding)
+    if pair.path.endswith("/infer"):
+        asked = tensors.decode_infer(pair.request, _head(pair.heads[0]), "inputs")
+        answered = tensors.decode_infer(answer, _head(pair.heads[1]))
         for row in range(min(MOST_ROWS, *(len(array) for array in answered.values()))):
             request = {name: tensors.plain_values(array[row : row + 1]) for name, array in asked.items()}
             found = plain_answer({name: array[row : row + 1] for name, array in answered.items()}, scalars)
@@ -167,7 +168,7 @@ def rows(exchange: Exchange, scalars: frozenset[str]) -> Iterator[tuple[Request,
     events = [json.loads(line.removeprefix(tensors.EVENT)) for line in answer.decode().splitlines() if line.strip()]
     if any("error" in event for event in events):
         raise Skipped("refused")
-    yield _own(json.loads(exchange.request)), {names.TEXT_OUTPUT: "".join(each[names.TEXT_OUTPUT] for each in events)}
+    yield _own(json.loads(pair.request)), {names.TEXT_OUTPUT: "".join(each[names.TEXT_OUTPUT] for each in events)}
 
 
 def _own(request: Mapping[str, Any]) -> Request:
@@ -198,22 +199,22 @@ def _decompressed(body: bytes, encoding: str) -> bytes:
     return content
 
 
-def read_exchange(stream: IO[bytes]) -> Exchange | None:
+def read_pair(stream: IO[bytes]) -> ServedAnswer | None:
     """The next one; None at the end."""
     line = stream.readline()
     if not line.endswith(b"\n"):
         return None
     fields: Any = json.loads(line)
     request, answer = (stream.read(size) for size in fields["sizes"])
-    return Exchange(fields["path"], tuple(fields["heads"]), fields["encoding"], request, answer)
+    return ServedAnswer(fields["path"], tuple(fields["heads"]), fields["encoding"], request, answer)
 
 
 def main(repository: str, references: str, device: Device) -> None:
     """Answer comparisons until stdin ends."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # threads that are made from here on inherit it
     comparisons = Comparisons(Path(repository), Path(references), device)
-    while exchange := read_exchange(sys.stdin.buffer):
-        print(json.dumps(asdict(comparisons.verdict(exchange))), flush=True)
+    while pair := read_pair(sys.stdin.buffer):
+        print(json.dumps(asdict(comparisons.verdict(pair))), flush=True)
 
 
 if __name__ == "__main__":

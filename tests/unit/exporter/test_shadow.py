@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from hfx.client import tensors
-from hfx.exporter.shadow import Comparisons, Exchange, Verdict
+from hfx.exporter.shadow import Comparisons, ServedAnswer, Verdict
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from tests.rigs.published import export_zoo
@@ -49,9 +49,9 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def infer(request: dict[str, Any], answer: dict[str, Any], name: str = "sentiment") -> Exchange:
+def infer(request: dict[str, Any], answer: dict[str, Any], name: str = "sentiment") -> ServedAnswer:
     bodies = [json.dumps({"inputs": _tensors(request)}), json.dumps({"outputs": _tensors(answer)})]
-    return Exchange(f"/v2/models/{name}/infer", (None, None), "", bodies[0].encode(), bodies[1].encode())
+    return ServedAnswer(f"/v2/models/{name}/infer", (None, None), "", bodies[0].encode(), bodies[1].encode())
 
 
 def _tensors(values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -168,9 +168,9 @@ def breaks_limits(compared: list[Verdict]) -> bool:
     return agreement < compared[0].agreement or drift > compared[0].drift_limit
 
 
-def generate(answer: bytes, kind: str = "generate", **fields: Any) -> Exchange:
+def generate(answer: bytes, kind: str = "generate", **fields: Any) -> ServedAnswer:
     body = json.dumps({"id": "x", **fields}).encode()
-    return Exchange(f"/v2/models/summaries_stream/{kind}", (None, None), "", body, answer)
+    return ServedAnswer(f"/v2/models/summaries_stream/{kind}", (None, None), "", body, answer)
 
 
 @pytest.mark.parametrize("settings", [{"max_tokens": 6}, {"max_tokens": 6, "num_beams": 3}])
@@ -189,7 +189,7 @@ def test_texts_of_generators_are_compared(settings: dict[str, Any], served: Path
 
 
 @pytest.mark.parametrize(
-    ("exchange", "reason"),
+    ("pair", "reason"),
     [
         (generate(b'{"text_output": "a"}', text_input="a", num_beams=1, temperature=0.7), "random"),
         (generate(b'{"text_output": "a"}', text_input="a", num_beams=1, seed=1, top_p=0.5), "random"),
@@ -200,14 +200,17 @@ def test_texts_of_generators_are_compared(settings: dict[str, Any], served: Path
         (infer({"text_input": "a"}, {"label": "x"}, "another"), "missing"),
         (infer({"text_input": "a"}, {"strange": "x"}), "unread"),
         (infer({"other_input": "a"}, {"label": "x"}), "refused"),
-        (Exchange("/v2/models/sentiment/infer", (None, None), "", b"[]", b"{}"), "refused"),
-        (Exchange("/v2/models/sentiment/infer", (4, 9), "", b"\xff" * 9, b"\x00" * 9), "refused"),
-        (Exchange("/v2/models/sentiment/infer", (None, None), "gzip", b"{}", b"not gzip"), "refused"),
-        (Exchange("/v2/models/sentiment/infer", (None, None), "gzip", b"{}", gzip.compress(bytes(9 << 20))), "unread"),
+        (ServedAnswer("/v2/models/sentiment/infer", (None, None), "", b"[]", b"{}"), "refused"),
+        (ServedAnswer("/v2/models/sentiment/infer", (4, 9), "", b"\xff" * 9, b"\x00" * 9), "refused"),
+        (ServedAnswer("/v2/models/sentiment/infer", (None, None), "gzip", b"{}", b"not gzip"), "refused"),
+        (
+            ServedAnswer("/v2/models/sentiment/infer", (None, None), "gzip", b"{}", gzip.compress(bytes(9 << 20))),
+            "unread",
+        ),
     ],
 )
-def test_what_can_not_be_compared_says_why(exchange: Exchange, reason: str, served: Path) -> None:
-    verdict = Comparisons(served, served, "cpu").verdict(exchange)
+def test_what_can_not_be_compared_says_why(pair: ServedAnswer, reason: str, served: Path) -> None:
+    verdict = Comparisons(served, served, "cpu").verdict(pair)
     assert (verdict.skipped, verdict.same, verdict.differs) == (reason, 0, 0)
 
 
@@ -219,8 +222,8 @@ def test_binary_and_compressed_bodies_are_read_and_their_first_rows_compared(ser
     outputs = [{"name": "score", "datatype": "FP32", "shape": [6, 1], "data": scores}]
     body = gzip.compress(json.dumps({"outputs": outputs}).encode())
     head = int(headers[tensors.HEADER_LENGTH])
-    exchange = Exchange("/v2/models/sentiment/infer", (head, None), "gzip", request, body)
-    assert Comparisons(served, served, "cpu").verdict(exchange).same == 4
+    pair = ServedAnswer("/v2/models/sentiment/infer", (head, None), "gzip", request, body)
+    assert Comparisons(served, served, "cpu").verdict(pair).same == 4
 
 
 def test_a_reference_that_is_published_again_is_opened_again(served: Path, references: Path, tmp_path: Path) -> None:
@@ -228,10 +231,10 @@ def test_a_reference_that_is_published_again_is_opened_again(served: Path, refer
         shutil.copytree(source, tmp_path / source.name)
     comparisons = Comparisons(served, tmp_path, "cpu")
     [answer] = answers(served)[:1]
-    exchange = infer({"text_input": TEXTS[0]}, answer)
-    assert comparisons.verdict(exchange).agreement == 1.0
+    pair = infer({"text_input": TEXTS[0]}, answer)
+    assert comparisons.verdict(pair).agreement == 1.0
     for source in references.glob("sentiment*"):
         shutil.rmtree(tmp_path / source.name)
         shutil.copytree(source, tmp_path / source.name)
     os.utime(tmp_path / "sentiment/hfx.json")
-    assert comparisons.verdict(exchange).agreement == 0.95
+    assert comparisons.verdict(pair).agreement == 0.95
