@@ -22,6 +22,7 @@ from hfx.front.dialects import DIALECTS
 from hfx.front.dialects.server import DialectServer
 from hfx.front.file_changes import FileChanges, open_regular
 from hfx.front.idle import IdleModels
+from hfx.front.metrics import Metrics
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.response import log_line
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
@@ -38,20 +39,29 @@ def main(argument: str) -> None:
     settings = Settings.from_json(argument)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.process raises it
-    upstream = Upstream(settings.upstream)
+    upstream, idle, sources = Upstream(settings.upstream), None, []
     if settings.shadow:
-        upstream = ShadowedUpstream(settings.upstream, Shadow(settings.shadow, settings.shadow_command))
+        shadow = Shadow(settings.shadow, settings.shadow_command)
+        upstream = ShadowedUpstream(settings.upstream, shadow)
+        sources.append(shadow.samples)
     if settings.commands:
-        bounds = settings.unload_after, settings.memory_budget, settings.load_seconds
-        upstream.idle = IdleModels(upstream, settings.commands, *bounds)
+        idle = IdleModels(
+            upstream,
+            settings.commands,
+            unload_after=settings.unload_after,
+            budget=settings.memory_budget,
+            wait_seconds=settings.load_seconds,
+        )
+        upstream.model_in_use = idle.used
+        sources.append(idle.samples)
     limits = settings.limits.within(descriptors, memory_limit())
     spoken = (*DIALECTS, PLAYGROUND) if settings.playground else DIALECTS
     others = BATCH_PATHS if settings.batches else ()
-    dialects = DialectServer(spoken, upstream, settings.repository, limits, others)
-    app = App(settings, limits, upstream, dialects)
+    dialects = DialectServer(spoken, upstream, settings.repository, limits, others, idle)
+    app = App(settings, limits, upstream, dialects, Metrics(settings.started, sources), idle)
     config = _config(app, settings, **_tls_options(settings.tls))
     listeners = [socket.socket(fileno=each) for each in (settings.listener, settings.scraper) if each >= 0]
-    server = Server(config, upstream, socket.socket(fileno=settings.control))
+    server = Server(config, upstream, idle, socket.socket(fileno=settings.control))
     if settings.background >= 0:
         background = _config(Background(app, settings.background_requests), settings)
         server.background = (background, socket.socket(fileno=settings.background))
@@ -83,9 +93,12 @@ class Server(uvicorn.Server):
     That process sends back the State of the server.
     """
 
-    def __init__(self, config: uvicorn.Config, upstream: Upstream, control: socket.socket) -> None:
+    def __init__(
+        self, config: uvicorn.Config, upstream: Upstream, idle: IdleModels | None, control: socket.socket
+    ) -> None:
         super().__init__(config)
         self._upstream = upstream
+        self._idle = idle
         self._control = control
         self.background: tuple[uvicorn.Config, socket.socket] | None = None  # of batches
         self._certificate = FileChanges([config.ssl_certfile, config.ssl_keyfile] if config.is_ssl else [])  # type: ignore[list-item]
@@ -94,8 +107,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; uvicorn's own way has no time limit for TLS handshakes."""
         loop = asyncio.get_running_loop()
-        if self._upstream.idle is not None:
-            await self._upstream.idle.start()
+        if self._idle is not None:
+            await self._idle.start()
         public, *scrapers = sockets or []
         seconds = self.config.app.limits.head_seconds if self.config.ssl else None  # type: ignore[union-attr]
         self.servers = [

@@ -27,7 +27,7 @@ class Background:
         """Answer one request, when its turn has come."""
         connection: ClientConnection = scope["extensions"]["hfx"]["connection"]
         async with self._turn:
-            while self._running and (self._app.in_progress > self._running or self._running >= self._most):
+            while self._running and (self._app.in_progress.admitted > self._running or self._running >= self._most):
                 await asyncio.sleep(POLL_SECONDS)
                 if connection.has_left:
                     return

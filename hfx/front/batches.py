@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hfx.front.guard import Disconnected, Receive
 from hfx.front.keys import LABEL_HEADER
-from hfx.front.refusals import RETRY, Header, Refusal
+from hfx.front.refusals import RETRY, UNKNOWN_PATH, Header, Refusal
 from hfx.front.response import REQUEST_ID, Response
-from hfx.front.routes import UNKNOWN_PATH
 from hfx.front.schemas import OBJECT, TEXT, Schema, body
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost
 
@@ -77,7 +76,6 @@ class Batches:
             connection = await self._upstream.connect()
         except OSError:
             raise Refusal(503, STOPPED, [RETRY]) from None
-        client.upstreams.add(connection)
         try:
             await _send(connection, scope, receive, headers, response)
             yield connection
@@ -86,7 +84,6 @@ class Batches:
                 raise
             raise Refusal(502, ENDED, [RETRY]) from None
         finally:
-            client.upstreams.discard(connection)
             connection.abort()  # the answer may have come before the end of the request
 
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from hfx.front.upstream import UpstreamConnection
-
 if TYPE_CHECKING:
     import asyncio
 
@@ -75,12 +73,11 @@ class _AnswerTransport:
 
 
 class ClientConnection(HttpToolsProtocol):
-    """A client's connection. When the client leaves, the connections to Triton and `tasks` that work for it end."""
+    """A client's connection. The tasks of its requests are cancelled when the client leaves."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.upstreams: set[UpstreamConnection] = set()
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()  # uvicorn adds the tasks of requests; here, of this client's
         self.only_scrapes = False  # at the port for /metrics and /health
         self.is_background = False  # at the socket of batches
         self._limits: Limits = cast(Any, self.app).limits
@@ -114,9 +111,7 @@ class ClientConnection(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left: Triton need not go on."""
-        for upstream in self.upstreams:
-            upstream.abort()
+        """The client has left: cancel its requests, which closes their connections to Triton."""
         for task in self.tasks:
             task.cancel()
         super().connection_lost(exc)

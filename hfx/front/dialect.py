@@ -74,6 +74,15 @@ class Dialect:
     paths: re.Pattern[bytes] = re.compile(rb"(?!)")
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a request is for: a dialect's route, and the model that its path names (empty: none)."""
+
+    dialect: Dialect
+    route: Route
+    model: str
+
+
 def routes(method: str, name: str, handler: Handler, summary: str, body: Schema) -> tuple[Route, Route]:
     """The path of the model that is served alone for the task, and that below /models/NAME."""
     return (

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfx.front.guard import Disconnected
+from hfx.front.metrics import LOAD_WAIT, LOADED, LOADS, MODEL_BYTES, UNLOADS, Samples
 from hfx.front.refusals import RETRY, Refusal
 from hfx.front.routes import named
 
@@ -107,6 +107,17 @@ class IdleModels:
         """What `models` take in memory, together."""
         return sum(self._bytes.get(folder, 0) for folder in {folder for model in models for folder in model.folders})
 
+    def samples(self) -> Samples:
+        """The loads of each model as samples of metrics."""
+        models = {(model.name,): model for model in self.models.values()}
+        return {
+            LOADED: {key: int(model.is_loaded) for key, model in models.items()},
+            MODEL_BYTES: {key: self.bytes_of([model]) for key, model in models.items()},
+            LOADS: {key: model.loads for key, model in models.items()},
+            UNLOADS: {key: model.unloads for key, model in models.items()},
+            LOAD_WAIT: {key: model.waited for key, model in models.items()},
+        }
+
     async def start(self) -> None:
         """Learn of the models; from now on follow what is published, and unload what is idle."""
         with suppress(Refusal):
@@ -123,7 +134,7 @@ class IdleModels:
 
     @asynccontextmanager
     async def used(self, path: bytes, client: ClientConnection | None) -> AsyncIterator[None]:
-        """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503), Disconnected."""
+        """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503)."""
         route, name = named(path)
         model = self._by_folder.get(name)
         if (pause := self._thread_taken_at - time.monotonic()) > 0:  # then no new connection comes to that thread
@@ -147,9 +158,7 @@ class IdleModels:
             raise _unavailable(f"The model {model.name} is not loaded.")
         if time.monotonic() - model.failed_at < FAILED_SECONDS:
             raise Refusal(503, model.failure, [RETRY])
-        began, task = time.monotonic(), asyncio.current_task()
-        assert task is not None
-        client.tasks.add(task)  # it is cancelled when the client leaves
+        began = time.monotonic()
         try:
             if model.loading is None:
                 model.loading = asyncio.create_task(self._load(model))
@@ -158,12 +167,7 @@ class IdleModels:
                 await asyncio.shield(model.loading)
         except TimeoutError:
             raise _unavailable(self._reason(model)) from None
-        except asyncio.CancelledError:
-            if client.has_left:
-                raise Disconnected from None
-            raise
         finally:
-            client.tasks.discard(task)
             model.waited += time.monotonic() - began
 
     def _reason(self, model: Model) -> str:

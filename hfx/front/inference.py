@@ -144,21 +144,6 @@ class Inference:
         self.held += tokens + more
         return tokens
 
-    async def while_connected(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, which is cancelled once the client has left. Raises Disconnected then."""
-        task = asyncio.create_task(work)
-        client = self._client
-        client.tasks.add(task)
-        try:
-            _check_client(client)  # it may have left before
-            return await task
-        except asyncio.CancelledError:
-            _check_client(client)
-            raise
-        finally:
-            client.tasks.discard(task)
-            task.cancel()
-
     async def _batch(self, model: ServedModel, batch: Sequence[Call[Result]]) -> list[Result]:
         for call in batch:
             check_values(model.metadata, call.values)

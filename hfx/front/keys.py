@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hfx.errors import UsageError
 from hfx.front.file_changes import FileChanges, open_regular
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import USED_UP, Refusal
 
 SHORTEST = 16  # characters of an API key: fewer can be guessed
 COMMENT = "#"
@@ -24,7 +24,6 @@ DIGITS_SHOWN = 8  # of the digest of a key without a label
 MINUTE = 60.0
 LABEL_HEADER = b"x-hfx-label"  # between the front and the process of batches alone
 KEYLESS_SECONDS = 10  # after which a batch of a label without a key tries again
-USED_UP = "RATE"  # the reason of a refusal
 
 
 @dataclass(frozen=True)

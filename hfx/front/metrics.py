@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,12 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from hfx.front.keys import USED_UP
-from hfx.front.routes import UNKNOWN_PATH
-from hfx.python_backends.errors import REASONS
+from hfx.front.refusals import refusal_label
 
 if TYPE_CHECKING:
-    from hfx.front.idle import IdleModels
     from hfx.front.response import Response
-    from hfx.front.shadow import Shadow
 
 OTHER = "other"  # a path that is none of the front's
-KNOWN = REASONS.keys() | {UNKNOWN_PATH, USED_UP}
-STATUSES = frozenset(HTTPStatus)
 MOST_MODELS = 1000  # names that are labels: those that were answered once
 # Seconds; a sum and these are a histogram.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -128,17 +121,19 @@ FAMILIES = (
 )  # fmt: skip
 
 
-class Metrics(Collector):
-    """The counts of a front since it was started, `started` that of the whole server.
+Samples = Mapping[Family, Mapping[tuple[str, ...], Any]]  # family -> values of its labels -> value
 
-    `shadow` has the counts of comparisons, `idle` those of loads. `ended` are connections by why the front has
-    ended them; `restarts`, `in_progress` and `connections` are set before they are read.
+
+class Metrics(Collector):
+    """The counts of a front process. `started` is when the whole server was, in seconds since 1970.
+
+    `sources` are functions that return further samples. `ended` counts the connections that the front has closed, by
+    the reason; `restarts`, `in_progress` and `connections` are set before the metrics are read.
     """
 
-    def __init__(self, started: float, shadow: Shadow | None = None, idle: IdleModels | None = None) -> None:
+    def __init__(self, started: float, sources: Sequence[Callable[[], Samples]] = ()) -> None:
         self._started = started
-        self._idle = idle
-        self._shadow = shadow
+        self._sources = sources
         self.restarts = self.connections = self.in_progress = 0
         self.ended: Counter[str] = Counter()
         self._requests: Counter[tuple[str, ...]] = Counter()
@@ -184,22 +179,8 @@ class Metrics(Collector):
             IN_PROGRESS: {(): self.in_progress},
             CONNECTIONS: {(): self.connections},
         }
-        if shadow := self._shadow:
-            samples |= {
-                COMPARED: shadow.answers,
-                DRIFT: shadow.drift,
-                PARITY_LIMIT: shadow.limits,
-                NOT_COMPARED: shadow.skipped,
-            }
-        if idle := self._idle:
-            models = {(model.name,): model for model in idle.models.values()}
-            samples |= {
-                LOADED: {key: int(model.is_loaded) for key, model in models.items()},
-                MODEL_BYTES: {key: idle.bytes_of([model]) for key, model in models.items()},
-                LOADS: {key: model.loads for key, model in models.items()},
-                UNLOADS: {key: model.unloads for key, model in models.items()},
-                LOAD_WAIT: {key: model.waited for key, model in models.items()},
-            }
+        for source in self._sources:
+            samples |= source()
         for family, values in samples.items():
             made: Any = family.kind(family.name, family.text, labels=family.labels)
             for labels, value in values.items():
@@ -209,13 +190,3 @@ class Metrics(Collector):
         for route, each in self._first_byte.items():
             times.add_metric((route,), each.buckets(), each.sum)
         yield times
-
-
-def refusal_label(status: int, reason: str = "") -> str:
-    """Why a request was refused: a `reason` of hfx's, else the name of the status, as `unauthorized` of 401.
-
-    Texts of errors repeat what callers have sent, so that what looks like a reason in one may be anything.
-    """
-    if reason in KNOWN:
-        return reason.lower()
-    return HTTPStatus(status).name.lower() if status in STATUSES else f"status_{status}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from hfx.client.errors import FIXES, failure
 from hfx.errors import (
@@ -29,6 +30,7 @@ from hfx.python_backends.tasks import TASKS
 Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 RETRY: Header = (b"retry-after", b"1")
+UNKNOWN_PATH, USED_UP = "unknown_url", "RATE"  # reasons of the front's own refusals
 PARAM_LENGTH = 100  # characters of a field's name, which may be as long as the body
 # The first class that fits; everything else is a 500.
 STATUSES: tuple[tuple[type[HfxError], int], ...] = (
@@ -45,6 +47,8 @@ JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", l
 _JSON_FORM = short(JsonRepr())
 FIELD = re.compile(r"(\w+) is ")
 OF_TASKS = {name for task in TASKS.values() for name in (*task.needed, *task.options)}
+KNOWN_REASONS = REASONS.keys() | {UNKNOWN_PATH, USED_UP}
+STATUS_CODES = frozenset(HTTPStatus)
 NAMES = frozenset(OF_TASKS | SETTINGS.keys() | ALIASES.keys())
 
 
@@ -118,6 +122,16 @@ def refused_setting(error: InvalidRequest) -> Refusal:
     """The refusal for a setting that can't be taken."""
     message = str(error)
     return Refusal(400, message if message.endswith("?") else f"{message}.", param=error.field)
+
+
+def refusal_label(status: int, reason: str = "") -> str:
+    """The name of a refusal in metrics: the `reason`, else the name of the `status`, such as `unauthorized` for 401.
+
+    An error's text may repeat what a caller has sent, so only known reasons count.
+    """
+    if reason in KNOWN_REASONS:
+        return reason.lower()
+    return HTTPStatus(status).name.lower() if status in STATUS_CODES else f"status_{status}"
 
 
 def _status(error: HfxError) -> int:

@@ -14,9 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hfx.front.keys import ANYONE, Caller
-from hfx.front.metrics import refusal_label
-from hfx.front.refusals import Header, Refusal, dumped, json_head
-from hfx.front.traces import Passed, Trace
+from hfx.front.refusals import Header, Refusal, dumped, json_head, refusal_label
 
 REQUEST_ID = b"x-request-id"
 NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not take JSON for a page
@@ -50,7 +48,6 @@ class Response:
         self.input_tokens = self.output_tokens = 0
         self.route = self.model = self.refusal = ""
         self.caller: Caller = ANYONE
-        self.trace: Trace | Passed | None = None
         self.broken = False
 
     @property

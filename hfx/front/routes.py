@@ -9,12 +9,11 @@ import re
 from functools import lru_cache
 from urllib.parse import unquote
 
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import UNKNOWN_PATH, Refusal
 
 NAME = rb"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!00|2[fF])[0-9A-Fa-f]{2})+"
 MODEL = rb"/v2/models/" + NAME + rb"(?:/versions/[0-9]{1,18})?"
 METRICS = b"/metrics"
-UNKNOWN_PATH = "unknown_url"
 READ = re.compile(
     METRICS + rb"|/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?"
 )

@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from hfx.client.tensors import HEADER_LENGTH
+from hfx.front.metrics import COMPARED, DRIFT, NOT_COMPARED, PARITY_LIMIT, Samples
 from hfx.front.refusals import Header
 from hfx.front.upstream import COPIED_BYTES, Upstream, UpstreamConnection
 from hfx.process import ends_with_parent
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
 
 ANSWERED = re.compile(rb"/v2/models/[A-Za-z0-9_-]+/(?:infer|generate|generate_stream)")
-WAITING = 64  # exchanges, of COPIED_BYTES each body at most
+WAITING = 64  # pairs of a request and its answer, of COPIED_BYTES each body at most
 LINE_BYTES = 1 << 16
 PAUSE_SECONDS = 10.0  # after the end of a process, which is another one's start
 HEAD, ENCODING = HEADER_LENGTH.encode(), b"content-encoding"
@@ -33,7 +34,7 @@ VERDICTS = ("same", "tie", "differs")
 
 
 @dataclass(frozen=True)
-class Exchange:
+class SampledAnswer:
     """A request and its answer, as they went over the connection to Triton."""
 
     path: bytes
@@ -66,33 +67,38 @@ class Shadow:
         self._command = command
         self._pause = pause
         self._random = Random()
-        self._waiting: asyncio.Queue[Exchange] = asyncio.Queue(WAITING)
+        self._waiting: asyncio.Queue[SampledAnswer] = asyncio.Queue(WAITING)
         self._task: asyncio.Task[None] | None = None
         self.answers: Counter[tuple[str, ...]] = Counter()
-        self.skipped: Counter[tuple[str, ...]] = Counter()
+        self.skipped: Counter[str] = Counter()
         self.drift: dict[tuple[str, ...], float] = defaultdict(float)
         self.limits: dict[tuple[str, ...], float] = {}
+
+    def samples(self) -> Samples:
+        """The counts as samples of metrics."""
+        skipped: dict[tuple[str, ...], int] = {(reason,): count for reason, count in self.skipped.items()}
+        return {COMPARED: self.answers, DRIFT: self.drift, PARITY_LIMIT: self.limits, NOT_COMPARED: skipped}
 
     def draws(self, path: bytes) -> bool:
         """Whether the answer to a request for `path` is to be compared."""
         return self._random.random() < self._share and ANSWERED.fullmatch(path) is not None
 
-    def add(self, exchange: Exchange) -> None:
-        """Have `exchange` compared; it is passed over where too many wait, or where it is too large."""
+    def add(self, pair: SampledAnswer) -> None:
+        """Queue `pair` for comparison; it is skipped if the queue is full or if the pair is too large."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-        if max(len(exchange.request), len(exchange.answer)) > COPIED_BYTES:
-            self.skipped["large",] += 1
+        if max(len(pair.request), len(pair.answer)) > COPIED_BYTES:
+            self.skipped["large"] += 1
         elif self._waiting.full():
-            self.skipped["busy",] += 1
+            self.skipped["busy"] += 1
         else:
-            self._waiting.put_nowait(exchange)
+            self._waiting.put_nowait(pair)
 
     async def _run(self) -> None:
         while True:
             with suppress(OSError, ValueError):  # the process has ended
                 await self._compare()
-            self.skipped["failed",] += 1
+            self.skipped["failed"] += 1
             await asyncio.sleep(self._pause)
 
     async def _compare(self) -> None:
@@ -115,7 +121,7 @@ class Shadow:
 
     def _count(self, verdict: dict[str, Any]) -> None:
         if verdict["skipped"]:
-            self.skipped[verdict["skipped"],] += 1
+            self.skipped[verdict["skipped"]] += 1
             return
         model = verdict["model"]
         for name in VERDICTS:
@@ -129,11 +135,9 @@ class Shadow:
 class ShadowedUpstream(Upstream):
     """An Upstream some of whose answers `shadow` compares."""
 
-    shadow: Shadow
-
     def __init__(self, url: str, shadow: Shadow) -> None:
         super().__init__(url)
-        self.shadow = shadow
+        self._shadow = shadow
 
     @asynccontextmanager
     async def sent(
@@ -146,13 +150,13 @@ class ShadowedUpstream(Upstream):
     ) -> AsyncIterator[UpstreamConnection]:
         """Send a request as Upstream.sent does, and keep what is to be compared."""
         async with super().sent(method, path, body, headers, client) as connection:
-            drawn = self.shadow.draws(path)
+            drawn = self._shadow.draws(path)
             if drawn:
                 connection.copied = bytearray()
             yield connection
             if drawn and connection.complete and connection.status == 200:
                 copied = bytes(connection.copied or b"")
-                self.shadow.add(Exchange(path, body, dict(headers), copied, dict(connection.headers)))
+                self._shadow.add(SampledAnswer(path, body, dict(headers), copied, dict(connection.headers)))
 
 
 def shadow_command(repository: str, references: str, device: str) -> tuple[str, ...]:

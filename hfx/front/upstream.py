@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -18,8 +18,6 @@ from hfx.front.refusals import RETRY, Header, Refusal
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
-    from hfx.front.idle import IdleModels
-    from hfx.front.shadow import Shadow
 
 STOPPED = "Triton does not take requests at the moment; it is being started again. Try again later."
 LOST = "Triton ended before it answered; it is being started again."
@@ -31,6 +29,9 @@ BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Tri
 COPIED_BYTES = 1 << 20
 # Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
+
+
+ModelInUse = Callable[[bytes, "ClientConnection | None"], AbstractAsyncContextManager[None]]
 
 
 class UpstreamLost(Exception):
@@ -194,12 +195,13 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class Upstream:
-    """Triton's HTTP at `url`, with connections that are kept between requests."""
+    """Triton's HTTP at `url`, with connections that are kept between requests.
 
-    shadow: Shadow | None = None
-    idle: IdleModels | None = None
+    `model_in_use` returns a context for a request to a path, in which the request's model stays loaded.
+    """
 
     def __init__(self, url: str) -> None:
+        self.model_in_use: ModelInUse = lambda path, client: nullcontext()  # all models stay loaded
         parts = urlsplit(url)
         self._host, self._port, self._socket = parts.hostname or "", parts.port or 0, ""
         if parts.scheme == "unix":
@@ -235,18 +237,16 @@ class Upstream:
         headers: Sequence[Header] = (),
         client: ClientConnection | None = None,
     ) -> AsyncIterator[UpstreamConnection]:
-        """A connection on which a request was sent; it is closed with that of `client`.
+        """A connection on which a request of `client` (None: of the front itself) was sent.
 
         Raises Refusal (503) where Triton does not listen, or does not load the model, and Disconnected once `client`
         has left.
         """
-        async with nullcontext() if self.idle is None else self.idle.used(path, client):
+        async with self.model_in_use(path, client):
             try:
                 connection = await self.connect()
             except OSError:
                 raise Refusal(503, STOPPED, [RETRY]) from None
-            used = set() if client is None else client.upstreams
-            used.add(connection)
             try:
                 if client is not None and client.has_left:
                     raise Disconnected
@@ -257,7 +257,6 @@ class Upstream:
                     self._lost.add(method, path, headers, body)
                 raise
             finally:
-                used.discard(connection)
                 connection.release()
 
     async def drop_silent(self) -> None:

@@ -47,8 +47,7 @@ from hfx.front.fields import (
 )
 from hfx.front.forms import OPENAI, OPENAI_SCHEMAS, openai_form
 from hfx.front.inference import in_order, interleaved
-from hfx.front.refusals import Refusal, dumped
-from hfx.front.routes import UNKNOWN_PATH
+from hfx.front.refusals import UNKNOWN_PATH, Refusal, dumped
 from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import LACKING
@@ -188,8 +187,7 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
     model = await _named_model(request, fields)
     check_generator(model)
     options = checked_options(fields.pop("chat_template_kwargs", None))
-    rendering = chat_prompt(request.files, model, fields.pop("messages", None), options=options)
-    prompt = await request.inference.while_connected(rendering)
+    prompt = await chat_prompt(request.files, model, fields.pop("messages", None), options=options)
     return await _answer(request, CHAT, _completion(request.id, CHAT, model, chat_settings(model, fields), [prompt]))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,11 @@ from urllib.parse import unquote
 
 from hfx.errors import HfxError
 from hfx.front.catalog import Catalog
-from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, event
+from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, Target, event
 from hfx.front.inference import Inference, ended_if_left, fetch
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object, refused
+from hfx.front.request import ClientRequest
 from hfx.front.response import Response
 from hfx.front.routes import NAME, TRITON_PATHS
 from hfx.front.schemas import TRITON_BODIES, Schema
@@ -25,24 +25,17 @@ from hfx.front.upstream import Upstream
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
+    from hfx.front.idle import IdleModels
 
 PARAMETER = re.compile(r"{(\w+)}")
 STREAM_HEAD: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a request is for: a dialect's route, and the model that its path names (empty: none)."""
-
-    dialect: Dialect
-    route: Route
-    model: str
-
-
 class DialectServer:
     """Answers requests in `dialects` with the models behind `upstream`, whose files are in the folder `repository`.
 
-    `others` are paths that are described, and answered elsewhere: method, path, what it answers, what is sent.
+    `others` are paths that are described, and answered elsewhere: method, path, what it answers, what is sent. `idle`
+    has the models that are loaded on demand.
     """
 
     def __init__(
@@ -52,12 +45,13 @@ class DialectServer:
         repository: str,
         limits: Limits,
         others: Sequence[tuple[str, str, str, Schema]] = (),
+        idle: IdleModels | None = None,
     ) -> None:
         self._limits = limits
         dialects = (*dialects, _about(dialects, others))
         self._rows = [(pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
         self._upstream = upstream
-        self._catalog = Catalog(partial(fetch, upstream), upstream.idle)
+        self._catalog = Catalog(partial(fetch, upstream), idle)
         self._files = ModelFiles(repository)
         self.described = self._catalog.model
         self.find = lru_cache(1024)(self._find)  # of a hundred paths a request's is tried with each
@@ -101,20 +95,17 @@ class DialectServer:
         """Ends the request `name` of Triton's protocol where its client leaves."""
         return ended_if_left(self._upstream, self._catalog, client, model, name)
 
-    async def answer(self, target: Target, content: Any, client: ClientConnection, response: Response) -> None:
-        """Answer a request with the JSON `content`. Raises Refusal, unless the answer has begun."""
-        trace = response.trace.headers if response.trace else ()
-        inference = Inference(self._upstream, self._catalog, self._files, client, response.caller, trace)
-        request = DialectRequest(
-            target.model,
-            content,
-            inference,
-            self._files,
-            self._limits,
-            response.request_id.decode(),
+    async def answer(self, request: ClientRequest, target: Target, content: Any) -> None:
+        """Answer a request for `target` with the JSON `content`. Raises Refusal, unless the answer has begun."""
+        response = request.response
+        inference = Inference(
+            self._upstream, self._catalog, self._files, request.client, response.caller, request.trace.headers
         )
+        identity = response.request_id.decode()
         try:
-            answer = await target.route.handler(request)
+            answer = await target.route.handler(
+                DialectRequest(target.model, content, inference, self._files, self._limits, identity)
+            )
             if isinstance(answer, bytes):
                 await response.json(answer)
             elif isinstance(answer, Document):

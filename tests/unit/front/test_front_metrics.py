@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hfx.front.metrics import MOST_MODELS, Metrics, refusal_label
+from hfx.front.metrics import MOST_MODELS, Metrics
+from hfx.front.refusals import refusal_label
 from hfx.front.response import Response
 from hfx.front.settings import Limits
 from hfx.triton.front import Front

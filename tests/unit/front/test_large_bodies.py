@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hfx.front.app import LARGEST_JSON
+from hfx.front.large_bodies import LARGEST_JSON
 from hfx.triton.front import Front
 from tests.rigs.front_rig import GENERATE, INFER, Seen, ask, connect, fronted, post, upstream
 from tests.rigs.waiting import wait_until

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hfx.front.shadow import WAITING, Exchange, Shadow
+from hfx.front.shadow import WAITING, SampledAnswer, Shadow
 from hfx.front.upstream import COPIED_BYTES
 
 COUNTS = {"same": 1, "tie": 0, "differs": 2, "drift": 0.5}
@@ -26,8 +26,8 @@ while line := sys.stdin.buffer.readline():
 SLOW = "import time; time.sleep(600)"
 
 
-def exchange(request: bytes = b"ok", answer: bytes = b"ok") -> Exchange:
-    return Exchange(b"/v2/models/m/infer", request, {}, answer, {})
+def pair(request: bytes = b"ok", answer: bytes = b"ok") -> SampledAnswer:
+    return SampledAnswer(b"/v2/models/m/infer", request, {}, answer, {})
 
 
 def command(program: str) -> tuple[str, ...]:
@@ -43,15 +43,15 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_verdicts_are_counted_and_a_process_that_ends_is_started_again() -> None:
     async def run() -> None:
         shadow = Shadow(1.0, command(ONCE), pause=0.01)
-        shadow.add(exchange())
-        shadow.add(exchange(b"no"))
-        shadow.add(exchange(b"od", b"d."))
-        shadow.add(exchange())
+        shadow.add(pair())
+        shadow.add(pair(b"no"))
+        shadow.add(pair(b"od", b"d."))
+        shadow.add(pair())
         await until(lambda: shadow.answers["m", "same"] == 2)
         assert (shadow.answers["m", "differs"], shadow.answers["m", "tie"]) == (4, 0)
         assert shadow.drift["m",] == 1.0
         assert shadow.limits == {("m", "agreement"): 0.9, ("m", "drift"): 0.1}
-        assert shadow.skipped == {("failed",): 2}
+        assert shadow.skipped == {"failed": 2}
 
     asyncio.run(run())
 
@@ -60,9 +60,9 @@ def test_nothing_waits_for_a_slow_process() -> None:
     async def run() -> None:
         shadow = Shadow(1.0, command(SLOW))
         for _ in range(2 * WAITING):
-            shadow.add(exchange())
-        shadow.add(exchange(bytes(COPIED_BYTES + 1)))
-        assert shadow.skipped == {("busy",): WAITING, ("large",): 1}
+            shadow.add(pair())
+        shadow.add(pair(bytes(COPIED_BYTES + 1)))
+        assert shadow.skipped == {"busy": WAITING, "large": 1}
         await until(lambda: shadow._waiting.qsize() < WAITING)  # the process has started
 
     asyncio.run(run())

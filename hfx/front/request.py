@@ -1,0 +1,63 @@
+"""A client's request, as the layers of the front (app.py) hand it on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hfx.front.dialect import Target
+from hfx.front.guard import HEAD_LENGTH, Receive
+from hfx.front.refusals import Header, Refusal
+from hfx.front.response import Response
+from hfx.front.traces import NOTHING, Passed, Trace
+
+if TYPE_CHECKING:
+    from hfx.front.connection import ClientConnection
+    from hfx.front.in_progress import Share
+
+Scope = dict[str, Any]
+SINGLE = {
+    b"host", b"origin", b"content-length", b"transfer-encoding", b"content-encoding", b"authorization", HEAD_LENGTH,
+}  # fmt: skip
+
+
+class ClientRequest:
+    """A request, the response to it, and what the layers have found out so far.
+
+    `path` is as it came, not decoded. `target` is the dialect's route that the path names; `endpoint` is the last part
+    of a path of Triton's that takes a body, such as `infer`, and is empty for others. The first `json_size` bytes of
+    `body` are JSON, and binary tensors follow. `share` is what the request takes of the bounds on all requests.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, response: Response) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.response = response
+        self.method: str = scope["method"]
+        self.path: bytes = scope["raw_path"]
+        self.client: ClientConnection = scope["extensions"]["hfx"]["connection"]
+        self.headers: dict[bytes, bytes] = {}
+        self.trace: Trace | Passed = NOTHING
+        self.target: Target | None = None
+        self.endpoint = b""
+        self.body = b""
+        self.json_size = 0
+        self.share: Share | None = None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the path needs no API key, and takes no body."""
+        return self.target is not None and self.target.route.is_public
+
+    @property
+    def has_binary_tensors(self) -> bool:
+        """Whether binary tensors follow the JSON of the body, in Triton's protocol."""
+        return self.endpoint == b"infer" and HEAD_LENGTH in self.headers
+
+    def read_headers(self) -> None:
+        """Set `headers`. Raises Refusal (400) if a header that decides how the request is read is there twice."""
+        headers: list[Header] = self.scope["headers"]
+        self.headers = dict(headers)
+        if len(self.headers) != len(headers):
+            names = [name for name, _ in headers]
+            if any(names.count(name) > 1 for name in SINGLE):
+                raise Refusal(400, "A header that says how to read the request is there twice. Send it once.")
