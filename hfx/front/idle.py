@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,14 @@ ANSWER_BYTES = 1 << 28  # descriptions of all models
 ROUTE = "/v2/models/{model}"
 THREAD_SECONDS = 0.1  # until a load has its thread: memory is measured before, in 20 ms
 USES = ("/infer", "/generate", "/generate_stream")
+
+
+class Try(Enum):
+    """What came of a try to load a model."""
+
+    LOADED = "loaded"
+    ROOM_MADE = "room made"  # another model was unloaded
+    NO_ROOM = "no room"  # until a model has no request any more
 
 
 class TritonEnded(Refusal):
@@ -179,38 +188,54 @@ class IdleModels:
     # Loading and unloading
 
     async def _load(self, model: Model) -> None:
-        """Load `model` as soon as there is room for it; once more where Triton ends meanwhile. Raises Refusal (503)."""
-        tries = LOAD_TRIES
+        """Load `model` for the requests that wait for it. Raises Refusal (503)."""
         try:
-            while model.in_flight:
-                self._released.clear()
-                has_ended = False
-                async with self._changing:
-                    if model.is_loaded:
-                        return
-                    if self._fits(model):
-                        self._thread_taken_at = time.monotonic() + THREAD_SECONDS
-                        self._dropping = asyncio.create_task(self._upstream.drop_silent())
-                        try:
-                            await self._command("load", model)
-                        except TritonEnded:
-                            has_ended, tries = True, tries - 1
-                            if not tries:
-                                raise
-                        else:
-                            model.loads += 1
-                            return
-                    elif other := self._in_the_way(model):
-                        await self._unload(other)
-                        continue
-                await (self._released.wait() if not has_ended else self._restart())
+            await self._load_when_possible(model)
         except Refusal as refusal:
             model.failed_at, model.failure = time.monotonic(), refusal.message
             raise
         finally:
             model.loading = None
 
-    async def _restart(self) -> None:
+    async def _load_when_possible(self, model: Model) -> None:
+        """Try to load `model` until it is loaded, or no request waits any more.
+
+        A load that Triton did not survive is tried LOAD_TRIES times. Raises Refusal (503), also TritonEnded.
+        """
+        ends = 0
+        while model.in_flight:
+            self._released.clear()  # before the try: what is released from now on can make room
+            try:
+                outcome = await self._try_to_load(model)
+            except TritonEnded:
+                ends += 1
+                if ends == LOAD_TRIES:
+                    raise
+                await self._triton_restarted()
+                continue
+            if outcome is Try.LOADED:
+                return
+            if outcome is Try.NO_ROOM:
+                await self._released.wait()
+
+    async def _try_to_load(self, model: Model) -> Try:
+        """Load `model` if it fits; else unload another model, if that can help. Raises Refusal (503)."""
+        async with self._changing:
+            if model.is_loaded:
+                return Try.LOADED
+            if self._fits(model):
+                self._thread_taken_at = time.monotonic() + THREAD_SECONDS
+                self._dropping = asyncio.create_task(self._upstream.drop_silent())
+                await self._command("load", model)
+                model.loads += 1
+                return Try.LOADED
+            other = self._unloadable_for(model)
+            if other is None:
+                return Try.NO_ROOM
+            await self._unload(other)
+            return Try.ROOM_MADE
+
+    async def _triton_restarted(self) -> None:
         """Wait until Triton, which has ended, takes connections again."""
         while True:
             await asyncio.sleep(RESTART_SECONDS)
@@ -240,11 +265,11 @@ class IdleModels:
         loaded = self._loaded()
         return not self._budget or not loaded or self.bytes_of([*loaded, model]) <= self._budget
 
-    def _in_the_way(self, model: Model) -> Model | None:
-        """The model to unload before `model` is loaded; None where those with requests leave no room anyway."""
+    def _unloadable_for(self, model: Model) -> Model | None:
+        """A model to unload before `model` is loaded; None if those with requests leave no room for it anyway."""
         loaded = self._loaded()
-        used = [other for other in loaded if other.in_flight]
-        if used and self.bytes_of([*used, model]) > self._budget:
+        busy = [other for other in loaded if other.in_flight]
+        if busy and self.bytes_of([*busy, model]) > self._budget:
             return None
         return next((other for other in loaded if not other.in_flight), None)
 
