@@ -11,6 +11,7 @@ from hfx.errors import HfxError, UsageError
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal, json_type, refused, refused_setting
 from hfx.front.refusals import shown as shown
+from hfx.front.schemas import Schema
 from hfx.metadata import INT32_MAX, check_text
 from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer, nearest
@@ -32,6 +33,13 @@ def json_object(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Refusal(400, f"The body is of type {json_type(content)}. Send a JSON object.")
     return content
+
+
+def known_fields(content: Any, body: Schema) -> dict[str, Any]:
+    """The fields of the JSON object `content`. Raises Refusal (400) for one that is no property of `body`."""
+    fields = json_object(content)
+    refuse_unknown(fields, body["properties"])
+    return fields
 
 
 def text(value: Any, param: str) -> str:

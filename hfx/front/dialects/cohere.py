@@ -18,8 +18,7 @@ from hfx.front.fields import (
     check_task,
     embedding_options,
     flag,
-    json_object,
-    refuse_unknown,
+    known_fields,
     refuse_unsupported,
     shown,
     text,
@@ -45,8 +44,7 @@ CUTS = {"END": True, "NONE": False}
 
 async def rerank(request: DialectRequest) -> bytes:
     """POST /v2/rerank: the documents that answer a query, best first; scores are sigmoids of the logits."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, BODY["properties"])
+    fields = known_fields(request.content, BODY)
     refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING)
     _check_length(request, model, fields)
@@ -62,8 +60,7 @@ async def rerank(request: DialectRequest) -> bytes:
 
 async def embed(request: DialectRequest) -> bytes:
     """POST /v2/embed: the vectors of texts."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, EMBED["properties"])
+    fields = known_fields(request.content, EMBED)
     refuse_unsupported(fields, OF_EMBED)
     model = await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
     check_task(model, Task.FEATURE_EXTRACTION)

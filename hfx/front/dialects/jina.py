@@ -16,8 +16,7 @@ from hfx.front.fields import (
     Fields,
     check_task,
     flag,
-    json_object,
-    refuse_unknown,
+    known_fields,
     refuse_unsupported,
     shown,
     text,
@@ -36,8 +35,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {"rank_fields": (["text"],), "max_chunks_p
 
 async def rerank(request: DialectRequest) -> bytes:
     """POST /v1/rerank: the documents that answer a query, best first; scores are sigmoids of the logits."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, BODY["properties"])
+    fields = known_fields(request.content, BODY)
     refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING)
     documents = fields.get("documents")

@@ -16,7 +16,7 @@ from typing import Any
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route, parsed
 from hfx.front.dialects.huggingface import ANSWERS, Inputs
-from hfx.front.fields import Fields, check_task, flag, json_object, refuse_unknown, shown, text, texts
+from hfx.front.fields import Fields, check_task, flag, json_object, known_fields, shown, text, texts
 from hfx.front.guard import check_json
 from hfx.front.infer_request import CONTENT_TYPE, refuse_coded
 from hfx.front.refusals import Refusal, dumped, error_object
@@ -46,8 +46,7 @@ LISTED = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANS
 
 async def infer(request: DialectRequest) -> bytes:
     """POST /v2/models/NAME/infer, with the inputs of a pipeline."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"id", "inputs", "outputs", "parameters"})
+    fields = known_fields(request.content, INFER)
     model = await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
     if TEXT_INPUT in inputs:

@@ -51,7 +51,6 @@ from hfx.front.refusals import UNKNOWN_PATH, Refusal, dumped
 from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import LACKING
-from hfx.python_backends.tasks import PROMPTS
 
 MOST_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
@@ -91,7 +90,6 @@ TOKEN_IDS = {
     "prompt": "lm-eval does so with tokenized_requests=False",
 }
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
-EMBEDDING = {"model", "input", "encoding_format", "dimensions", *PROMPTS}
 OWN = {
     "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
     "ignore_eos", *OPENAI,
@@ -198,7 +196,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     check_task(model, Task.FEATURE_EXTRACTION)
     inputs = _texts(fields, "input")
     encoding = fields.get("encoding_format") or "float"
-    refuse_unknown(fields, EMBEDDING)
+    refuse_unknown(fields, EMBEDDINGS["properties"])
     call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     vectors = [result.vector for result in results]

@@ -27,6 +27,7 @@ from hfx.front.fields import (
     embedding_options,
     flag,
     json_object,
+    known_fields,
     prompt_of,
     refuse_unknown,
     shown,
@@ -38,7 +39,7 @@ from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Kind, Task
+from hfx.names import TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.tasks import kind_of
 from hfx.tasks.kinds import VECTORS_OF_TOKENS
@@ -49,7 +50,6 @@ DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
 EMPTY = "EMPTY"
-CUT = {"truncate", "truncation_direction"}
 # Statuses of refusals here, and the kinds of errors.
 STATUSES = {400: 422, 500: 424, 502: 424, 504: 424}
 REASONS = {EMPTY: 400, TOO_LONG.name: 413, WRONG_MODEL: 424}
@@ -58,18 +58,17 @@ KINDS = {400: "Empty", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 async def embed(request: DialectRequest) -> bytes:
     """POST /embed: a vector for each input, of length 1 unless `normalize` is false."""
-    fields = dict(json_object(request.content))
-    parameters = fields.pop("parameters", None) or {}  # where huggingface_hub's client has them
-    fields |= json_object(parameters)
-    refuse_unknown(fields, {"inputs", "normalize", PROMPT_NAME, DIMENSIONS, *CUT})
+    fields = known_fields(request.content, EMBED)
+    parameters = json_object(fields.pop("parameters", None) or {})  # where huggingface_hub's client has them
+    refuse_unknown(parameters, EMBED["properties"].keys() - {"parameters"})
+    fields |= parameters
     vectors = await vectors_of(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
     return dumped((normalized(vectors) if flag(fields, "normalize", True) else vectors).tolist())
 
 
 async def embed_sparse(request: DialectRequest) -> bytes:
     """POST /embed_sparse: the numbers of each input's vector that are not 0, of a SPLADE model."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
+    fields = known_fields(request.content, EMBED_SPARSE)
     model = await _model_of_kind(request, "sparse vectors", {Kind.SPARSE})
     vectors = await vectors_of(request, model, fields, _inputs(fields))
     return dumped([[{"index": at, "value": float(row[at])} for at in np.flatnonzero(row).tolist()] for row in vectors])
@@ -77,8 +76,7 @@ async def embed_sparse(request: DialectRequest) -> bytes:
 
 async def embed_all(request: DialectRequest) -> bytes:
     """POST /embed_all: the vectors of each input's tokens, of a model that was exported with them."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", PROMPT_NAME, *CUT})
+    fields = known_fields(request.content, EMBED_SPARSE)
     model = await _model_of_kind(request, "vectors of tokens", VECTORS_OF_TOKENS)
     call = calls.embed_tokens(model.name, **prompt_of(fields))
     results = await request.inference.rows(model, [call(one) for one in _inputs(fields)])
@@ -88,8 +86,7 @@ async def embed_all(request: DialectRequest) -> bytes:
 
 async def similarity(request: DialectRequest) -> bytes:
     """POST /similarity: cosines of a sentence's vector with those of others."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", "parameters"})
+    fields = known_fields(request.content, SIMILARITY)
     inputs, parameters = fields.get("inputs"), fields.get("parameters") or {}
     if not isinstance(inputs, dict) or not isinstance(parameters, dict):
         raise Refusal(
@@ -105,8 +102,7 @@ async def predict(request: DialectRequest) -> bytes:
 
     Of a cross-encoder with several labels: of a pair, which is a list of two texts, or a list of such lists.
     """
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", "raw_scores", *CUT})
+    fields = known_fields(request.content, PREDICT)
     if request.model:
         model = await _model(request, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
         if model.task is Task.TEXT_RANKING:
@@ -165,7 +161,7 @@ async def rerank(request: DialectRequest) -> bytes:
     fields = json_object(request.content)
     if "documents" in fields:
         return await jina.rerank(request)
-    refuse_unknown(fields, {"query", "texts", "top_n", "raw_scores", "return_text", PROMPT_NAME, *CUT})
+    refuse_unknown(fields, RERANK["properties"])
     query, sources = text(fields.get("query"), "query"), fields.get("texts")
     if not isinstance(sources, list):
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
@@ -180,8 +176,7 @@ async def rerank(request: DialectRequest) -> bytes:
 
 async def tokenize(request: DialectRequest) -> bytes:
     """POST /tokenize: the tokens of each input."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", "add_special_tokens", PROMPT_NAME})
+    fields = known_fields(request.content, TOKENIZE)
     model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
     if sum(len(one.encode()) for one in inputs) > TOKENIZED_BYTES:

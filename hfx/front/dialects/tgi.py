@@ -11,7 +11,7 @@ from typing import Any
 from hfx.front.answers import text_field
 from hfx.front.dialect import Dialect, DialectRequest, Events, routes
 from hfx.front.dialects import huggingface
-from hfx.front.fields import check_generator, json_object, refuse_unknown, text
+from hfx.front.fields import check_generator, known_fields, text
 from hfx.front.refusals import Refusal, dumped
 from hfx.names import GENERATION_TASKS
 
@@ -37,8 +37,7 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 
 async def _inputs(request: DialectRequest) -> huggingface.Inputs:
-    fields = json_object(request.content)
-    refuse_unknown(fields, {"inputs", "parameters"})
+    fields = known_fields(request.content, huggingface.GENERATION)
     text(fields.get("inputs"), "inputs")
     catalog = request.inference.catalog
     model = await (catalog.model(request.model) if request.model else catalog.only(*GENERATION_TASKS))

@@ -17,7 +17,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import reranker
 from hfx.front.dialects.openai import error
-from hfx.front.fields import Fields, flag, json_object, refuse_unknown, refuse_unsupported, texts
+from hfx.front.fields import Fields, flag, known_fields, refuse_unsupported, texts
 from hfx.front.ranking import colbert_ranks
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
@@ -33,8 +33,7 @@ Pairs = Sequence[tuple[str, str]]
 
 async def score(request: DialectRequest) -> bytes:
     """POST /score: a score for each pair, of a re-ranker, of a ColBERT, or the cosine of an embedder's vectors."""
-    fields = json_object(request.content)
-    refuse_unknown(fields, BODY["properties"])
+    fields = known_fields(request.content, BODY)
     refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING, Task.FEATURE_EXTRACTION)
     pairs = _pairs(fields)
