@@ -1,10 +1,11 @@
 """Child processes: they die with what started them, are ended with all that they have started, and log to a file.
 
-A JsonChild is one that is spoken to by lines of JSON.
+A JsonChild reads and writes lines of JSON; a LineChild does so in asyncio, and answers each line by one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import queue
@@ -16,10 +17,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
+QUICK_SECONDS, MOST_PAUSE_SECONDS = 10.0, 5.0
 BECOME = """
 import ctypes, os, resource, signal, sys
 parent, by, stack, call, rules, *command = sys.argv[1:]
@@ -114,6 +116,23 @@ def exit_reason(code: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
+def keep_running(run: Callable[[], str], stopping: threading.Event, report: Callable[[str], None]) -> None:
+    """Call `run` again and again until `stopping` is set. It runs a process to its end, and returns how that ended.
+
+    `report` gets the reason of each end but the last. A process that lived for less than QUICK_SECONDS delays the next
+    one, the longer the more of them there were in a row.
+    """
+    quick_ends = 0
+    while not stopping.is_set():
+        began = time.monotonic()
+        reason = run()
+        if stopping.is_set():
+            return
+        report(reason)
+        quick_ends = quick_ends + 1 if time.monotonic() - began < QUICK_SECONDS else 0
+        stopping.wait(min(MOST_PAUSE_SECONDS, 0.1 * 2.0 ** min(quick_ends, 10)) if quick_ends else 0)
+
+
 Messages = queue.SimpleQueue[tuple["JsonChild", dict[str, Any] | None]]
 
 
@@ -154,3 +173,40 @@ class JsonChild:
                 messages.put((self, json.loads(line)))
         self.process.wait()
         messages.put((self, None))
+
+
+class LineChild:
+    """A child for asyncio that answers each request by a line, and dies with the thread that starts it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, command: Sequence[str], longest: int) -> Self:
+        """Start `command`, whose lines have up to `longest` bytes."""
+        pipe = asyncio.subprocess.PIPE
+        return cls(
+            await asyncio.create_subprocess_exec(*ends_with_parent(command), stdin=pipe, stdout=pipe, limit=longest)
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.returncode is not None
+
+    async def answer(self, request: bytes) -> bytes:
+        """The line that answers `request`; empty if the process has ended. Raises OSError and ValueError."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(request)
+        await self._process.stdin.drain()
+        return await self._process.stdout.readline()
+
+    async def end_code(self) -> int:
+        """The exit code, once the process has ended."""
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """Kill the process, and wait for its end."""
+        if not self.has_ended:
+            self._process.kill()
+        await self._process.wait()

@@ -20,7 +20,7 @@ from hfx.front.fields import Fields, check_count, shown, text
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal, overloaded
 from hfx.names import ADD_SPECIAL_TOKENS
-from hfx.process import ends_with_parent
+from hfx.process import LineChild
 
 WORKERS = 4  # processes
 SECONDS = 5.0  # to render: milliseconds in most templates, 0.2 s more where a process is started
@@ -117,7 +117,7 @@ class ChatRenderer:
     def __init__(self) -> None:
         self._templates: defaultdict[str, _Template] = defaultdict(_Template)
         self._slots = [(seconds, asyncio.Semaphore(WORKERS // 2)) for seconds in PROCESSOR_SECONDS]
-        self._idle: list[asyncio.subprocess.Process] = []
+        self._idle: list[LineChild] = []
 
     async def prompt(self, template: str, variables: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> str:
         """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501, 503)."""
@@ -150,15 +150,11 @@ class ChatRenderer:
     async def _answer(self, request: bytes) -> dict[str, Any] | None:
         """A worker's answer; None where it takes more processor time than `request` says."""
         worker = await self._worker()
-        assert worker.stdin is not None
-        assert worker.stdout is not None
         complete = False
         try:
             async with asyncio.timeout(SECONDS):
-                worker.stdin.write(request + b"\n")
-                await worker.stdin.drain()
-                line = await worker.stdout.readline()
-                if not line and await worker.wait() == -signal.SIGPROF:
+                line = await worker.answer(request + b"\n")
+                if not line and await worker.end_code() == -signal.SIGPROF:
                     return None
                 answer: dict[str, Any] = json.loads(line)
             complete = True
@@ -169,25 +165,20 @@ class ChatRenderer:
         finally:
             if complete:
                 self._idle.append(worker)
-            elif worker.returncode is None:  # also when its caller has left: the next one must not get its answer
-                worker.kill()
-                await worker.wait()  # there are never more than WORKERS
+            else:  # also when its caller has left: the next one must not get its answer
+                await worker.kill()  # there are never more than WORKERS
         return answer
 
-    async def _worker(self) -> asyncio.subprocess.Process:
+    async def _worker(self) -> LineChild:
         while True:
             while not self._idle:
                 await asyncio.shield(self._start())  # a caller that leaves meanwhile leaves it to the next one
             worker = self._idle.pop()
-            if worker.returncode is None:
+            if not worker.has_ended:
                 return worker
 
     async def _start(self) -> None:
-        pipe = asyncio.subprocess.PIPE
-        worker = await asyncio.create_subprocess_exec(
-            *ends_with_parent((sys.executable, "-I", str(WORKER))), stdin=pipe, stdout=pipe, limit=ANSWER_BYTES
-        )
-        self._idle.append(worker)
+        self._idle.append(await LineChild.start((sys.executable, "-I", str(WORKER)), ANSWER_BYTES))
 
 
 @asynccontextmanager

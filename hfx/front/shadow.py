@@ -20,7 +20,7 @@ from hfx.client.tensors import HEADER_LENGTH
 from hfx.front.metrics import COMPARED, DRIFT, NOT_COMPARED, PARITY_LIMIT, Samples
 from hfx.front.refusals import Header
 from hfx.front.upstream import COPIED_BYTES, Upstream, UpstreamConnection
-from hfx.process import ends_with_parent
+from hfx.process import LineChild
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
@@ -103,21 +103,13 @@ class Shadow:
 
     async def _compare(self) -> None:
         """Start a process and give it what is drawn, until it ends."""
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *ends_with_parent(self._command), stdin=pipe, stdout=pipe, limit=LINE_BYTES
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
+        child = await LineChild.start(self._command, LINE_BYTES)
         try:
             while True:
-                process.stdin.write((await self._waiting.get()).message())
-                await process.stdin.drain()
-                self._count(json.loads(await process.stdout.readline()))
+                pair = await self._waiting.get()
+                self._count(json.loads(await child.answer(pair.message())))
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            await child.kill()
 
     def _count(self, verdict: dict[str, Any]) -> None:
         if verdict["skipped"]:

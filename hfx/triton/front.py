@@ -20,7 +20,7 @@ from dataclasses import replace
 from hfx.errors import ServerError
 from hfx.extras import install_command
 from hfx.front.settings import Settings, State
-from hfx.process import ends_with_parent, exit_reason, spawn
+from hfx.process import ends_with_parent, exit_reason, keep_running, spawn
 from hfx.triton.liveness.process_table import read_process
 from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
 
@@ -28,7 +28,6 @@ SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs, unless it c
 MOST_SILENCES = 6  # in a row, however much it computes
 BUSY = 0.1  # of the time: a front that computes that much is slow, not dead
 START_SECONDS = 60.0
-MAX_PAUSE_SECONDS = 5.0  # between two starts of fronts that die at once
 LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")  # of this machine, for its own programs
 PACKAGES = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
@@ -59,13 +58,13 @@ class Front:
             listener=self._listeners[0].fileno(),
             hosts=(*LOCAL_NAMES, host, *settings.hosts) if settings.hosts or is_loopback(host) else (),
             started=time.time(),
-            scraper=self._listeners[-1].fileno() if scrape_port else -1,
+            scraper=self._listeners[-1].fileno() if scrape_port else None,
         )
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # so that no front is started after a stop
         self._started = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         self._state = State()
         self._replaced = 0  # fronts
         self._control: socket.socket | None = None  # to the front that runs
@@ -138,41 +137,40 @@ class Front:
 
     def _close(self) -> None:
         with self._lock:
-            self._stopping = True
+            self._stopping.set()
             for listener in self._listeners:
                 listener.close()
 
     # The thread that starts the processes: the kernel kills each one when this thread ends, with the whole program.
 
     def _supervise(self) -> None:
-        quick_deaths = 0
-        while not self._stopping:
-            began = time.monotonic()
-            fault = self._run()
-            if self._stopping:
-                break
-            if not self._started.is_set():
-                self._failure = fault
-                break
-            quick_deaths = quick_deaths + 1 if time.monotonic() - began < SILENCE_SECONDS else 0
-            self._report(f"the HTTP front {fault}; starting another one.")
-            self._replaced += 1
-            time.sleep(min(MAX_PAUSE_SECONDS, 0.1 * 2**quick_deaths) if quick_deaths else 0)
+        keep_running(self._run, self._stopping, self._report_end)
         self._started.set()
 
+    def _report_end(self, fault: str) -> None:
+        self._report(f"the HTTP front {fault}; starting another one.")
+        self._replaced += 1
+
     def _run(self) -> str:
-        """Start a front and wait for its end; returns how it ended."""
+        """Start a front and wait for its end; returns how it ended. The first one must not end before it answers."""
+        fault = self._run_once()
+        if not self._started.is_set() and not self._stopping.is_set():
+            self._failure = fault
+            self._stopping.set()
+        return fault
+
+    def _run_once(self) -> str:
         own, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = replace(self._settings, control=control.fileno())
         with own:
             with control, self._lock:
-                if self._stopping:
+                if self._stopping.is_set():
                     return "is stopping"
                 command = (sys.executable, "-P", "-m", "hfx.front", settings.to_json())
                 self._process = running = spawn(
                     ends_with_parent(command),
                     stdout=subprocess.DEVNULL,  # its stderr is ours: the access log, and what goes wrong
-                    pass_fds=[each for each in _descriptors(settings) if each >= 0],
+                    pass_fds=[each for each in _descriptors(settings) if each is not None],
                 )
                 self._control = own
                 self._send_state()
@@ -205,7 +203,7 @@ class Front:
             patience, silences = SILENCE_SECONDS, 0
 
 
-def _descriptors(settings: Settings) -> tuple[int, ...]:
+def _descriptors(settings: Settings) -> tuple[int | None, ...]:
     return settings.listener, settings.scraper, settings.background, settings.control
 
 

@@ -87,7 +87,6 @@ def run(render: Callable[[ChatRenderer], Awaitable[Any]]) -> Any:
             return await render(renderer)
         finally:
             for worker in renderer._idle:
-                worker.kill()
-                await worker.wait()
+                await worker.kill()
 
     return asyncio.run(main())

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,11 +19,10 @@ from hfx.batch.api.settings import ApiSettings
 from hfx.batch.folder import storage
 from hfx.errors import JobError, UsageError
 from hfx.extras import install_command
-from hfx.process import end, ends_with_parent, exit_reason, spawn
+from hfx.process import end, ends_with_parent, exit_reason, keep_running, spawn
 
 API, FRONT, LOCK = "api.sock", "front.sock", "lock"
 BACKLOG = 128
-QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 5.0  # a process that lived shorter delays the next one, up to so long
 STOP_SECONDS = 5.0
 
 
@@ -73,26 +71,23 @@ class BatchProcess:
 
     def _supervise(self) -> None:
         """Restart the process until `stop`. The kernel kills it when this thread ends (see ends_with_parent)."""
-        quick_deaths = 0
-        command = (sys.executable, "-P", "-m", "hfx.batch.api", self._settings.to_json())
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            try:
-                reason = exit_reason(self._run_once(command))
-            except OSError as error:  # no process or no memory is left
-                reason = f"it did not start: {error.strerror}"
-            if self._stopping.is_set():
-                return
-            self._report(f"the process of batches died ({reason}); starting another one.")
-            quick_deaths = quick_deaths + 1 if time.monotonic() - began < QUICK_SECONDS else 0
-            self._stopping.wait(min(MAX_PAUSE_SECONDS, 0.1 * 2**quick_deaths) if quick_deaths else 0)
 
-    def _run_once(self, command: tuple[str, ...]) -> int:
-        """Run the process until it ends. Returns its exit code."""
-        self._process = spawn(ends_with_parent(command), stdout=subprocess.DEVNULL, pass_fds=[self._settings.listener])
+        def report(reason: str) -> None:
+            self._report(f"the process of batches died ({reason}); starting another one.")
+
+        keep_running(self._run, self._stopping, report)
+
+    def _run(self) -> str:
+        """Run the process until it ends. Returns how it ended."""
+        command = (sys.executable, "-P", "-m", "hfx.batch.api", self._settings.to_json())
+        descriptors = [self._settings.listener]
+        try:
+            self._process = spawn(ends_with_parent(command), stdout=subprocess.DEVNULL, pass_fds=descriptors)
+        except OSError as error:  # no process or no memory is left
+            return f"it did not start: {error.strerror}"
         if self._stopping.is_set():
             self._process.terminate()
-        return self._process.wait()
+        return exit_reason(self._process.wait())
 
 
 def _locked(folder: Path) -> int:

@@ -27,7 +27,7 @@ OWNERS = {
         "deploy/sagemaker/isolated.py",  # run by itself, without hfx
         "python_backends/generation/grammar_process.py",  # within Triton, without hfx
     },
-    "create_subprocess_exec": {"front/chat.py", "front/shadow.py"},
+    "create_subprocess_exec": {"process.py"},
     "flock": {
         "batch/api/process.py",
         "batch/folder.py",
