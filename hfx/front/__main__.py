@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -60,12 +61,10 @@ def main(argument: str) -> None:
     dialects = DialectServer(spoken, upstream, settings.repository, limits, others, idle)
     app = App(settings, limits, upstream, dialects, Metrics(settings.started, sources), idle)
     config = _config(app, settings, **_tls_options(settings.tls))
-    listeners = [socket.socket(fileno=each) for each in (settings.listener, settings.scraper) if each >= 0]
-    server = Server(config, upstream, idle, socket.socket(fileno=settings.control))
-    if settings.background >= 0:
+    background = None
+    if settings.background is not None:
         background = _config(Background(app, settings.background_requests), settings)
-        server.background = (background, socket.socket(fileno=settings.background))
-    server.run(listeners)
+    Server(config, background, settings, app, upstream, idle).run()
 
 
 def _config(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
@@ -88,63 +87,72 @@ def _config(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with a clock: heartbeats to the process that watches it, and connections whose time is over.
+    """uvicorn's server of `app` at the sockets of `settings`, with a clock.
 
-    That process sends back the State of the server.
+    Each second it sends a heartbeat to the process that watches it, which sends back the State of the server, and ends
+    the connections whose time is over. `background` is the configuration for the requests of batches.
     """
 
     def __init__(
-        self, config: uvicorn.Config, upstream: Upstream, idle: IdleModels | None, control: socket.socket
+        self,
+        config: uvicorn.Config,
+        background: uvicorn.Config | None,
+        settings: Settings,
+        app: App,
+        upstream: Upstream,
+        idle: IdleModels | None,
     ) -> None:
         super().__init__(config)
+        self._background = background
+        self._settings = settings
+        self._app = app
         self._upstream = upstream
         self._idle = idle
-        self._control = control
-        self.background: tuple[uvicorn.Config, socket.socket] | None = None  # of batches
-        self._certificate = FileChanges([config.ssl_certfile, config.ssl_keyfile] if config.is_ssl else [])  # type: ignore[list-item]
-        control.setblocking(False)
+        tls = settings.tls
+        self._certificate = FileChanges([tls.certificate, tls.key] if tls else [])
+        self._control = socket.socket(fileno=settings.control)
+        self._control.setblocking(False)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; uvicorn's own way has no time limit for TLS handshakes."""
-        loop = asyncio.get_running_loop()
+        loop, settings, backlog = asyncio.get_running_loop(), self._settings, self.config.backlog
         if self._idle is not None:
             await self._idle.start()
-        public, *scrapers = sockets or []
-        seconds = self.config.app.limits.head_seconds if self.config.ssl else None  # type: ignore[union-attr]
         self.servers = [
             await loop.create_server(
                 lambda: ClientConnection(self.config, self.server_state, {}),
-                sock=public,
+                sock=socket.socket(fileno=settings.listener),
                 ssl=self.config.ssl,
-                backlog=self.config.backlog,
-                ssl_handshake_timeout=seconds,
+                backlog=backlog,
+                ssl_handshake_timeout=self._app.limits.head_seconds if self.config.ssl else None,
             )
         ]
-        for sock in scrapers:
-            self.servers.append(await loop.create_server(self._scraping, sock=sock, backlog=self.config.backlog))
-        if self.background is not None:
-            config, sock = self.background
-            config.load()
-            self.servers.append(await loop.create_unix_server(self._background, sock=sock, backlog=config.backlog))
+        if settings.scraper is not None:
+            scraper = socket.socket(fileno=settings.scraper)
+            self.servers.append(await loop.create_server(self._scraping_connection, sock=scraper, backlog=backlog))
+        if self._background is not None:
+            self._background.load()
+            connect = partial(self._background_connection, self._background)
+            batches = socket.socket(fileno=settings.background)
+            self.servers.append(await loop.create_unix_server(connect, sock=batches, backlog=backlog))
         self.started = True
         loop.add_reader(self._control, self._read_state)
         self._tick()
 
-    def _scraping(self) -> ClientConnection:
+    def _scraping_connection(self) -> ClientConnection:
         connection = ClientConnection(self.config, self.server_state, {})
         connection.only_scrapes = True
         return connection
 
-    def _background(self) -> ClientConnection:
-        assert self.background is not None
-        connection = ClientConnection(self.background[0], self.server_state, {})
+    def _background_connection(self, config: uvicorn.Config) -> ClientConnection:
+        connection = ClientConnection(config, self.server_state, {})
         connection.is_background = True
         return connection
 
     def _read_state(self) -> None:
         message = self._control.recv(MESSAGE_BYTES)
         if message:
-            self.config.app.state = State.from_message(message)  # type: ignore[union-attr]
+            self._app.state = State.from_message(message)
         else:  # the watching process has ended, and this one will
             asyncio.get_running_loop().remove_reader(self._control)
 
@@ -161,26 +169,26 @@ class Server(uvicorn.Server):
 
     def _reload_files(self) -> None:
         """Take what has changed of the API keys and the certificate; what can't be used changes nothing."""
-        if said := self.config.app.keys.reload():  # type: ignore[union-attr]
-            log_line(said)
-        if self.config.ssl is not None and self._certificate.settled():
-            files = self.config.ssl_certfile, self.config.ssl_keyfile
+        if message := self._app.keys.reload():
+            log_line(message)
+        tls, context = self._settings.tls, self.config.ssl
+        if tls is not None and context is not None and self._certificate.settled():
             try:
-                for file in files:
-                    open_regular(str(file)).close()
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password=lambda: "")  # type: ignore[arg-type]
-                self.config.ssl.load_cert_chain(*files, password=lambda: "")  # type: ignore[arg-type]
-                said = "New connections get the new certificate"
+                for file in (tls.certificate, tls.key):
+                    open_regular(file).close()
+                for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):  # the first one is a trial
+                    each.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
+                message = "New connections get the new certificate"
             except OSError as error:  # also ssl.SSLError
-                said = f"The certificate stays as it was, as the new one can't be used: {error}"
-            log_line(f"{said}.")
+                message = f"The certificate stays as it was, as the new one can't be used: {error}"
+            log_line(f"{message}.")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and return when those in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
-        self.config.app.large_bodies.close()  # type: ignore[union-attr]
-        await asyncio.to_thread(self.config.app.traces.flush)  # type: ignore[union-attr]
+        self._app.large_bodies.close()
+        await asyncio.to_thread(self._app.traces.flush)
 
 
 def _tls_options(tls: Tls | None) -> dict[str, Any]:

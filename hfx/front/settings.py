@@ -97,9 +97,10 @@ class Settings:
     their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on. `hosts`
     are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
     the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
-    without a key and without TLS; -1: none. `shadow` is the share of answers that `shadow_command` compares.
+    without a key and without TLS; None: there is none. `shadow` is the share of answers that `shadow_command` compares.
     `batches` is where the process of the Batch API listens (unix://, empty: there is none), `background` another
-    listening socket, for the requests of that process; beside others `background_requests` of them are in progress.
+    listening socket, for the requests of that process (None: there is none); beside others `background_requests` of
+    them are in progress.
     `commands` is the socket of the process that loads models; empty: all are loaded. One that was not used for
     `unload_after` seconds is unloaded (0: none is), all together take `memory_budget` bytes (0: any), and a load may
     take `load_seconds`.
@@ -119,11 +120,11 @@ class Settings:
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
     started: float = 0.0
-    scraper: int = -1
+    scraper: int | None = None
     shadow: float = 0.0
     shadow_command: Sequence[str] = ()
     batches: str = ""
-    background: int = -1
+    background: int | None = None
     background_requests: int = 1
     commands: str = ""
     unload_after: float = 0.0
