@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from tests import zoo
-from tests.rigs import chromium
-from tests.rigs.serve_process import serving
+from tests.rigs.clients import chromium
+from tests.rigs.servers.serve_process import serving
 
 IMAGES = Path("docs/images").absolute()
 HFX = str(Path(sys.executable).with_name("hfx"))

@@ -22,9 +22,9 @@ from typing import Any
 
 from hfx.client import Client
 from hfx.errors import HfxError
-from tests.rigs.dialect_calls import call
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.servers.serve_process import ServeProcess, serving
 
 MODELS = {
     "sentiment": ("sentiment-distilbert", "int8", "onnxruntime"),

@@ -17,8 +17,8 @@ from xdist.scheduler import LoadScopeScheduling
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs import installed_triton
-from tests.rigs.published import VNNI, export_zoo
+from tests.rigs.checkpoints.published import VNNI, export_zoo
+from tests.rigs.servers import installed_triton
 
 # Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one. Without
 # VNNI the last bits of OpenVINO's int8 encoders often depend on the batch, and an export that asks for them is refused;

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs import tiny_checkpoints
-from tests.rigs.batch_jobs import batch, batch_repository, classifier  # noqa: F401 - fixtures
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.files.batch_jobs import batch, batch_repository, classifier  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,9 @@ from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from hfx.native import library
 from hfx.native.build import LIBRARY
-from tests.rigs import writing_checkpoints
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import VNNI, export_checkpoint, export_zoo
+from tests.rigs.checkpoints import generator_checkpoints
+from tests.rigs.checkpoints.published import VNNI, export_checkpoint, export_zoo
+from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,7 +42,7 @@ def loaded() -> set[str]:
 
 
 def test_a_generator_runs_without_a_foreign_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved = writing_checkpoints.save(tmp_path / "checkpoint", "gpt2", {"max_new_tokens": 8})
+    saved = generator_checkpoints.save(tmp_path / "checkpoint", "gpt2", {"max_new_tokens": 8})
     steps = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines)]
     options: dict[str, Any] = {"precision": "int8", "device": "cpu", "cpu_runtime": "native"}
     export_checkpoint(saved, tmp_path / "r", steps, name="m", **options)

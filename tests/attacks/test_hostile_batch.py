@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.batch_jobs import CLASSIFIER, CommandLine, Opened, output_rows, table, texts
+from tests.rigs.files.batch_jobs import CLASSIFIER, CommandLine, Opened, output_rows, table, texts
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import pytest
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.errors import ModelDamaged, ModelRefused, ProviderMissing
 from tests.attacks.damage import DROPPED, edit_json
-from tests.rigs import engine_toys as toys
+from tests.rigs.engine import engine_toys as toys
 
 DECODER, ENCODER, BEAMS = "decoder.onnx", "encoder.onnx", "decoder.2.onnx"
 Copy = Callable[[str], Path]

@@ -16,7 +16,7 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from tests.attacks.damage import DROPPED, edit_json, edit_tensors, pickle_weights, refused
 from tests.attacks.test_hostile_weights import Malice
-from tests.rigs import tiny_generators
+from tests.rigs.checkpoints import tiny_generators
 
 FAMILIES = ("gpt2", "llama", "bart", "t5")
 Tensors = dict[str, Any]

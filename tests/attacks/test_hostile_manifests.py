@@ -11,7 +11,7 @@ import pytest
 
 from hfx.errors import RepositoryError
 from hfx.manifest import MAX_BYTES, parse_manifest, read_manifest, to_json
-from tests.rigs.manifests import manifest
+from tests.rigs.files.manifests import manifest
 
 ENTRY = {"sha256": "b" * 64, "size": 1}
 

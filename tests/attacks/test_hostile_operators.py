@@ -19,8 +19,8 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.errors import ModelDamaged, ProviderMissing
 from tests.attacks.damage import DROPPED
-from tests.rigs import engine_toys as toys
-from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
 MACHINE = 18  # where an ELF file says its processor

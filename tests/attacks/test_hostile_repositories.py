@@ -10,8 +10,8 @@ import pytest
 
 from hfx.errors import RepositoryError, UsageError
 from hfx.repository import Staging, lint, models, recover
-from tests.rigs.manifests import instead, link
-from tests.rigs.repositories import CORES, build
+from tests.rigs.files.manifests import instead, link
+from tests.rigs.files.repositories import CORES, build
 
 NET = "m_net/1/model.onnx"
 PYTHON = "m_tokenize/1/model.py"

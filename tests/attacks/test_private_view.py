@@ -26,7 +26,7 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from tests.attacks.damage import edit_json, load, refused
-from tests.rigs import tiny_generators
+from tests.rigs.checkpoints import tiny_generators
 
 
 def file_names(folder: Path) -> set[str]:

@@ -10,8 +10,8 @@ import pytest
 from tests.containers import images
 from tests.containers.containers import typed
 from tests.containers.images import run
-from tests.rigs import reciting
-from tests.rigs.published import export_checkpoint, export_zoo, few_texts
+from tests.rigs.checkpoints import reciting_generator
+from tests.rigs.checkpoints.published import export_checkpoint, export_zoo, few_texts
 
 NO_ENGINE = 3  # exit code of engine.sh
 
@@ -33,12 +33,12 @@ def image(engine: None) -> str:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model_repository`: an encoder, and a generator whose long text is known (reciting.py)."""
+    """A folder with `model_repository`: an encoder, and a generator whose long text is known."""
     place = tmp_path_factory.mktemp("checkout")
     repository = place / "model_repository"
     repository.mkdir()
     export_zoo("sentiment-distilbert", repository, "sentiment", "int8")
-    checkpoint = reciting.save(tmp_path_factory.mktemp("checkpoint") / "stories")
+    checkpoint = reciting_generator.save(tmp_path_factory.mktemp("checkpoint") / "stories")
     with few_texts():
         export_checkpoint(checkpoint, repository, name="stories", slots=8)
     run("chmod", "-R", "go+rX", place)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.containers.images import run
-from tests.rigs.generation_asks import Ask
-from tests.rigs.generation_rig import DOORS
-from tests.rigs.reciting import Recital
-from tests.rigs.serve_process import infer
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.clients.generation_requests import Ask
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import DOORS
+from tests.rigs.servers.serve_process import infer
 
 SECONDS = 120.0
 HTTP, GRPC = "http://127.0.0.1:8000", "127.0.0.1:8001"  # of the documents

@@ -18,7 +18,7 @@ from typing import Any
 from hfx.deploy.compose import PROMETHEUS_IMAGE
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.triton.installation import find_wheel, libraries
-from tests.rigs.documents import ROOT, commands
+from tests.rigs.files.documents import ROOT, commands
 
 HERE = Path(__file__).parent
 BASE = release(MINIMUM_SECURE).image

@@ -18,10 +18,10 @@ from hfx.deploy.wheels import requirements
 from tests.containers import images
 from tests.containers.containers import HTTP, answers, running, status
 from tests.containers.images import run
-from tests.rigs.documents import commands
-from tests.rigs.reciting import Recital
-from tests.rigs.waiting import wait_until
-from tests.rigs.wheels import HERE, wheels_for
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.files.documents import commands
+from tests.rigs.files.wheels import HERE, wheels_for
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.container
 

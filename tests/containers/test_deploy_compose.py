@@ -15,7 +15,7 @@ import pytest
 from tests.containers import images
 from tests.containers.containers import GRPC, HTTP, KILL, answers, status, typed
 from tests.containers.images import run
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.container
 

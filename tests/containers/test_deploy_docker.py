@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.containers.containers import HTTP, Container, answers, running, typed
-from tests.rigs.documents import blocks, commands
+from tests.rigs.files.documents import blocks, commands
 
 pytestmark = pytest.mark.container
 

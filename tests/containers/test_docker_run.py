@@ -13,11 +13,11 @@ import pytest
 
 from tests.containers.containers import Container, answers, running, status
 from tests.containers.images import run
-from tests.rigs.documents import commands
-from tests.rigs.generation_asks import Ask
-from tests.rigs.generation_rig import DOORS, STREAMS
-from tests.rigs.reciting import ENDLESS
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS
+from tests.rigs.clients.generation_requests import Ask
+from tests.rigs.files.documents import commands
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import DOORS, STREAMS
 
 pytestmark = pytest.mark.container
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers.containers import answers, running
-from tests.rigs.serve_process import post
+from tests.rigs.servers.serve_process import post
 
 pytestmark = pytest.mark.container
 

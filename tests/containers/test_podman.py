@@ -18,7 +18,7 @@ import yaml
 
 from tests.containers.containers import answers, status, typed
 from tests.containers.images import run
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.container
 

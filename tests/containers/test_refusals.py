@@ -9,8 +9,8 @@ import pytest
 
 from tests.containers.containers import HTTP, running, status
 from tests.containers.images import SERVER
-from tests.rigs.certificates import make_certificate
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.certificates import make_certificate
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.container
 

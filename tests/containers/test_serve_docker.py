@@ -9,7 +9,7 @@ import pytest
 
 from tests.containers.containers import recites
 from tests.containers.images import run
-from tests.rigs.serve_process import serving
+from tests.rigs.servers.serve_process import serving
 
 pytestmark = pytest.mark.container
 

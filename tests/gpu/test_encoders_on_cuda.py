@@ -9,8 +9,8 @@ import pytest
 
 from hfx.local.encoder import LocalModel
 from tests import zoo
-from tests.rigs.gpus import needs_cuda
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.machine.gpus import needs_cuda
 
 pytestmark = [pytest.mark.slow, needs_cuda]
 

@@ -20,9 +20,10 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.errors import ModelRefused
 from tests import zoo
-from tests.rigs import graph_rows, tiny_generators
-from tests.rigs.gpus import needs_cuda
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.engine import graph_rows
+from tests.rigs.machine.gpus import needs_cuda
 
 pytestmark = [pytest.mark.slow, needs_cuda]
 

@@ -15,7 +15,7 @@ from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
-from tests.rigs import tiny_checkpoints, tiny_encoders
+from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
 
 HEADS = {
     "text-classification": "ForSequenceClassification",

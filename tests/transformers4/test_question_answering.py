@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer, pipeline
 
 from tests import zoo
-from tests.rigs.question_answering import best_answer, best_answers
+from tests.rigs.checkpoints.question_answering import best_answer, best_answers
 from tests.unit.python_backends.test_postprocess_question_answering import CONTEXTS, SETTINGS, STORY, random_reader
 
 QUESTIONS = ("Where did Anna go?", "Who?", "[CLS] <s> who?")

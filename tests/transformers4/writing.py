@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.rigs import tiny_checkpoints
+from tests.rigs.checkpoints import tiny_checkpoints
 
 WRITTEN = Path(__file__).parent / "written"
 VOCABULARY = 24

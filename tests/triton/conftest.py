@@ -11,13 +11,13 @@ import pytest
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests.conftest import PUBLISHED
-from tests.rigs import reciting, talking, tiny_checkpoints, tiny_translators
-from tests.rigs.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
-from tests.rigs.generation_rig import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
-from tests.rigs.module_server import client, served  # noqa: F401 - fixtures
-from tests.rigs.perf_rig import hfx, perf_models, perf_server  # noqa: F401 - fixtures
-from tests.rigs.published import export_checkpoint, export_zoo, few_texts
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.checkpoints import chat_generator, reciting_generator, tiny_checkpoints, tiny_translators
+from tests.rigs.checkpoints.published import export_checkpoint, export_zoo, few_texts
+from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
+from tests.rigs.servers.generation_server import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
+from tests.rigs.servers.module_server import client, served  # noqa: F401 - fixtures
+from tests.rigs.servers.perf_server import hfx, perf_models, perf_server  # noqa: F401 - fixtures
+from tests.rigs.servers.serve_process import ServeProcess, serving
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         export_zoo(checkpoint, folder, name, "int8", RUNTIMES[name], slots=SLOTS[name])
     export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
     checkpoints = tmp_path_factory.mktemp("checkpoint")
-    reciting.save(checkpoints / RECITAL)
+    reciting_generator.save(checkpoints / RECITAL)
     tiny_translators.save(checkpoints / TRANSLATOR, "mbart")
     with few_texts():
         for name in (RECITAL, TRANSLATOR):
@@ -57,15 +57,15 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def recital() -> reciting.Recital:
+def recital() -> reciting_generator.Recital:
     """What RECITAL must say."""
-    return reciting.Recital()
+    return reciting_generator.Recital()
 
 
 @pytest.fixture(scope="session")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of TALKER."""
-    return talking.save(tmp_path_factory.mktemp("checkpoint") / TALKER)
+    return chat_generator.save(tmp_path_factory.mktemp("checkpoint") / TALKER)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +79,7 @@ def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         export_zoo(WRITERS[name], folder, name, "int8", RUNTIMES[name], slots=SLOTS[name])
     ranker = tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / RANKER, tiny_checkpoints.cross_encoder())
     export_checkpoint(ranker, folder, name=RANKER)
-    checkpoint = reciting.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
+    checkpoint = reciting_generator.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
     (checkpoint / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     with few_texts():
         export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hfx.batch.api.store import COMPLETED, Store
-from tests.rigs import tiny_checkpoints
-from tests.rigs.batch_api import COMPLETIONS, EMBEDDINGS, begun, line, results
-from tests.rigs.dialect_calls import RANKER, TALKER
-from tests.rigs.documents import blocks
-from tests.rigs.generation_rig import RUNTIMES, SLOTS, WRITERS
-from tests.rigs.published import export_checkpoint, export_zoo, few_texts
-from tests.rigs.serve_process import ServeProcess, post, serving
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint, export_zoo, few_texts
+from tests.rigs.clients.dialect_calls import RANKER, TALKER
+from tests.rigs.files.documents import blocks
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.batch_api import COMPLETIONS, EMBEDDINGS, begun, line, results
+from tests.rigs.servers.generation_server import RUNTIMES, SLOTS, WRITERS
+from tests.rigs.servers.serve_process import ServeProcess, post, serving
 
 if TYPE_CHECKING:  # it takes two seconds to import
     import openai

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.batch_jobs import CommandLine, output_rows, table, texts
-from tests.rigs.tiers import full
-from tests.rigs.waiting import wait_until
+from tests.rigs.files.batch_jobs import CommandLine, output_rows, table, texts
+from tests.rigs.machine.tiers import full
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 SETTINGS = ("--max-tokens", "16", "--long", "error", "--sample", "--seed", "3")

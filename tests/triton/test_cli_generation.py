@@ -21,9 +21,9 @@ from hfx.cli import main
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.generation_rig import metrics
-from tests.rigs.serve_process import HFX
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import metrics
+from tests.rigs.servers.serve_process import HFX
 
 pytestmark = pytest.mark.triton
 

@@ -14,8 +14,8 @@ import pytest
 from hfx import errors
 from hfx.client import Classification, Client
 from hfx.triton import EmbeddedServer
-from tests.rigs.toy_models import write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = pytest.mark.triton
 

@@ -17,8 +17,8 @@ from hfx.errors import RequestRefused, ServerError
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.generation_rig import metrics
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import metrics
 
 pytestmark = pytest.mark.triton
 

@@ -12,10 +12,9 @@ import pytest
 from hfx.cli import main
 from hfx.client import Client
 from hfx.errors import UsageError
-from tests.rigs.colbert_models import write_pylate, write_stanford
-from tests.rigs.dialect_calls import call
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.colbert_models import write_pylate, write_stanford
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     TEXTS,
     Recipe,
     pooling,
@@ -23,7 +22,8 @@ from tests.rigs.sentence_models import (
     write_embedder,
     write_multi_vector_encoder,
 )
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 

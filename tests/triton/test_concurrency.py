@@ -12,7 +12,7 @@ from hfx.client import Client
 from hfx.local.encoder import LocalModel
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

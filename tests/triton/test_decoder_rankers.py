@@ -11,11 +11,11 @@ import pytest
 from hfx.client import Client
 from hfx.errors import RequestRefused
 from hfx.local.encoder import LocalModel
-from tests.rigs.decoder_rankers import Ranker, write_classifier, write_logit_ranker
-from tests.rigs.dialect_calls import call
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.checkpoints.decoder_rankers import Ranker, write_classifier, write_logit_ranker
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import TEXTS
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 

@@ -10,10 +10,10 @@ import pytest
 from hfx.client import Client
 from hfx.local.generator import LocalGenerator
 from hfx.triton import EmbeddedServer
-from tests.rigs import writing_checkpoints
-from tests.rigs.generation_models import TEXT
-from tests.rigs.generation_rig import FASTEST
-from tests.rigs.published import export_checkpoint, few_texts
+from tests.rigs.checkpoints import generator_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint, few_texts
+from tests.rigs.engine.generation_models import TEXT
+from tests.rigs.servers.generation_server import FASTEST
 
 pytestmark = pytest.mark.triton
 
@@ -28,7 +28,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints, folder = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("repository")
     with few_texts():
         for name in DECODERS:
-            checkpoint = writing_checkpoints.save(checkpoints / name, name, vocab_size=len(TEXT))
+            checkpoint = generator_checkpoints.save(checkpoints / name, name, vocab_size=len(TEXT))
             options = {"precision": "int8", "cpu_runtime": FASTEST, "max_drop": 0.1, "slots": 4}
             export_checkpoint(checkpoint, folder, name=name, **options)
     return folder

@@ -34,11 +34,11 @@ from hfx.triton import process
 from hfx.triton.liveness import call
 from hfx.triton.server import Ports, choose_ports, is_ready
 from tests import zoo
-from tests.rigs import installed_triton
-from tests.rigs.generation_rig import RUNTIMES, SLOTS
-from tests.rigs.published import export_zoo
-from tests.rigs.waiting import wait_until
-from tests.rigs.wheels import HERE, wheels_for
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.files.wheels import HERE, wheels_for
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers import installed_triton
+from tests.rigs.servers.generation_server import RUNTIMES, SLOTS
 
 pytestmark = pytest.mark.triton
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hfx.cli import main
-from tests.rigs.dialect_calls import API_KEY, ENCODERS, RANKER
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import API_KEY, ENCODERS, RANKER
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 

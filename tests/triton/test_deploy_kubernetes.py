@@ -28,12 +28,12 @@ from hfx.deploy.sizing import Signal, size
 from hfx.manifest import read_manifest
 from hfx.triton import liveness
 from hfx.triton.server import Ports, choose_ports
-from tests.rigs.certificates import make_certificate
-from tests.rigs.generation_asks import TIMEOUT, Ask
-from tests.rigs.generation_rig import DOORS, RECITAL
-from tests.rigs.local_triton import install
-from tests.rigs.reciting import ENDLESS
-from tests.rigs.serve_process import HFX, ServeProcess, infer, serving
+from tests.rigs.checkpoints.reciting_generator import ENDLESS
+from tests.rigs.clients.certificates import make_certificate
+from tests.rigs.clients.generation_requests import TIMEOUT, Ask
+from tests.rigs.servers.generation_server import DOORS, RECITAL
+from tests.rigs.servers.local_triton import install
+from tests.rigs.servers.serve_process import HFX, ServeProcess, infer, serving
 
 pytestmark = pytest.mark.triton
 

@@ -17,7 +17,7 @@ from hfx.deploy.sagemaker.local import serving
 from hfx.deploy.sagemaker.target import write
 from hfx.deploy.wheels import requirements
 from hfx.triton import EmbeddedServer
-from tests.rigs.wheels import HERE, wheels_for
+from tests.rigs.files.wheels import HERE, wheels_for
 
 pytestmark = pytest.mark.triton
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, RANKER, call
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import API_KEY, RANKER, call
+from tests.rigs.servers.serve_process import ServeProcess
 
 if TYPE_CHECKING:  # it takes seconds to import
     import cohere

@@ -10,10 +10,10 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, ValidationError
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, PROMPT, RANKER, call
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.reciting import Recital
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.clients.dialect_calls import API_KEY, PROMPT, RANKER, call
+from tests.rigs.servers.generation_server import RECITAL
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 TEXT = "The garden was lovely, but Anna went to Oslo by train."

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from hfx.client import Client
-from tests.rigs import talking
-from tests.rigs.dialect_calls import API_KEY, PROMPT, TALKER, call
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.reciting import Recital
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.checkpoints import chat_generator
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.clients.dialect_calls import API_KEY, PROMPT, TALKER, call
+from tests.rigs.servers.generation_server import RECITAL
+from tests.rigs.servers.serve_process import ServeProcess
 
 if TYPE_CHECKING:  # it takes two seconds to import
     import openai
@@ -323,7 +323,7 @@ def test_a_chat_has_the_tokens_and_the_answer_of_transformers(
     content: str, api: openai.OpenAI, grpc: Client, talker: Path
 ) -> None:
     messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
-    expected, count = talking.answered(talker, messages, 24)
+    expected, count = chat_generator.answered(talker, messages, 24)
     answer = api.chat.completions.create(model=TALKER, messages=messages, max_completion_tokens=24)
     assert answer.usage and answer.usage.prompt_tokens == count
     assert answer.choices[0].message.content == expected

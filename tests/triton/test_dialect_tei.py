@@ -9,8 +9,8 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, RANKER, call
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import API_KEY, RANKER, call
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 TEXTS = ["The garden was lovely.", "Anna went to Oslo by train."]

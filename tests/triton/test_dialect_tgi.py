@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, PROMPT, call
-from tests.rigs.serve_process import SECONDS, ServeProcess
+from tests.rigs.clients.dialect_calls import API_KEY, PROMPT, call
+from tests.rigs.servers.serve_process import SECONDS, ServeProcess
 
 pytestmark = pytest.mark.triton
 

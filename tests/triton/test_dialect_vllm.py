@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import RANKER, call
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import RANKER, call
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 QUERIES = ["a cat?", "who ran?", "a cat?"]

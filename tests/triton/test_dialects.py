@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from hfx.client import Client
-from tests.rigs.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, call
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.reciting import ENDLESS
-from tests.rigs.serve_process import SECONDS, ServeProcess, serving
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS
+from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, call
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import RECITAL
+from tests.rigs.servers.serve_process import SECONDS, ServeProcess, serving
 
 pytestmark = pytest.mark.triton
 SOON = 20.0  # far shorter than ENDLESS takes

@@ -22,11 +22,11 @@ from docs.generate.tables import PARAMETERS
 from hfx.names import MEMBER_SUFFIXES
 from hfx.repository.config_pbtxt import parse_config
 from tests import zoo
-from tests.rigs.dialect_calls import RANKER
-from tests.rigs.documents import TYPED, tagged_blocks
-from tests.rigs.published import VNNI
-from tests.rigs.serve_process import ServeProcess, serving
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints.published import VNNI
+from tests.rigs.clients.dialect_calls import RANKER
+from tests.rigs.files.documents import TYPED, tagged_blocks
+from tests.rigs.machine.tiers import full
+from tests.rigs.servers.serve_process import ServeProcess, serving
 
 pytestmark = pytest.mark.triton
 

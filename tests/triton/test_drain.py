@@ -16,9 +16,9 @@ import pytest
 import tritonclient.grpc as grpc
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.serve_process import ServeProcess, infer, left_behind, running_in, serving
-from tests.rigs.toy_models import write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import ServeProcess, infer, left_behind, running_in, serving
+from tests.rigs.servers.toy_models import write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 BROKEN = (ConnectionError, http.client.HTTPException)

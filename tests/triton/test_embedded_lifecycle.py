@@ -21,11 +21,11 @@ from hfx.errors import RepositoryError, ServerError, UsageError
 from hfx.triton import EmbeddedServer, process
 from hfx.triton.process import is_running
 from hfx.triton.workspace import sweep
-from tests.rigs.installed_triton import needs_wheel
-from tests.rigs.serve_process import infer, left_behind, serving
-from tests.rigs.short_servers import regions, started
-from tests.rigs.toy_models import write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.installed_triton import needs_wheel
+from tests.rigs.servers.serve_process import infer, left_behind, serving
+from tests.rigs.servers.short_servers import regions, started
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

@@ -15,8 +15,8 @@ from hfx.repository.catalog import model as read_model
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.conftest import PUBLISHED
-from tests.rigs.published import export_zoo
-from tests.rigs.question_answering import best_answer
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.checkpoints.question_answering import best_answer
 
 pytestmark = pytest.mark.triton
 

@@ -14,8 +14,8 @@ import pytest
 from hfx.repository import lint, recover
 from hfx.repository.staging import stagings
 from hfx.triton.server import Ports, choose_ports
-from tests.rigs import installed_triton
-from tests.rigs.toy_models import write_toy
+from tests.rigs.servers import installed_triton
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = pytest.mark.triton
 
@@ -24,7 +24,7 @@ EXPORT = """
 import errno, os, sys
 from pathlib import Path
 from hfx.repository import Staging
-from tests.rigs.manifests import fill
+from tests.rigs.files.manifests import fill
 
 def refused(*paths):  # what the kernel says at the edge of a mount
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))

@@ -14,11 +14,11 @@ from hfx.client import Client
 from hfx.errors import ServerError, UsageError
 from hfx.triton import EmbeddedServer, models
 from hfx.triton.workspace import KEPT_LOGS, sweep
-from tests.rigs import installed_triton
-from tests.rigs.serve_process import FREE_PORTS, HFX, infer, serving
-from tests.rigs.short_servers import regions
-from tests.rigs.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers import installed_triton
+from tests.rigs.servers.serve_process import FREE_PORTS, HFX, infer, serving
+from tests.rigs.servers.short_servers import regions
+from tests.rigs.servers.toy_models import MODEL, PYTHON, ensemble, loading, write_model, write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 NO_TOKENIZER = loading("raise ValueError('no tokenizer')")

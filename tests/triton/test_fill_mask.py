@@ -14,12 +14,12 @@ from hfx.batch.models import Repository, open_model
 from hfx.cli import main
 from hfx.client import Client, Fills
 from hfx.errors import RequestRefused, UsageError
-from tests.rigs import tiny_checkpoints
-from tests.rigs.batch_jobs import Opened, output_rows, table
-from tests.rigs.dialect_calls import call
-from tests.rigs.encoder_line import check_equal_fills
-from tests.rigs.published import export_checkpoint
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.checkpoints.encoder_line import check_equal_fills
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.files.batch_jobs import Opened, output_rows, table
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 NAME = "masks"

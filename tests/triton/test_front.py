@@ -22,10 +22,10 @@ from hfx.client import Client, Tls
 from hfx.errors import FetchFailed, ServerError
 from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import process
-from tests.rigs.certificates import make_certificate
-from tests.rigs.serve_process import HFX, ServeProcess, infer, left_behind, serving
-from tests.rigs.toy_models import write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.certificates import make_certificate
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import HFX, ServeProcess, infer, left_behind, serving
+from tests.rigs.servers.toy_models import write_ticks, write_toy
 
 pytestmark = pytest.mark.triton
 INFER = "/v2/models/toy/infer"

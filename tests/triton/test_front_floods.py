@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.dialect_calls import call
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.servers.generation_server import RECITAL
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 

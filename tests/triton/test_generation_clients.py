@@ -15,8 +15,8 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.reciting import Recital
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.servers.generation_server import RECITAL
 
 pytestmark = pytest.mark.triton
 

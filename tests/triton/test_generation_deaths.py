@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Answer, Ask, AskFailed
-from tests.rigs.generation_http import post
-from tests.rigs.generation_rig import DOORS, RECITAL, SLOTS, metrics
-from tests.rigs.reciting import ENDLESS, Recital
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS, Recital
+from tests.rigs.clients.generation_http import post
+from tests.rigs.clients.generation_requests import Answer, Ask, AskFailed
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import DOORS, RECITAL, SLOTS, metrics
 
 pytestmark = pytest.mark.triton
 

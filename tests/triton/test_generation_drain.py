@@ -16,10 +16,10 @@ import pytest
 import tritonclient.grpc as triton
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Ask, AskFailed, Events
-from tests.rigs.generation_grpc import grpc_pieces
-from tests.rigs.generation_rig import DOORS, RECITAL, SLOTS, STREAMS
-from tests.rigs.reciting import ENDLESS, Recital
+from tests.rigs.checkpoints.reciting_generator import ENDLESS, Recital
+from tests.rigs.clients.generation_grpc import grpc_pieces
+from tests.rigs.clients.generation_requests import Ask, AskFailed, Events
+from tests.rigs.servers.generation_server import DOORS, RECITAL, SLOTS, STREAMS
 
 pytestmark = pytest.mark.triton
 

@@ -12,8 +12,8 @@ import pytest
 
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.generation_asks import Answer, Ask
-from tests.rigs.generation_rig import DOORS, WRITERS, in_process
+from tests.rigs.clients.generation_requests import Answer, Ask
+from tests.rigs.servers.generation_server import DOORS, WRITERS, in_process
 
 pytestmark = pytest.mark.triton
 

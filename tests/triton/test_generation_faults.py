@@ -15,12 +15,12 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Ask, AskFailed
-from tests.rigs.generation_grpc import grpc_pieces
-from tests.rigs.generation_http import post
-from tests.rigs.generation_rig import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics
-from tests.rigs.reciting import ENDLESS, Recital
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS, Recital
+from tests.rigs.clients.generation_grpc import grpc_pieces
+from tests.rigs.clients.generation_http import post
+from tests.rigs.clients.generation_requests import Ask, AskFailed
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import DOORS, QUEUED_A_SLOT, RECITAL, SLOTS, all_free, metrics
 
 pytestmark = pytest.mark.triton
 

@@ -14,11 +14,11 @@ from itertools import islice
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import TIMEOUT, Answer, Ask
-from tests.rigs.generation_grpc import grpc_events, grpc_request, grpc_stub
-from tests.rigs.generation_rig import RECITAL, SLOTS, STREAMS, all_free, metrics, streamed
-from tests.rigs.reciting import ENDLESS, Recital
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS, Recital
+from tests.rigs.clients.generation_grpc import grpc_events, grpc_request, grpc_stub
+from tests.rigs.clients.generation_requests import TIMEOUT, Answer, Ask
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import RECITAL, SLOTS, STREAMS, all_free, metrics, streamed
 
 pytestmark = pytest.mark.triton
 

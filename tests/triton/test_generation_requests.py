@@ -18,12 +18,12 @@ from hfx.python_backends.engine.generation_settings import ALIASES, BY_ALL_NAMES
 from hfx.python_backends.inputs import LONGEST_TEXT
 from hfx.python_backends.serving.request import COUNTS
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Ask, AskFailed
-from tests.rigs.generation_grpc import grpc_events, grpc_request, grpc_stub
-from tests.rigs.generation_http import post
-from tests.rigs.generation_rig import DOORS, RECITAL, all_free, in_process, metrics
-from tests.rigs.reciting import ENDLESS, POSITIONS, Recital
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS, POSITIONS, Recital
+from tests.rigs.clients.generation_grpc import grpc_events, grpc_request, grpc_stub
+from tests.rigs.clients.generation_http import post
+from tests.rigs.clients.generation_requests import Ask, AskFailed
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import DOORS, RECITAL, all_free, in_process, metrics
 
 pytestmark = pytest.mark.triton
 

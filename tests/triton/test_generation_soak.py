@@ -18,10 +18,10 @@ import pytest
 
 from hfx.triton import EmbeddedServer
 from hfx.triton.workspace import SHARED_MEMORY, region_prefix
-from tests.rigs.generation_asks import Answer, Ask, AskFailed
-from tests.rigs.generation_rig import DOORS, RECITAL, STREAMS, WRITERS, all_free, in_process
-from tests.rigs.reciting import ENDLESS
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS
+from tests.rigs.clients.generation_requests import Answer, Ask, AskFailed
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import DOORS, RECITAL, STREAMS, WRITERS, all_free, in_process
 from tests.triton.test_generation_equality import mixed_asks
 
 pytestmark = pytest.mark.triton

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Answer, Ask
-from tests.rigs.generation_rig import DOORS, RECITAL, STREAMS, in_process
-from tests.rigs.reciting import Recital
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.clients.generation_requests import Answer, Ask
+from tests.rigs.servers.generation_server import DOORS, RECITAL, STREAMS, in_process
 
 pytestmark = pytest.mark.triton
 

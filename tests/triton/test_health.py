@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hfx.triton.liveness.__main__ import main
-from tests.rigs.serve_process import ServeProcess, infer, serving
-from tests.rigs.toy_models import PYTHON, loading, write_model, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import ServeProcess, infer, serving
+from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

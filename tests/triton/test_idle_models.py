@@ -21,9 +21,9 @@ import pytest
 from hfx.client import Client
 from hfx.errors import ModelUnknown, UsageError
 from hfx.triton import EmbeddedServer, commands, process
-from tests.rigs.serve_process import ServeProcess, infer, post, serving
-from tests.rigs.toy_models import PYTHON, ensemble, loading, write_model, write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import ServeProcess, infer, post, serving
+from tests.rigs.servers.toy_models import PYTHON, ensemble, loading, write_model, write_ticks, write_toy
 from tests.triton.test_reload import write_echo
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]

@@ -9,9 +9,9 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.grpc import service_pb2
 
-from tests.rigs.dialect_calls import PROMPT, RANKER, call
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import PROMPT, RANKER, call
+from tests.rigs.servers.generation_server import RECITAL
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 

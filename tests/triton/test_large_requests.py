@@ -19,9 +19,9 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 
 from hfx.repository.edit import Edit, changed_copy
 from hfx.triton.liveness import processes
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import ServeProcess, post, serving
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import ServeProcess, post, serving
 
 pytestmark = pytest.mark.triton
 

@@ -16,9 +16,9 @@ import pytest
 
 from hfx.triton import EmbeddedServer, liveness
 from hfx.triton.liveness import Target
-from tests.rigs.serve_process import infer
-from tests.rigs.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import infer
+from tests.rigs.servers.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
 
 pytestmark = pytest.mark.triton
 PATIENCE = 1.0

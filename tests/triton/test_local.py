@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hfx.triton import process
-from tests.rigs.local_triton import install
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import FREE_PORTS, HFX, infer, left_behind, post, serving
-from tests.rigs.toy_models import write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.local_triton import install
+from tests.rigs.servers.serve_process import FREE_PORTS, HFX, infer, left_behind, post, serving
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 LOCAL = ("--with", "local")

@@ -15,10 +15,10 @@ import pytest
 
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.generation_asks import Ask, AskFailed
-from tests.rigs.generation_grpc import grpc_infer, grpc_pieces
-from tests.rigs.generation_rig import all_free, in_process, metrics
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.generation_grpc import grpc_infer, grpc_pieces
+from tests.rigs.clients.generation_requests import Ask, AskFailed
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import all_free, in_process, metrics
 
 pytestmark = pytest.mark.triton
 

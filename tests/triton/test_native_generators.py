@@ -12,9 +12,9 @@ from hfx.local.generator import LocalGenerator
 from hfx.native.build import LIBRARY
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.generation_rig import RUNTIMES, WRITERS
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import export_zoo
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.servers.generation_server import RUNTIMES, WRITERS
 
 pytestmark = [
     pytest.mark.triton,

@@ -23,8 +23,8 @@ from hfx.python_backends.errors import split_prefixes
 from hfx.triton import EmbeddedServer
 from hfx.triton.one_hop import why_not
 from tests import zoo
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     Recipe,
     dense,
     normalize,
@@ -33,8 +33,8 @@ from tests.rigs.sentence_models import (
     write_cross_encoder,
     write_embedder,
 )
-from tests.rigs.tiny_checkpoints import HIDDEN, cross_encoder, save
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.tiny_checkpoints import HIDDEN, cross_encoder, save
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

@@ -21,9 +21,9 @@ from hfx.process import end
 from hfx.triton import process
 from hfx.triton.server import Ports, choose_ports, is_ready
 from tests import zoo
-from tests.rigs import installed_triton
-from tests.rigs.published import export_zoo
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers import installed_triton
 
 BACKEND = os.environ.get("HFX_TEST_ONNXRUNTIME_BACKEND", "")
 pytestmark = [

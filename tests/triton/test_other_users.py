@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as grpc
 
-from tests.rigs.short_servers import regions, started
-from tests.rigs.toy_models import write_toy
+from tests.rigs.servers.short_servers import regions, started
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

@@ -19,8 +19,8 @@ from hfx.exporter.encoder.steps import STEPS
 from hfx.repository.edit import Edit, changed_copy
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.published import export_checkpoint
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.triton
 

@@ -18,8 +18,8 @@ import pytest
 from hfx.errors import ModelCorrupt, ServerError
 from hfx.triton import EmbeddedServer
 from hfx.triton.models import check_published, copy_models, read_settled
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import infer, post, serving
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.servers.serve_process import infer, post, serving
 
 pytestmark = pytest.mark.triton
 

@@ -19,8 +19,8 @@ from hfx.perf.results import Run, read_result
 from hfx.repository.staging import stagings
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.perf_rig import CLASSIFIER
-from tests.rigs.serve_process import HFX
+from tests.rigs.servers.perf_server import CLASSIFIER
+from tests.rigs.servers.serve_process import HFX
 
 pytestmark = pytest.mark.triton
 REQUESTS = RequestSet(tuple(Request({"text_input": (text,)}) for text in ("A lovely garden!", "Fine.")), "texts")

@@ -15,9 +15,9 @@ from hfx.perf.measuring import Target, device_of, server_target
 from hfx.perf.results import Run, Step, read_result
 from hfx.perf.server import located
 from hfx.triton import EmbeddedServer
-from tests.rigs.perf_rig import CLASSIFIER, GENERATOR, Ended
-from tests.rigs.serve_process import HFX
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.perf_server import CLASSIFIER, GENERATOR, Ended
+from tests.rigs.servers.serve_process import HFX
 
 pytestmark = pytest.mark.triton
 

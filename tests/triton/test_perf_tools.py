@@ -23,7 +23,7 @@ from hfx.perf.tools import perf_analyzer
 from hfx.perf.tools.locust import LOCUSTFILE
 from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import EmbeddedServer
-from tests.rigs.perf_rig import CLASSIFIER, GENERATOR, PATIENCE, Ended
+from tests.rigs.servers.perf_server import CLASSIFIER, GENERATOR, PATIENCE, Ended
 
 pytestmark = pytest.mark.triton
 

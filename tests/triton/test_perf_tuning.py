@@ -17,7 +17,7 @@ from hfx.perf.tuning.space import current, edits
 from hfx.repository import lint, model
 from hfx.repository.edit import change
 from hfx.repository.staging import stagings
-from tests.rigs.perf_rig import CLASSIFIER, GENERATOR, Ended
+from tests.rigs.servers.perf_server import CLASSIFIER, GENERATOR, Ended
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.dialect_calls import RANKER, call
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import RANKER, call
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
 TEXT = "The garden was lovely, but Anna went to Oslo by train."

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from hfx.client import Client
-from tests.rigs import chromium
-from tests.rigs.dialect_calls import API_KEY, ENCODERS, RANKER
-from tests.rigs.generation_rig import RECITAL
-from tests.rigs.reciting import ENDLESS
-from tests.rigs.serve_process import SECONDS, ServeProcess
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.reciting_generator import ENDLESS
+from tests.rigs.clients import chromium
+from tests.rigs.clients.dialect_calls import API_KEY, ENCODERS, RANKER
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import RECITAL
+from tests.rigs.servers.serve_process import SECONDS, ServeProcess
 from tests.triton.test_dialects import SOON, slots_used
 
 pytestmark = [pytest.mark.triton, chromium.needs_chromium]

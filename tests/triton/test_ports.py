@@ -12,9 +12,9 @@ import pytest
 from hfx.errors import ServerError, UsageError
 from hfx.triton import EmbeddedServer, triton_process
 from hfx.triton.server import Ports, choose_ports
-from tests.rigs.serve_process import infer
-from tests.rigs.short_servers import started
-from tests.rigs.toy_models import write_toy
+from tests.rigs.servers.serve_process import infer
+from tests.rigs.servers.short_servers import started
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

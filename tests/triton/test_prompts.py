@@ -17,10 +17,8 @@ from hfx.client import AsyncClient, Client
 from hfx.deploy.server_check import Dialect, asked_model, connected, dialect_ask
 from hfx.errors import RequestRefused, UsageError
 from hfx.exporter.verify import open_published
-from tests.rigs.batch_jobs import Opened, output_rows, table
-from tests.rigs.dialect_calls import call
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
     Recipe,
@@ -31,7 +29,9 @@ from tests.rigs.sentence_models import (
     write_cross_encoder,
     write_embedder,
 )
-from tests.rigs.serve_process import ServeProcess, serving
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.files.batch_jobs import Opened, output_rows, table
+from tests.rigs.servers.serve_process import ServeProcess, serving
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 

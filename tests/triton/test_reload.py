@@ -12,9 +12,9 @@ from hfx.client import Client
 from hfx.errors import ModelMissing, ServerError
 from hfx.triton import EmbeddedServer
 from hfx.triton.loaded_models import entry_points
-from tests.rigs.repeated_calls import calling
-from tests.rigs.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.repeated_calls import calling
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.toy_models import MODEL, PYTHON, TENSORS, loading, write_model, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 STEP = """

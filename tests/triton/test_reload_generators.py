@@ -22,12 +22,12 @@ from hfx.manifest import hash_folder, read_manifest, write_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.triton import EmbeddedServer
 from hfx.triton.liveness import call
-from tests.rigs.batch_jobs import CommandLine, texts
-from tests.rigs.published import export_zoo
-from tests.rigs.repeated_calls import calling
-from tests.rigs.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
-from tests.rigs.toy_models import write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.clients.repeated_calls import calling
+from tests.rigs.files.batch_jobs import CommandLine, texts
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
+from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 PROMPT = "Once upon a time"

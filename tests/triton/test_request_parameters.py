@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Ask, AskFailed, Event
-from tests.rigs.generation_grpc import grpc_events, grpc_request, grpc_stub
-from tests.rigs.generation_http import post
-from tests.rigs.generation_rig import DOORS, RECITAL
-from tests.rigs.reciting import Recital
+from tests.rigs.checkpoints.reciting_generator import Recital
+from tests.rigs.clients.generation_grpc import grpc_events, grpc_request, grpc_stub
+from tests.rigs.clients.generation_http import post
+from tests.rigs.clients.generation_requests import Ask, AskFailed, Event
+from tests.rigs.servers.generation_server import DOORS, RECITAL
 
 pytestmark = pytest.mark.triton
 

@@ -18,10 +18,10 @@ from tritonclient.grpc import InferenceServerClient, service_pb2
 from hfx.errors import ServerError
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
 from hfx.triton.liveness import call
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
-from tests.rigs.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
+from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

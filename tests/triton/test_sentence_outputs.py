@@ -15,9 +15,8 @@ from hfx.batch.rows import labels_of
 from hfx.cli import main
 from hfx.client import Client
 from hfx.errors import UsageError
-from tests.rigs.dialect_calls import call
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     TEXTS,
     Recipe,
     normalize,
@@ -31,7 +30,8 @@ from tests.rigs.sentence_models import (
     write_router,
     write_sparse_encoder,
 )
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 

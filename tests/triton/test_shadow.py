@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hfx.manifest import hash_folder, read_manifest, write_manifest
-from tests.rigs.dialect_calls import call
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import SECONDS, ServeProcess, serving
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import SECONDS, ServeProcess, serving
 
 pytestmark = pytest.mark.triton
 TEXTS = ("a lovely garden", "an awful film", "it rained", "we liked it")

@@ -16,9 +16,9 @@ import tritonclient.grpc as grpc
 from hfx.client import Client
 from hfx.errors import HfxError, ServerError
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
-from tests.rigs.serve_process import infer, left_behind, post, serving
-from tests.rigs.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serve_process import infer, left_behind, post, serving
+from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 

@@ -16,10 +16,10 @@ from hfx.cli import main
 from hfx.client import AsyncClient, Client
 from hfx.errors import RequestRefused, UsageError
 from hfx.local.encoder import LocalModel
-from tests.rigs import tiny_checkpoints
-from tests.rigs.batch_jobs import Opened, output_rows, table
-from tests.rigs.dialect_calls import RANKER, call
-from tests.rigs.serve_process import ServeProcess
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.clients.dialect_calls import RANKER, call
+from tests.rigs.files.batch_jobs import Opened, output_rows, table
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from hfx.errors import RequestRefused
 from hfx.local.encoder import LocalModel
 from hfx.triton import EmbeddedServer
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import infer, post
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.servers.serve_process import infer, post
 
 pytestmark = pytest.mark.triton
 

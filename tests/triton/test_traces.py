@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.rigs.dialect_calls import call
-from tests.rigs.generation_rig import RUNTIMES, SLOTS, WRITERS
-from tests.rigs.otlp_collector import Collector, Span, collector
-from tests.rigs.published import export_zoo
-from tests.rigs.serve_process import ServeProcess, serving
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.clients.dialect_calls import call
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import RUNTIMES, SLOTS, WRITERS
+from tests.rigs.servers.otlp_collector import Collector, Span, collector
+from tests.rigs.servers.serve_process import ServeProcess, serving
 
 pytestmark = pytest.mark.triton
 MODEL = "sentiment-fp32"

@@ -10,9 +10,9 @@ import pytest
 from hfx.client import Client
 from hfx.errors import HfxError
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_asks import Answer, Ask, AskFailed
-from tests.rigs.generation_rig import DOORS, TRANSLATOR, in_process
-from tests.rigs.tiny_translators import TRANSLATORS
+from tests.rigs.checkpoints.tiny_translators import TRANSLATORS
+from tests.rigs.clients.generation_requests import Answer, Ask, AskFailed
+from tests.rigs.servers.generation_server import DOORS, TRANSLATOR, in_process
 
 pytestmark = pytest.mark.triton
 

@@ -8,10 +8,10 @@ import pytest
 
 from hfx.client import Client
 from hfx.exporter.parity_texts import bundled_texts
-from tests.rigs import published
-from tests.rigs.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
-from tests.rigs.client_servers import Script, grpc_server, http_server
-from tests.rigs.perf_fake_server import FakeServer
+from tests.rigs.checkpoints import published
+from tests.rigs.clients.client_servers import Script, grpc_server, http_server
+from tests.rigs.files.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
+from tests.rigs.servers.perf_fake_server import FakeServer
 
 
 @pytest.fixture

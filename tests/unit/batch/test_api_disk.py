@@ -12,7 +12,7 @@ import pytest
 from hfx.batch.api import runner
 from hfx.batch.api.store import BLOCK, COMPLETED, FAILED, IN_PROGRESS, Store
 from hfx.errors import JobError
-from tests.rigs.batch_api import LINES, begun, content, parsed, results, settings_of, work
+from tests.rigs.servers.batch_api import LINES, begun, content, parsed, results, settings_of, work
 
 
 def test_a_batch_without_room_waits_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ import asyncio, sys
 from pathlib import Path
 from hfx.batch.api import runner
 from hfx.batch.api.store import Store
-from tests.rigs.batch_api import begun, line, settings_of, work
+from tests.rigs.servers.batch_api import begun, line, settings_of, work
 
 runner.SPACE_SECONDS = 0.05
 folder, filler = Path(sys.argv[1]) / "batches", Path(sys.argv[1]) / "filler"

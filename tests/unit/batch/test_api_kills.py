@@ -12,13 +12,13 @@ import pytest
 
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import COMPLETED, Store
-from tests.rigs.batch_api import begun, line, results, settings_of, work
-from tests.rigs.killing import Killer
+from tests.rigs.machine.killing import Killer
+from tests.rigs.servers.batch_api import begun, line, results, settings_of, work
 
 WORK = """
 import asyncio
 from pathlib import Path
-from tests.rigs import batch_api
+from tests.rigs.servers import batch_api
 
 def work(arm, folder):
     arm()

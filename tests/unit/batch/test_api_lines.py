@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.batch.api.lines import CHUNK, MOST_ERRORS, cut, is_endpoint, read_chunk
-from tests.rigs.batch_api import COMPLETIONS, EMBEDDINGS, line, settings_of
+from tests.rigs.servers.batch_api import COMPLETIONS, EMBEDDINGS, line, settings_of
 
 GOOD = line(1, {"model": "m", "prompt": "a"})
 

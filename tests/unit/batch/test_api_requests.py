@@ -18,9 +18,9 @@ from hfx.batch.api import process as batch_process
 from hfx.batch.api.process import BatchProcess
 from hfx.errors import JobError
 from hfx.triton.front import Front
-from tests.rigs.batch_api import COMPLETIONS, EMBEDDINGS, MIB, line, settings_of
-from tests.rigs.front_rig import ask, connect, fronted, read_answer, upstream
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.batch_api import COMPLETIONS, EMBEDDINGS, MIB, line, settings_of
+from tests.rigs.servers.front_rig import ask, connect, fronted, read_answer, upstream
 
 if TYPE_CHECKING:  # it takes two seconds to import
     import openai

@@ -16,7 +16,18 @@ from hfx.batch.api import answers, progress, runner
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import CANCELLED, CANCELLING, COMPLETED, EXPIRED, IN_PROGRESS, Batch, Store
 from hfx.front.keys import LABEL_HEADER
-from tests.rigs.batch_api import EMBEDDINGS, LINES, begun, content, echo, line, parsed, results, settings_of, work
+from tests.rigs.servers.batch_api import (
+    EMBEDDINGS,
+    LINES,
+    begun,
+    content,
+    echo,
+    line,
+    parsed,
+    results,
+    settings_of,
+    work,
+)
 
 App = Callable[..., Awaitable[None]]
 

@@ -16,7 +16,7 @@ import pytest
 from hfx.batch.azure.deployment import Deployment, Settings, parse_deployment
 from hfx.batch.azure.documents import dump, parse_document, read_document, with_settings
 from hfx.errors import UsageError
-from tests.rigs.azure_scripts import ENDPOINT, Rig
+from tests.rigs.files.azure_scripts import ENDPOINT, Rig
 from tests.zoo.cache import built
 
 AZURE = "azure-ai-ml==1.35.2"

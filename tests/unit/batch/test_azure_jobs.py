@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.azure_scripts import ENDPOINT, Rig
-from tests.rigs.waiting import wait_until
+from tests.rigs.files.azure_scripts import ENDPOINT, Rig
+from tests.rigs.machine.waiting import wait_until
 
 QUICK = "settings: {mini_batch_size: 1, retry_settings: {max_retries: 1, timeout: 5}}"
 # Each file says what run() does with it.

@@ -9,7 +9,7 @@ import pytest
 
 from hfx.batch.azure.jobs import jobs
 from hfx.batch.azure.workspace import Workspace
-from tests.rigs.killing import Killer
+from tests.rigs.machine.killing import Killer
 
 WORK = """
 from pathlib import Path

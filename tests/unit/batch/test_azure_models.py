@@ -12,9 +12,9 @@ import pytest
 
 from hfx.cli import main
 from hfx.local.models import local_model
-from tests.rigs.azure_scripts import ENDPOINT, Rig
-from tests.rigs.published import export_zoo
-from tests.rigs.tiers import DATA, needs_data
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.files.azure_scripts import ENDPOINT, Rig
+from tests.rigs.machine.tiers import DATA, needs_data
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from hfx.batch.publish import publish
 from hfx.batch.rows import row_seed
 from hfx.batch.scored_parts import score_chunks
 from hfx.errors import UsageError
-from tests.rigs.batch_jobs import Opened, csv_text, output_rows, table, texts
+from tests.rigs.files.batch_jobs import Opened, csv_text, output_rows, table, texts
 
 SIZES = (1, 4, 64)
 CELLS = st.text(st.sampled_from('ab ,"\t\r\n\ufeffé€😀\x85\u2028\0'), max_size=12)

@@ -14,8 +14,8 @@ from hfx.answering import Answer
 from hfx.batch.models import Repository, open_model
 from hfx.batch.rows import check_settings
 from hfx.errors import HfxError, UsageError
-from tests.rigs.batch_jobs import Opened, output_rows, table
-from tests.rigs.published import VNNI, export_zoo
+from tests.rigs.checkpoints.published import VNNI, export_zoo
+from tests.rigs.files.batch_jobs import Opened, output_rows, table
 
 # The same exports as those of tests/conftest.py.
 MODELS = {

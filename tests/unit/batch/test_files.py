@@ -19,7 +19,7 @@ from hfx.batch.plan import read_plan
 from hfx.batch.progress import status_of
 from hfx.batch.publish import publish
 from hfx.errors import JobError, UsageError
-from tests.rigs.batch_jobs import CommandLine, Opened, texts
+from tests.rigs.files.batch_jobs import CommandLine, Opened, texts
 
 PARTS = (".000000.csv.sha256", "000000.csv", ".000001.csv.sha256", "000001.csv")
 FILES = ("plan.jsonl", "job.json", *PARTS, "predictions", "summary.json")

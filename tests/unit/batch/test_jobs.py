@@ -16,8 +16,8 @@ import pytest
 
 from hfx.batch.folder import Folder
 from hfx.errors import JobError
-from tests.rigs.batch_jobs import CLASSIFIER, GENERATOR, TREE, CommandLine, Opened, output_rows, table, texts
-from tests.rigs.waiting import wait_until
+from tests.rigs.files.batch_jobs import CLASSIFIER, GENERATOR, TREE, CommandLine, Opened, output_rows, table, texts
+from tests.rigs.machine.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 SMALL = ("--mini-batch-size", "2")

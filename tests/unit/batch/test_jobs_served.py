@@ -15,8 +15,8 @@ from hfx.batch.models import Servers, open_model
 from hfx.batch.scoring import reason, score
 from hfx.batch.servers import Persistence
 from hfx.errors import HfxError, ModelChanged, ServerBusy, ServerError, ServerUnreachable
-from tests.rigs.batch_jobs import CLASSIFIER, CommandLine, texts
-from tests.rigs.client_servers import Script, grpc_server
+from tests.rigs.clients.client_servers import Script, grpc_server
+from tests.rigs.files.batch_jobs import CLASSIFIER, CommandLine, texts
 
 IMPATIENT = Persistence(patience=1.0, retries=2)
 Outcomes = list[tuple[str, Answer | HfxError]]

@@ -15,14 +15,14 @@ import pytest
 
 from hfx.batch.worker import COMMAND
 from hfx.triton.liveness import read_process
-from tests.rigs.batch_jobs import CLASSIFIER, CommandLine, Opened, echo, table, texts
-from tests.rigs.killing import Killer
-from tests.rigs.tiers import full
-from tests.rigs.waiting import wait_until
+from tests.rigs.files.batch_jobs import CLASSIFIER, CommandLine, Opened, echo, table, texts
+from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.tiers import full
+from tests.rigs.machine.waiting import wait_until
 
 JOB = """
 from pathlib import Path
-from tests.rigs.batch_jobs import echo
+from tests.rigs.files.batch_jobs import echo
 
 def work(arm, folder, source, size):
     model = echo()
@@ -102,7 +102,7 @@ def enough(folder: Path, count: int) -> bool:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers end at each text with the word poison."""
-    monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-m", "tests.rigs.batch_poison"))
+    monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-m", "tests.rigs.files.batch_poison"))
 
 
 def poisonous(path: Path, rows: int, *poisons: int) -> Path:

@@ -17,9 +17,9 @@ from hfx.batch.folder import Folder
 from hfx.batch.plan import Shard, parse_shard
 from hfx.cli.commands import load
 from hfx.errors import JobCancelled
-from tests.rigs.generation_rig import RUNTIMES, WRITERS
-from tests.rigs.published import export_zoo
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import RUNTIMES, WRITERS
 
 MANIFEST = Path(__file__).parents[3] / "examples" / "kubernetes-batch.yml"
 pytestmark = pytest.mark.slow

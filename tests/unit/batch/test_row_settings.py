@@ -17,8 +17,8 @@ from hfx.batch.models import Repository, open_model
 from hfx.batch.rows import check_columns, inputs_of, own_settings, row_seed
 from hfx.errors import UsageError
 from hfx.names import Task
-from tests.rigs.batch_jobs import Opened, output_rows, table
-from tests.rigs.published import export_zoo
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.files.batch_jobs import Opened, output_rows, table
 
 pytestmark = pytest.mark.slow
 COLUMNS = ["text", "max_tokens=limit", "seed=chance", "do_sample=draws", "stop_words=stop"]

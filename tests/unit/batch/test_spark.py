@@ -37,10 +37,10 @@ from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from hfx.names import Task
 from hfx.triton import EmbeddedServer
-from tests.rigs.generation_rig import RUNTIMES, WRITERS
-from tests.rigs.published import export_zoo
-from tests.rigs.spark_tables import TEXTS, expected, predicted, python_workers, rich_table, table
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.files.spark_tables import TEXTS, expected, predicted, python_workers, rich_table, table
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.generation_server import RUNTIMES, WRITERS
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,9 @@ from hfx.batch.folder import Folder, storage
 from hfx.errors import JobError
 from hfx.process import ends_with_parent
 from hfx.triton.process import MACHINES
-from tests.rigs.azure_scripts import ENDPOINT, Rig
-from tests.rigs.batch_jobs import CLASSIFIER, HFX, TREE, CommandLine, Opened, texts
-from tests.rigs.waiting import wait_until
+from tests.rigs.files.azure_scripts import ENDPOINT, Rig
+from tests.rigs.files.batch_jobs import CLASSIFIER, HFX, TREE, CommandLine, Opened, texts
+from tests.rigs.machine.waiting import wait_until
 
 FLOCK = {"x86_64": 73, "aarch64": 32}
 with_seccomp = pytest.mark.skipif(platform.machine() not in FLOCK, reason="the number of flock(2) is not known here")

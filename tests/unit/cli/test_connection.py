@@ -10,7 +10,7 @@ import pytest
 from hfx.cli import main
 from hfx.cli.connection import Connection, connect
 from hfx.client.session import Limits
-from tests.rigs.client_servers import Script
+from tests.rigs.clients.client_servers import Script
 
 Sent = Callable[..., dict[str, str]]
 

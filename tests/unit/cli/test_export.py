@@ -12,7 +12,7 @@ from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import Reporter
 from hfx.exporter.progress import counted, shown
 from hfx.names import Task
-from tests.rigs.manifests import manifest
+from tests.rigs.files.manifests import manifest
 
 TIMES = {"openvino": {"1x16+16": 1.5}, "onnxruntime": {"1x16+16": 2.0}}
 GREEDY = {"same": 0.75, "texts": 4, "ties": 0.0, "company": 0}

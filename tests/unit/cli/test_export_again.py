@@ -9,7 +9,7 @@ import pytest
 
 from hfx.cli import main
 from hfx.repository.config_pbtxt import made_by
-from tests.rigs import tiny_checkpoints
+from tests.rigs.checkpoints import tiny_checkpoints
 
 
 def test_a_model_is_replaced_by_the_same_export(

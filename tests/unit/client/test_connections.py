@@ -22,7 +22,7 @@ import pytest
 from hfx import errors
 from hfx.cli.connection import TOKEN_VARIABLE
 from hfx.client import AsyncClient, Client, RetryPolicy, Tls
-from tests.rigs.client_servers import Script, asked, grpc_server, http_server
+from tests.rigs.clients.client_servers import Script, asked, grpc_server, http_server
 
 
 def free_port() -> int:

@@ -15,8 +15,8 @@ import pytest
 
 from hfx import errors
 from hfx.client import AsyncClient, Client, Generation, Piece, TruncationWarning
-from tests.rigs.client_servers import Script, asked
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.client_servers import Script, asked
+from tests.rigs.machine.waiting import wait_until
 
 FILES = Path("/proc/self/fd")  # those that this process has open
 

@@ -23,7 +23,7 @@ from hfx.manifest import (
     write_manifest,
 )
 from hfx.names import Task
-from tests.rigs.manifests import fill, instead, link, manifest
+from tests.rigs.files.manifests import fill, instead, link, manifest
 
 
 def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:

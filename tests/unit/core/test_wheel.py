@@ -16,7 +16,7 @@ import pytest
 from hfx import native
 from hfx.native.build import LIBRARY
 from tests import zoo
-from tests.rigs.client_servers import Script, grpc_server
+from tests.rigs.clients.client_servers import Script, grpc_server
 
 pytestmark = pytest.mark.slow
 

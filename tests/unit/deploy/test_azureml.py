@@ -15,11 +15,11 @@ from hfx.cli import main
 from hfx.deploy import azureml
 from hfx.deploy.wheels import NUMPY, TOKENIZERS
 from hfx.errors import UsageError
-from tests.rigs.azure_scripts import Rig
-from tests.rigs.published import export_zoo
-from tests.rigs.repositories import build
-from tests.rigs.tiers import DATA, needs_data
-from tests.rigs.wheels import wheels_for
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.files.azure_scripts import Rig
+from tests.rigs.files.repositories import build
+from tests.rigs.files.wheels import wheels_for
+from tests.rigs.machine.tiers import DATA, needs_data
 
 ROOT = Path(__file__).parents[3]
 CHECKS = ROOT / ".venv-azure/bin/python"  # `make azure-checks`: azure-ai-ml is in an environment of its own

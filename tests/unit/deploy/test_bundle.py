@@ -22,8 +22,8 @@ from hfx.errors import FetchFailed, ModelCorrupt, UsageError
 from hfx.manifest import read_manifest, verify_files
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository import parse_config
-from tests.rigs.repositories import build
-from tests.rigs.wheels import HERE, wheels_for
+from tests.rigs.files.repositories import build
+from tests.rigs.files.wheels import HERE, wheels_for
 
 ROOT = Path(__file__).parents[3]
 MODULE = b"VALUE = 1\n"

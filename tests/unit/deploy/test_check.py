@@ -11,7 +11,7 @@ from hfx.cli import main
 from hfx.deploy import docker
 from hfx.deploy.deployment import open_deployment
 from hfx.deploy.folder import RECORD_FILE, hash_everything
-from tests.rigs.repositories import build
+from tests.rigs.files.repositories import build
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hfx.cli.commands import load
 from hfx.deploy import compose, docker
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import render_text
-from tests.rigs.repositories import build
+from tests.rigs.files.repositories import build
 
 DEVICES = ("cpu", "gpu")
 MINUTES = 20

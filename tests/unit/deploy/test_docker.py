@@ -18,7 +18,7 @@ from hfx.deploy.folder import RECORD_FILE, output_folder
 from hfx.errors import HfxError, ModelCorrupt, ModelMissing, RepositoryError, UsageError
 from hfx.manifest import Precision, hash_file, read_manifest, write_manifest
 from hfx.repository.lint import lint
-from tests.rigs.repositories import build, seal
+from tests.rigs.files.repositories import build, seal
 
 HOSTILE = ("a b", "a\nRUN id", 'a"', "$(id)", "a;id", "../a", "-a", "A", "", "a" * 600, "ä")
 

@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 
 from hfx.deploy.sizing import LOAD_SECONDS
 from hfx.releases import MINIMUM_SECURE, release
-from tests.rigs.serve_process import HFX
-from tests.rigs.toy_models import write_toy
+from tests.rigs.servers.serve_process import HFX
+from tests.rigs.servers.toy_models import write_toy
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()

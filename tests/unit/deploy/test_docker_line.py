@@ -19,8 +19,8 @@ from hfx.errors import RepositoryError, ServerError, UsageError
 from hfx.manifest import TritonTarget, write_manifest
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.triton import DockerServer
-from tests.rigs.manifests import fill
-from tests.rigs.toy_models import write_toy
+from tests.rigs.files.manifests import fill
+from tests.rigs.servers.toy_models import write_toy
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()

@@ -17,7 +17,7 @@ from hfx.deploy.kserve import write
 from hfx.deploy.options import Scale, Service
 from hfx.deploy.sizing import size
 from hfx.errors import UsageError
-from tests.rigs.repositories import build
+from tests.rigs.files.repositories import build
 
 VERSION = "1.37"
 URI = "s3://models/m"

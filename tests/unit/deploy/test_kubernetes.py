@@ -23,9 +23,9 @@ from hfx.deploy.sizing import QUEUE, SLOTS, WAITING, Measured, Sizing, size
 from hfx.errors import UsageError
 from hfx.front.settings import Limits
 from hfx.perf.results import ServerSide, write_result
-from tests.rigs import perf_runs
-from tests.rigs.documents import DOCUMENTS, ROOT
-from tests.rigs.repositories import build
+from tests.rigs.files import perf_runs
+from tests.rigs.files.documents import DOCUMENTS, ROOT
+from tests.rigs.files.repositories import build
 
 CUSTOM_KINDS = {"PodMonitor"}  # of operators: Kubernetes has no schema for them
 VERSION = "1.37"

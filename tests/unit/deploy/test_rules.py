@@ -20,7 +20,7 @@ from hfx.deploy.sagemaker.aws import CUDA_13_AMI
 from hfx.deploy.sagemaker.endpoint import open_endpoint
 from hfx.deploy.sagemaker.requests import Upload, bodies
 from hfx.deploy.sizing import Sizing, size
-from tests.rigs.repositories import build
+from tests.rigs.files.repositories import build
 
 IMAGE = "nvcr.io/nvidia/tritonserver:26.07-py3"
 POD: dict[str, Any] = {

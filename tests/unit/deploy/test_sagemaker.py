@@ -21,8 +21,8 @@ from hfx.deploy.sagemaker.local import serving
 from hfx.deploy.sagemaker.requests import CALLS, Upload, bodies, policy, trust
 from hfx.deploy.sagemaker.target import values, write_archive
 from hfx.errors import UsageError
-from tests.rigs.repositories import build
-from tests.rigs.sagemaker_model import problems
+from tests.rigs.files.repositories import build
+from tests.rigs.files.sagemaker_model import problems
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/hfx"
 REAL_TIME = EndpointOptions(role=ROLE, region="eu-west-1", instance_type="ml.c7i.xlarge")

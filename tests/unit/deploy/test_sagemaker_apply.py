@@ -17,7 +17,7 @@ from hfx.deploy.sagemaker.apply import apply, delete, scale, wait
 from hfx.deploy.sagemaker.endpoint import open_endpoint
 from hfx.deploy.sagemaker.requests import Upload, bodies
 from hfx.errors import ServerError, UsageError
-from tests.rigs.repositories import build
+from tests.rigs.files.repositories import build
 
 REGION = "eu-west-1"
 

@@ -14,7 +14,7 @@ import pytest
 from docs.generate import blocking_client, client_settings, environment, pages, tables
 from hfx.cli import READER_GONE
 from hfx.cli.commands import COMMANDS, load
-from tests.rigs.documents import DOCUMENTS, ROOT, blocks, commands, parse
+from tests.rigs.files.documents import DOCUMENTS, ROOT, blocks, commands, parse
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")

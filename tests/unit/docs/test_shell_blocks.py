@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from docs.generate import environment
-from tests.rigs.documents import DOCUMENTS, ROOT, commands, parse
+from tests.rigs.files.documents import DOCUMENTS, ROOT, commands, parse
 
 TEMPLATES = ROOT / "hfx" / "deploy" / "templates"
 PORTS = {"8000", "8001", "8002"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hfx.exporter.encoder.architectures import ENCODERS
-from tests.rigs.documents import DOCUMENTS, ROOT
+from tests.rigs.files.documents import DOCUMENTS, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TEXTS = [*DOCUMENTS, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "examples").iterdir()) if path.is_file())]

@@ -11,7 +11,8 @@ import torch
 
 from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
-from tests.rigs import onnx_toys, tiny_encoders
+from tests.rigs.checkpoints import tiny_encoders
+from tests.rigs.files import onnx_toys
 
 BOS, PAD, EOS = 0, 1, 2
 ROWS = {

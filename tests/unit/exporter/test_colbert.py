@@ -14,10 +14,10 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, RequestRefused, SourceError
 from hfx.local.encoder import LocalModel
-from tests.rigs.colbert_models import PYLATE, WORDS, change, write_pylate, write_stanford
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS, Recipe
-from tests.rigs.tiers import full, thinned
+from tests.rigs.checkpoints.colbert_models import PYLATE, WORDS, change, write_pylate, write_stanford
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import TEXTS, Recipe
+from tests.rigs.machine.tiers import full, thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 

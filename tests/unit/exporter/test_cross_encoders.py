@@ -11,8 +11,17 @@ import pytest
 import torch
 
 from hfx.local.encoder import LocalModel
-from tests.rigs.published import VNNI, export_checkpoint
-from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, layer_norm, normalize, pooling, write_cross_encoder
+from tests.rigs.checkpoints.published import VNNI, export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
+    HIDDEN,
+    TEXTS,
+    Recipe,
+    dense,
+    layer_norm,
+    normalize,
+    pooling,
+    write_cross_encoder,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 

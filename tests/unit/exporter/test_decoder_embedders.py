@@ -17,9 +17,18 @@ from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.names import Task
 from tests.attacks.damage import DROPPED, edit_json
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import HIDDEN, TEXTS, Recipe, dense, furthest, normalize, pooling, write_embedder
-from tests.rigs.tiers import full, thinned
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
+    HIDDEN,
+    TEXTS,
+    Recipe,
+    dense,
+    furthest,
+    normalize,
+    pooling,
+    write_embedder,
+)
+from tests.rigs.machine.tiers import full, thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 

@@ -21,7 +21,7 @@ from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.names import Task
 from tests.attacks.damage import edit_json
-from tests.rigs.decoder_rankers import (
+from tests.rigs.checkpoints.decoder_rankers import (
     CHAT_TEMPLATE,
     CONTENT,
     INSTRUCTION,
@@ -34,9 +34,9 @@ from tests.rigs.decoder_rankers import (
     write_decoder,
     write_logit_ranker,
 )
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import TEXTS
+from tests.rigs.machine.tiers import full
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 

@@ -21,10 +21,11 @@ from hfx.native import library
 from hfx.python_backends.onnxruntime.ragged import Layout, Request
 from hfx.python_backends.onnxruntime.ragged import answer as answer_requests
 from hfx.python_backends.onnxruntime.sessions import open_session
-from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
-from tests.rigs.onnxruntime_rig import Recording, batch_input, string_parameters
-from tests.rigs.processors import HAS_NATIVE, LEVELS
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
+from tests.rigs.machine.tiers import full
+from tests.rigs.servers.onnxruntime_rig import Recording, batch_input, string_parameters
 from tests.unit.exporter.test_encoder_linears import LIBRARIES, kinds
 
 ROWS = 3

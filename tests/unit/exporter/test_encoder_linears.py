@@ -17,8 +17,8 @@ from transformers.activations import ACT2FN
 from hfx.exporter.encoder.build import clean
 from hfx.exporter.quantize.encoder import row_wise
 from hfx.native import library
-from tests.rigs import onnx_toys
-from tests.rigs.processors import HAS_NATIVE, LEVELS
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
 
 ROWS, WIDTH, HIDDEN, OUTER = 3, 5, 64, 48
 LIBRARIES = [None, *([library()] if HAS_NATIVE else [])]

@@ -18,9 +18,10 @@ from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.masks import LONGEST, SHORT, simplify_masks
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
-from tests.rigs import onnx_toys, tiny_encoders
-from tests.rigs.processors import LEVELS
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints import tiny_encoders
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.processors import LEVELS
+from tests.rigs.machine.tiers import full
 
 EMBEDDINGS = usual_kind("feature-extraction")
 LONG = 40

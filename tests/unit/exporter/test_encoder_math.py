@@ -23,9 +23,9 @@ from hfx.python_backends.onnxruntime.ragged import RUN_ROWS
 from hfx.repository.catalog import models
 from hfx.repository.lint import lint
 from tests import zoo
-from tests.rigs import tiny_checkpoints
-from tests.rigs.processors import HAS_BFLOAT16
-from tests.rigs.published import export_checkpoint, export_zoo
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint, export_zoo
+from tests.rigs.machine.processors import HAS_BFLOAT16
 
 pytestmark = [
     pytest.mark.slow,

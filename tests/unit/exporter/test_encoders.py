@@ -22,9 +22,10 @@ from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.load import load_model
 from hfx.names import Task
 from tests.attacks.damage import edit_json
-from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders, tiny_generators
-from tests.rigs.published import export_checkpoint
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders, tiny_generators
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.tiers import full
 
 TASKS = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)
 # Lengths of the rows of a batch: alone, ragged, one row much longer; none as the traced example has them.

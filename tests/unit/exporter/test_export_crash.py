@@ -10,9 +10,9 @@ import pytest
 from hfx.manifest import hash_folder
 from hfx.repository import recover
 from hfx.repository.publish import stagings
-from tests.rigs import tiny_checkpoints, writing_checkpoints
-from tests.rigs.killing import Killer
-from tests.rigs.published import export_zoo
+from tests.rigs.checkpoints import generator_checkpoints, tiny_checkpoints
+from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.killing import Killer
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_a_kill_changes_nothing(kind: str, title: str, exporter: Killer, tmp_pat
     export_zoo("sentiment-distilbert", tmp_path / "repository", MODEL, "fp32", "onnxruntime")
     checkpoint = tmp_path / "checkpoint"
     if kind == "generator":
-        writing_checkpoints.save(checkpoint, "gpt2")
+        generator_checkpoints.save(checkpoint, "gpt2")
     else:
         tiny_checkpoints.save(checkpoint, tiny_checkpoints.bert())
     before = contents(tmp_path / "repository")

@@ -15,10 +15,10 @@ from hfx.local.generator import LocalGenerator
 from hfx.manifest import read_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
-from tests.rigs import chat_tokenizers, tiny_generators, writing_checkpoints
-from tests.rigs.generation_tokenizers import LINES, byte_fallback, byte_level
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import VNNI
+from tests.rigs.checkpoints import chat_tokenizers, generator_checkpoints, tiny_generators
+from tests.rigs.checkpoints.generation_tokenizers import LINES, byte_fallback, byte_level
+from tests.rigs.checkpoints.published import VNNI
+from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
 
@@ -82,7 +82,7 @@ def saved(name: str, root: Path) -> Path:
     model = tiny_generators.build(
         name, vocab_size=len(tokenizer), max_position_embeddings=POSITIONS, pad_token_id=tokenizer.pad_token_id, **ids
     )
-    return writing_checkpoints.save_whole(root / name, model, tokenizer, SETTINGS)
+    return generator_checkpoints.save_whole(root / name, model, tokenizer, SETTINGS)
 
 
 @cache

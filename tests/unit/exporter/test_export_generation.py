@@ -22,8 +22,8 @@ from hfx.manifest import Manifest, verify_files
 from hfx.python_backends.engine.prefix_cache import DEFAULT_MB
 from hfx.python_backends.engine.spec import read_spec
 from hfx.repository import lint, models
-from tests.rigs import tiny_generators, writing_checkpoints
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints import generator_checkpoints, tiny_generators
+from tests.rigs.checkpoints.published import export_checkpoint
 
 pytestmark = pytest.mark.slow
 GENERATION = {
@@ -38,8 +38,8 @@ TEXT = "hello world."
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    for family in writing_checkpoints.FAMILIES:
-        writing_checkpoints.save(folder / family, family, GENERATION[family])
+    for family in generator_checkpoints.FAMILIES:
+        generator_checkpoints.save(folder / family, family, GENERATION[family])
     return lambda family: folder / family
 
 
@@ -47,12 +47,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def repository(tmp_path_factory: pytest.TempPathFactory, checkpoints: Callable[[str], Path]) -> Path:
     """Every family, exact in fp32."""
     folder = tmp_path_factory.mktemp("repository")
-    for family in writing_checkpoints.FAMILIES:
+    for family in generator_checkpoints.FAMILIES:
         export_checkpoint(checkpoints(family), folder, name=family)
     return folder
 
 
-@pytest.fixture(params=writing_checkpoints.FAMILIES)
+@pytest.fixture(params=generator_checkpoints.FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -93,7 +93,7 @@ def test_the_manifest_says_what_was_verified_and_decided(repository: Path, famil
     assert figures["beams"]["same"] + figures["beams"]["ties"] >= 0.99
     assert figures["greedy"]["company"] == figures["beams"]["company"] == 0
     # Of a decoder's 80 positions, eight are steps behind the prompt, and one is a new token's.
-    assert figures["long"]["longest"] == (71 if family in tiny_generators.DECODERS else writing_checkpoints.LONGEST)
+    assert figures["long"]["longest"] == (71 if family in tiny_generators.DECODERS else generator_checkpoints.LONGEST)
     assert figures["long"]["agreement"] == 1.0
     assert figures["texts"]["same"] >= 0.98
     choices: Any = manifest.choices
@@ -114,7 +114,7 @@ def test_texts_equal_those_of_transformers(
     folder = checkpoints(family)
     decodes = family in tiny_generators.DECODERS
     auto: Any = transformers.AutoModelForCausalLM if decodes else transformers.AutoModelForSeq2SeqLM
-    model, tokenizer = auto.from_pretrained(folder).eval(), writing_checkpoints.tokenizer()
+    model, tokenizer = auto.from_pretrained(folder).eval(), generator_checkpoints.tokenizer()
     for text in (TEXT, "a", "the end of the story", "zz top. and so on and on."):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
         with torch.no_grad():
@@ -271,7 +271,7 @@ def test_verify_and_list_know_generators(repository: Path, capsys: pytest.Captur
     assert run(capsys, *words, "--metric", "accuracy")[0] == 2
     code, out, _ = run(capsys, "list", str(repository))
     assert code == 0
-    assert {line.split()[0] for line in out.splitlines()[1:]} == set(writing_checkpoints.FAMILIES)
+    assert {line.split()[0] for line in out.splitlines()[1:]} == set(generator_checkpoints.FAMILIES)
 
 
 def test_a_damaged_recording_is_a_damaged_model(

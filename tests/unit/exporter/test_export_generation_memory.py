@@ -11,14 +11,14 @@ import pytest
 from safetensors import safe_open
 
 from bench import checkpoints
-from tests.rigs import writing_checkpoints
+from tests.rigs.checkpoints import generator_checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 EXPORT = """
 import resource, sys
 from pathlib import Path
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_checkpoint
 
 options = {"precision": "int8", "max_drop": 1.0, "cpu_runtime": "auto"}
 export_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), name="m", **options)
@@ -45,7 +45,7 @@ def test_the_peak_is_little_more_than_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = checkpoints.checkpoint("distilgpt2")
     total, largest = sizes(checkpoint)
     # What the interpreter, torch, transformers and the runtimes take by themselves.
-    base = peak(writing_checkpoints.save(tmp_path / "tiny", "gpt2"), tmp_path / "base")
+    base = peak(generator_checkpoints.save(tmp_path / "tiny", "gpt2"), tmp_path / "base")
     taken = peak(checkpoint, tmp_path / "repository")
     manifest = json.loads((tmp_path / "repository" / "m" / "hfx.json").read_text())
     assert taken - base <= 1.3 * total + largest, f"{taken / 1e6:.0f} MB, {base / 1e6:.0f} of them the base"

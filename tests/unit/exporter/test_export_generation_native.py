@@ -27,10 +27,10 @@ from hfx.native.build import LIBRARY
 from hfx.python_backends.engine.spec import read_spec
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
-from tests.rigs import writing_checkpoints
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import export_checkpoint, export_zoo
-from tests.rigs.wheels import HERE, wheels_for
+from tests.rigs.checkpoints import generator_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint, export_zoo
+from tests.rigs.files.wheels import HERE, wheels_for
+from tests.rigs.machine.processors import HAS_NATIVE
 from tests.unit.exporter.test_export_generation import contents, manifest_of
 
 pytestmark = [
@@ -60,7 +60,7 @@ def repository(published: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return writing_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
+    return generator_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
 
 
 def answers(repository: Path) -> tuple[str, list[Any]]:
@@ -197,7 +197,7 @@ def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint:
 
 
 def test_heads_that_the_kernels_are_not_made_for_are_refused_before_the_checkpoint_answers(tmp_path: Path) -> None:
-    checkpoint = writing_checkpoints.save(tmp_path / "checkpoint", "gpt2", n_embd=264, n_head=1)
+    checkpoint = generator_checkpoints.save(tmp_path / "checkpoint", "gpt2", n_embd=264, n_head=1)
     repository = tmp_path / "r"
     with pytest.raises(CheckpointUnsupported, match="a head must have 1 to 256 values"):
         export_checkpoint(checkpoint, repository, UNGATED, name=NAME, precision="int8", cpu_runtime="native")

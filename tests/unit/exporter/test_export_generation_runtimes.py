@@ -29,10 +29,10 @@ from hfx.local.generator import LocalGenerator
 from hfx.native.build import LIBRARY
 from hfx.repository import lint
 from hfx.repository.edit import value
-from tests.rigs import writing_checkpoints
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import export_checkpoint, few_texts
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints import generator_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint, few_texts
+from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.machine.tiers import full
 from tests.unit.exporter.test_export_generation import TEXT, contents
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ REQUESTS = [{"text_input": text, "max_tokens": 7, "num_beams": beams} for text i
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return writing_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
+    return generator_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / "gpt2", "gpt2", {"max_new_tokens": 12})
 
 
 def engine(repository: Path) -> Path:
@@ -80,7 +80,7 @@ def aged(plan: Any, made: Any) -> Any:
 def on_openvino(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one model `m`, as earlier versions published it for OpenVINO."""
     folder = tmp_path_factory.mktemp(request.param)
-    saved = writing_checkpoints.save(folder / "checkpoint", request.param, {"max_new_tokens": 12})
+    saved = generator_checkpoints.save(folder / "checkpoint", request.param, {"max_new_tokens": 12})
     steps = [replace(step, run=aged) if step.run is seal_model else step for step in STEPS]
     with few_texts():
         export_checkpoint(saved, folder / "r", steps, name="m")
@@ -127,7 +127,7 @@ def test_openvino_is_for_encoders(checkpoint: Path, tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(("family", "precision"), [("gpt2", "fp32"), ("bart", "int8"), ("gpt2", "int4")])
 def test_auto_takes_native_operators_where_they_can_be_had(family: str, precision: str, tmp_path: Path) -> None:
-    saved = writing_checkpoints.save(tmp_path / "checkpoint", family, {"num_beams": 1 if family == "gpt2" else 3})
+    saved = generator_checkpoints.save(tmp_path / "checkpoint", family, {"num_beams": 1 if family == "gpt2" else 3})
     folder = tmp_path / "r"
     manifest = export_checkpoint(saved, folder, UNGATED, name="m", cpu_runtime="auto", precision=precision, slots=8)
     chosen = possible_runtimes("auto", manifest.precision.cpu, RUNTIMES)[0]  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
 from hfx.python_backends.generation.configuration import Configuration, resolve_config
-from tests.rigs.generation_models import facts
+from tests.rigs.engine.generation_models import facts
 
 VOCABULARY = 50
 SEQ2SEQ = {"decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0}

@@ -16,9 +16,9 @@ from hfx.exporter.verify import DataOptions
 from hfx.local.generator import LocalGenerator
 from hfx.repository import lint
 from tests import zoo
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import export_checkpoint
-from tests.rigs.tiers import DATA, full, needs_data
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.machine.tiers import DATA, full, needs_data
 from tests.unit.exporter.test_export_generation import manifest_of
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,11 @@ import pytest
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS, Formats
-from tests.rigs import graph_rows, tiny_generators
-from tests.rigs.graph_rows import random_rows
-from tests.rigs.processors import LEVELS, int8_error
-from tests.rigs.published import VNNI
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.checkpoints.published import VNNI
+from tests.rigs.engine import graph_rows
+from tests.rigs.engine.graph_rows import random_rows
+from tests.rigs.machine.processors import LEVELS, int8_error
 
 Export = Callable[..., Path]
 LENGTHS = (9, 33, 1, 4, 20)

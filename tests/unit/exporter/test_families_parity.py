@@ -15,8 +15,9 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.native import library
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
-from tests.rigs import graph_rows, tiny_generators
-from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine import graph_rows
+from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.tensors import CheckpointTensors
 from tests.attacks.damage import edit_json, edit_tensors
-from tests.rigs import tiny_generators
+from tests.rigs.checkpoints import tiny_generators
 
 
 def weights(folder: Path, checkpoint: Any) -> bytes:

@@ -23,9 +23,10 @@ from hfx.exporter.source import Checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.names import Task
 from tests.attacks.damage import edit_json
-from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
-from tests.rigs.published import export_checkpoint
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.tiers import full
 
 TASK = usual_kind(Task.FILL_MASK)
 MASK = 4

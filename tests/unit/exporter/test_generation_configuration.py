@@ -10,7 +10,7 @@ import pytest
 
 from hfx.python_backends.errors import ModelDamaged
 from hfx.python_backends.generation.configuration import Configuration
-from tests.rigs.generation_models import configuration, facts
+from tests.rigs.engine.generation_models import configuration, facts
 
 
 def damage(folder: Path, content: str) -> str:

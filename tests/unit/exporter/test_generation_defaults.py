@@ -24,10 +24,10 @@ from hfx.python_backends.engine.request import Request
 from hfx.python_backends.errors import DoesNotFit
 from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from hfx.python_backends.generation.prompts import PromptEncoder
-from tests.rigs import tiny_generators
-from tests.rigs.generation_models import facts
-from tests.rigs.generation_tokenizers import LINES, byte_level
-from tests.rigs.torch_decoding import TorchModel, drive
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.checkpoints.generation_tokenizers import LINES, byte_level
+from tests.rigs.checkpoints.torch_decoding import TorchModel, drive
+from tests.rigs.engine.generation_models import facts
 
 POSITIONS, TOKENS = 40, 12
 PROMPT = (5, 9, 17, 4)

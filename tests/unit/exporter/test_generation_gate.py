@@ -38,7 +38,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import read_spec
-from tests.rigs import writing_checkpoints
+from tests.rigs.checkpoints import generator_checkpoints
 
 FORCED = Forced("bundled", 1000, 1.0, 0.0, None, 1e-5, 1e-6, 1000, 1e-2, 2e-2)
 WHOLE = Whole(128, 1.0, 0.0, 24, 0)
@@ -138,7 +138,7 @@ EFFORT = Effort(texts=6, tokens=4, beam_texts=4, beam_tokens=4, prompt_tokens=10
 
 
 def reader(longest: int = 40, prefix: str = "") -> Reader:
-    return Reader(writing_checkpoints.tokenizer(), prefix, longest)
+    return Reader(generator_checkpoints.tokenizer(), prefix, longest)
 
 
 def test_own_texts_come_first_and_bundled_ones_fill_up() -> None:
@@ -162,7 +162,7 @@ def test_a_prefix_is_part_of_the_prompt_but_not_of_its_text() -> None:
 
 
 def test_words_take_the_place_of_a_bundled_text_that_can_not_be_spelled() -> None:
-    tokenizer = writing_checkpoints.tokenizer()
+    tokenizer = generator_checkpoints.tokenizer()
     tokenizer.unk_token = "a"  # what stands for unknown letters; no text with an "a" can be spelled then
     chosen = choose_prompts(Reader(tokenizer, "", 40), [], ["one cat", "two dogs", "Ü"], EFFORT)
     assert [prompt.text for prompt in chosen[:2]] == ["one", "two dogs"]
@@ -171,12 +171,12 @@ def test_words_take_the_place_of_a_bundled_text_that_can_not_be_spelled() -> Non
 # Real engines against real torch
 
 
-@pytest.fixture(scope="module", params=writing_checkpoints.FAMILIES)
+@pytest.fixture(scope="module", params=generator_checkpoints.FAMILIES)
 def torch_side(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("gate")
-    writing_checkpoints.save(folder / "checkpoint", request.param)
+    generator_checkpoints.save(folder / "checkpoint", request.param)
     plan = make_plan(open_checkpoint(str(folder / "checkpoint")), ExportOptions(name="m", repository=folder))
-    tokenizer = writing_checkpoints.tokenizer()
+    tokenizer = generator_checkpoints.tokenizer()
     generator = TorchGenerator.open(plan, tokenizer)  # type: ignore[arg-type]
     words = ["one", "two cats", "a longer text than that", "x", "and on it goes", "zzz"]
     prompts = [Prompt(word, tuple(tokenizer(word)["input_ids"])) for word in words]
@@ -242,9 +242,9 @@ def test_texts_that_part_are_counted(torch_side: Any) -> None:
 
 
 def test_stop_strings_end_texts_and_not_the_ids_that_are_compared(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(str(writing_checkpoints.save(tmp_path / "c", "gpt2", {"stop_strings": ["ca", "t"]})))
+    checkpoint = open_checkpoint(str(generator_checkpoints.save(tmp_path / "c", "gpt2", {"stop_strings": ["ca", "t"]})))
     plan = make_plan(checkpoint, ExportOptions(name="m", repository=tmp_path))
-    tokenizer = writing_checkpoints.tokenizer()
+    tokenizer = generator_checkpoints.tokenizer()
     generator = TorchGenerator.open(plan, tokenizer)  # type: ignore[arg-type]
     ((ids,), _) = generator.generate([tuple(tokenizer("cat")["input_ids"])], **PLAIN, max_new_tokens=4)
     assert ids
@@ -254,9 +254,9 @@ def test_stop_strings_end_texts_and_not_the_ids_that_are_compared(tmp_path: Path
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_prompts_that_are_encoded_once_are_continued_alike(family: str, tmp_path: Path) -> None:
     plan = make_plan(
-        open_checkpoint(str(writing_checkpoints.save(tmp_path / "c", family))), ExportOptions(repository=tmp_path)
+        open_checkpoint(str(generator_checkpoints.save(tmp_path / "c", family))), ExportOptions(repository=tmp_path)
     )
-    tokenizer = writing_checkpoints.tokenizer()
+    tokenizer = generator_checkpoints.tokenizer()
     generator = TorchGenerator.open(plan, tokenizer)  # type: ignore[arg-type]
     prompts = [tuple(tokenizer(text)["input_ids"]) for text in ("one", "two cats", "a longer text than that")]
     sources = generator.encode(prompts)

@@ -34,9 +34,9 @@ from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.runners import DecoderRunner
 from hfx.python_backends.engine.sessions import SessionSettings
-from tests.rigs import tiny_generators, writing_checkpoints
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import VNNI, export_checkpoint
+from tests.rigs.checkpoints import generator_checkpoints, tiny_generators
+from tests.rigs.checkpoints.published import VNNI, export_checkpoint
+from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.slow
 LENGTH = 600  # positions: two chunks, and a part of a third
@@ -77,14 +77,14 @@ def save(folder: Path, family: str) -> None:
         for name, parameter in model.named_parameters():
             if any(part in name for part in LOUD.get(family, ())):
                 parameter.mul_(4)
-    writing_checkpoints.save_whole(folder, model, writing_checkpoints.tokenizer(), {})
+    generator_checkpoints.save_whole(folder, model, generator_checkpoints.tokenizer(), {})
 
 
 @cache
 def checked(family: str, folder: Path) -> Checked:
     save(folder / family, family)
     plan: Any = make_plan(open_checkpoint(str(folder / family)), ExportOptions(repository=folder))
-    tokenizer = writing_checkpoints.tokenizer()
+    tokenizer = generator_checkpoints.tokenizer()
     generator = TorchGenerator.open(plan, tokenizer)
     read = [Prompt(text, tuple(tokenizer(text)["input_ids"])) for text in ("one", "two cats", "and so on")]
     start, vocabulary = plan.settings.decoder_start_token_ids, generator.model.config.vocab_size
@@ -254,7 +254,7 @@ def test_nothing_is_published_of_a_model_that_is_wrong_at_long_texts(
 
 def reader(**changed: Any) -> LongReader:
     values = {"start": (), "vocab_size": 29, "heads": 4, "max_length": LENGTH, "max_source": 0, **changed}
-    return LongReader(writing_checkpoints.tokenizer(), "", **values)
+    return LongReader(generator_checkpoints.tokenizer(), "", **values)
 
 
 def test_the_limit_a_chunk_and_something_between_are_read() -> None:

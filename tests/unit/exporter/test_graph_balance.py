@@ -18,8 +18,9 @@ from hfx.exporter.graph.reference import linear, run_net
 from hfx.exporter.quantize.balance import balanced, best_factors
 from hfx.exporter.quantize.generator import FORMATS, int8_rows
 from hfx.exporter.tensors import CheckpointTensors
-from tests.rigs import graph_rows, tiny_generators
-from tests.rigs.processors import LEVELS
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine import graph_rows
+from tests.rigs.machine.processors import LEVELS
 
 LOUD = 7  # the channel
 GENERATOR = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from hfx.exporter.encoder.build import clean
-from tests.rigs import onnx_toys
+from tests.rigs.files import onnx_toys
 
 X = np.float32([[1, -2], [3, 4]])
 

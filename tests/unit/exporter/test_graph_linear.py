@@ -16,8 +16,8 @@ from hfx.exporter.graph.linear import LinearWriter
 from hfx.exporter.graph.writer import GraphWriter, WeightFile
 from hfx.exporter.quantize.generator import WeightFormat
 from hfx.python_backends.engine.sessions import open_session
-from tests.rigs.engine_rig import ONE_THREAD
-from tests.rigs.processors import FEWEST_ROWS, LEVELS, error, int8_error
+from tests.rigs.engine.watched_engine import ONE_THREAD
+from tests.rigs.machine.processors import FEWEST_ROWS, LEVELS, error, int8_error
 
 INPUTS, OUTPUTS = 200, 96  # 200 is no multiple of a block
 GENERATOR = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from onnx import helper
 
 from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
 from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, make_pooler
-from tests.rigs import onnx_toys
+from tests.rigs.files import onnx_toys
 
 WIDTH = 8
 MODES: tuple[Mode, ...] = get_args(Mode)

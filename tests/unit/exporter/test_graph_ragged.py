@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from hfx.exporter.encoder.ragged import flatten_inputs
-from tests.rigs import onnx_toys
+from tests.rigs.files import onnx_toys
 
 PAD = 9
 Row = list[list[int]]  # a row's sequences, each of the row's width

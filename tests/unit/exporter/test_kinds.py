@@ -21,10 +21,10 @@ from hfx.names import GENERATION_TASKS, Kind, Task
 from hfx.tasks import is_late, kind_of
 from hfx.tasks.kinds import USUAL
 from tests import zoo
-from tests.rigs.colbert_models import write_stanford
-from tests.rigs.decoder_rankers import Ranker, write_classifier, write_logit_ranker
-from tests.rigs.published import GENERATORS, export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.colbert_models import write_stanford
+from tests.rigs.checkpoints.decoder_rankers import Ranker, write_classifier, write_logit_ranker
+from tests.rigs.checkpoints.published import GENERATORS, export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     Recipe,
     pooling,
     splade,

@@ -14,8 +14,8 @@ from hfx.exporter.encoder.kinds.cross_encoder import PairClassifier
 from hfx.exporter.labelled_data import read_data
 from hfx.names import Task
 from hfx.rows import RowError
-from tests.rigs import tiny_checkpoints
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint
 
 CONFIG = {"id2label": {"0": "NEGATIVE", "1": "POSITIVE"}}
 TAGS = {"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}

@@ -15,10 +15,10 @@ import pytest
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import DROPPED
-from tests.rigs import tiny_encoders
-from tests.rigs.colbert_models import WORDS, change, write_pylate, write_stanford
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints import tiny_encoders
+from tests.rigs.checkpoints.colbert_models import WORDS, change, write_pylate, write_stanford
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     BARE,
     HIDDEN,
     TEXTS,
@@ -28,7 +28,7 @@ from tests.rigs.sentence_models import (
     token_mask,
     write_multi_vector_encoder,
 )
-from tests.rigs.tiers import thinned
+from tests.rigs.machine.tiers import thinned
 from tests.zoo import tokenization
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]

@@ -13,8 +13,8 @@ import pytest
 from hfx.errors import CheckpointUnsupported
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import DROPPED, edit_json
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
     Recipe,

@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
-from tests.rigs import tiny_checkpoints
+from tests.rigs.checkpoints import tiny_checkpoints
 
 
 def scripts(text: str) -> set[str]:

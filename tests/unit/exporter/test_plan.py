@@ -16,7 +16,7 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 from hfx.python_backends.onnxruntime import sessions
-from tests.rigs import tiny_checkpoints
+from tests.rigs.checkpoints import tiny_checkpoints
 
 BERT = {
     "model_type": "bert",

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 from hfx.exporter.quantize import encoder as quantize
 from hfx.exporter.quantize.encoder import Quantized, half, weight_only
 from hfx.native import library
-from tests.rigs import onnx_toys, tiny_checkpoints
-from tests.rigs.processors import HAS_NATIVE, LEVELS
+from tests.rigs.checkpoints import tiny_checkpoints
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
 
 HIDDEN, OUTER, TOKENS = 64, 48, 16
 NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")

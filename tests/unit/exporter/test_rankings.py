@@ -18,8 +18,8 @@ from hfx.exporter.labelled_data import read_data
 from hfx.exporter.ranking import ndcg, rank_correlation
 from hfx.names import PROMPT_NAME, Task
 from hfx.python_backends.tasks import PROMPTS
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
     Recipe,

@@ -19,8 +19,8 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupporte
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import edit_json
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
     Recipe,

@@ -26,8 +26,9 @@ from hfx.local.encoder import LocalModel
 from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE, Task
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import ConfigError
-from tests.rigs import onnx_toys, tiny_checkpoints, tiny_encoders
-from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
+from tests.rigs.files import onnx_toys
+from tests.rigs.machine.processors import HAS_NATIVE
 
 
 @pytest.mark.parametrize(

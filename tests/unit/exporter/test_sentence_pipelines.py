@@ -13,8 +13,8 @@ import pytest
 from hfx.errors import CheckpointCorrupt, RequestRefused
 from hfx.exporter.encoder.sentence_transformers import ACTIVATIONS, POOLING_FIELDS
 from hfx.local.encoder import LocalModel
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
     Recipe,
@@ -26,7 +26,7 @@ from tests.rigs.sentence_models import (
     pooling,
     write_embedder,
 )
-from tests.rigs.tiers import thinned
+from tests.rigs.machine.tiers import thinned
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -131,7 +131,7 @@ def test_every_activation_is_that_of_torch(tmp_path: Path, activation: str) -> N
     from hfx.exporter.encoder.pooling import make_pooler
     from hfx.exporter.encoder.sentence_transformers import read_pooling
     from hfx.exporter.source import open_checkpoint
-    from tests.rigs import onnx_toys
+    from tests.rigs.files import onnx_toys
 
     reference = write_embedder(tmp_path, Recipe((pooling("mean"), dense(HIDDEN, 40, activation))))
     pooler = make_pooler(read_pooling(tmp_path / "model"), open_checkpoint(str(tmp_path / "model")))

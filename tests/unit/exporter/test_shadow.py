@@ -19,7 +19,7 @@ from hfx.client import tensors
 from hfx.exporter.shadow import Comparisons, ServedAnswer, Verdict
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
-from tests.rigs.published import export_zoo
+from tests.rigs.checkpoints.published import export_zoo
 
 pytestmark = pytest.mark.slow
 TEXTS = [

@@ -22,9 +22,9 @@ from hfx.exporter.slow_tokenizers import NO_TEXT, model_file, read_model, stand_
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.generator import LocalGenerator
-from tests.rigs import tiny_generators
-from tests.rigs.generation_tokenizers import random_text
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.checkpoints.generation_tokenizers import random_text
+from tests.rigs.checkpoints.published import export_checkpoint
 
 pytestmark = pytest.mark.slow
 

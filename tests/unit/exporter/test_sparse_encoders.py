@@ -12,8 +12,8 @@ import pytest
 
 from hfx.errors import CheckpointUnsupported
 from hfx.local.encoder import LocalModel
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS, Recipe, furthest, splade, write_sparse_encoder
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import TEXTS, Recipe, furthest, splade, write_sparse_encoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 

@@ -19,8 +19,8 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint, open_config
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import edit_json
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import TEXTS, dense, furthest, layer_norm, normalize, static_embedding
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import TEXTS, dense, furthest, layer_norm, normalize, static_embedding
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 

@@ -13,8 +13,8 @@ import torch
 from hfx.cli import main
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.local.encoder import LocalModel
-from tests.rigs.published import export_checkpoint
-from tests.rigs.sentence_models import (
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
     Recipe,

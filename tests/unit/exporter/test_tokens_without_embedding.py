@@ -15,9 +15,9 @@ from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
-from tests.rigs import tiny_checkpoints, writing_checkpoints
-from tests.rigs.encoder_line import encoder_for
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints import generator_checkpoints, tiny_checkpoints
+from tests.rigs.checkpoints.encoder_line import encoder_for
+from tests.rigs.checkpoints.published import export_checkpoint
 
 pytestmark = pytest.mark.slow
 MASK = "<mask>"
@@ -48,10 +48,10 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def summarizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """BART with as many embeddings as its tokenizer has tokens without MASK."""
-    tokenizer = writing_checkpoints.tokenizer()
+    tokenizer = generator_checkpoints.tokenizer()
     size = len(tokenizer)
     folder = tmp_path_factory.mktemp("summarizer") / "checkpoint"
-    writing_checkpoints.save(folder, "bart", {"max_new_tokens": 6}, vocab_size=size)
+    generator_checkpoints.save(folder, "bart", {"max_new_tokens": 6}, vocab_size=size)
     return add_mask(folder, tokenizer, size)
 
 

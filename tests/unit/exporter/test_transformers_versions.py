@@ -40,8 +40,9 @@ from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.spaces import clean_up
 from tests.attacks.damage import DROPPED, edit_json, edit_tensors
-from tests.rigs import graph_rows, tiny_checkpoints, tiny_generators
-from tests.rigs.torch_decoding import TorchModel, drive
+from tests.rigs.checkpoints import tiny_checkpoints, tiny_generators
+from tests.rigs.checkpoints.torch_decoding import TorchModel, drive
+from tests.rigs.engine import graph_rows
 from tests.transformers4.writing import (
     ANSWER,
     CHECKPOINTS,

@@ -21,9 +21,9 @@ from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.errors import InvalidRequest, ModelDamaged
 from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.generator import TextGenerator
-from tests.rigs.published import export_checkpoint
-from tests.rigs.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
-from tests.rigs.writing_checkpoints import save_whole, write_version
+from tests.rigs.checkpoints.generator_checkpoints import save_whole, write_version
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.tiny_translators import END, LONGEST, MARIAN_CODES, TRANSLATORS, save, token_of
 
 pytestmark = pytest.mark.slow
 TEXTS = ("the cat sat on the mat.", "a", "zebras, quickly.")
@@ -266,7 +266,7 @@ def test_a_translator_that_writes_pads_among_letters_is_published(tmp_path: Path
 
 def test_languages_that_the_file_can_not_have_are_named() -> None:
     """generation.json is read strictly."""
-    from tests.rigs.generation_models import configuration
+    from tests.rigs.engine.generation_models import configuration
 
     languages = {"ids": {"fr": 3}, "source_index": 0, "target": "forced_bos_token_id"}
     assert configuration(max_source=9, languages=languages).languages

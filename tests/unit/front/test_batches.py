@@ -14,7 +14,7 @@ import pytest
 
 from hfx.front.keys import LABEL_HEADER
 from hfx.triton.front import Front
-from tests.rigs.front_rig import SECONDS, Seen, ask, connect, fronted, post, read_answer, upstream
+from tests.rigs.servers.front_rig import SECONDS, Seen, ask, connect, fronted, post, read_answer, upstream
 
 MOST = 3
 

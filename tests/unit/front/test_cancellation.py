@@ -10,7 +10,7 @@ import pytest
 from hfx.front.guard import refuse_cancellation
 from hfx.front.refusals import Refusal
 from hfx.triton.front import Front
-from tests.rigs.front_rig import Seen, ask, fronted, post, upstream
+from tests.rigs.servers.front_rig import Seen, ask, fronted, post, upstream
 
 ENGINE = "/v2/models/toy_stream"
 TENSOR = {"name": "cancel_request", "datatype": "BYTES", "shape": [1, 1], "data": ["some-id"]}

@@ -17,9 +17,9 @@ from hfx.front.refusals import RETRY, Refusal
 from hfx.triton.front import Front
 from hfx.triton.liveness.process_table import Process, processes
 from hfx.triton.process import is_running
-from tests.rigs.chat_tokenizers import run
-from tests.rigs.front_rig import SECONDS, Seen, connect, fronted, post, upstream
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.chat_tokenizers import run
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.front_rig import SECONDS, Seen, connect, fronted, post, upstream
 from tests.zoo import tokenization
 
 TALK = [

@@ -17,8 +17,8 @@ from hfx.names import ADD_SPECIAL_TOKENS
 from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.generator import _tokenizer
 from hfx.python_backends.generation.prompts import PromptEncoder
-from tests.rigs.chat_tokenizers import CONVERSATIONS, KINDS, TEMPLATES, run
-from tests.rigs.generation_models import configuration
+from tests.rigs.checkpoints.chat_tokenizers import CONVERSATIONS, KINDS, TEMPLATES, run
+from tests.rigs.engine.generation_models import configuration
 
 NAME = "talker"
 

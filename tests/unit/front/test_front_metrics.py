@@ -16,8 +16,8 @@ from hfx.front.refusals import refusal_label
 from hfx.front.response import Response
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
-from tests.rigs.front_rig import Seen, ask, connect, fronted, post, read_answer, stderr_file, upstream
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.front_rig import Seen, ask, connect, fronted, post, read_answer, stderr_file, upstream
 
 INFER, GENERATE = "/v2/models/toy/infer", "/v2/models/a%20b/versions/2/generate"
 KEY = "first-key-of-tests"

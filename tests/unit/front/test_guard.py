@@ -18,7 +18,7 @@ from hfx.front.guard import BLOCK_BYTES, JSON_DEPTH, JSON_MARKS, check_json, jso
 from hfx.front.refusals import Refusal
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
-from tests.rigs.front_rig import GENERATE, INFER, Seen, ask, connect, fronted, post, upstream
+from tests.rigs.servers.front_rig import GENERATE, INFER, Seen, ask, connect, fronted, post, upstream
 
 BODY = 1 << 20
 BODIES = st.recursive(

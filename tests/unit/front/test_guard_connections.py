@@ -15,7 +15,18 @@ import pytest
 from hfx.front.connection import LINGER_BYTES
 from hfx.front.settings import BODIES_AT_ONCE, Limits
 from hfx.triton.front import Front
-from tests.rigs.front_rig import GENERATE, INFER, SECONDS, ask, connect, fronted, is_closed, post, read_answer, upstream
+from tests.rigs.servers.front_rig import (
+    GENERATE,
+    INFER,
+    SECONDS,
+    ask,
+    connect,
+    fronted,
+    is_closed,
+    post,
+    read_answer,
+    upstream,
+)
 
 BODY = 1 << 20
 

@@ -20,9 +20,9 @@ from hfx.front.keys import MINUTE, ApiKeys, Budget, Caller, Rates, read_keys
 from hfx.front.refusals import Refusal
 from hfx.front.settings import Tls
 from hfx.triton.front import Front
-from tests.rigs.certificates import make_certificate
-from tests.rigs.front_rig import Seen, ask, fronted, post, stderr_file, upstream
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.certificates import make_certificate
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.front_rig import Seen, ask, fronted, post, stderr_file, upstream
 
 FIRST, SECOND = "first-key-of-tests", "second-key-of-tests"
 CHAT = "/v1/chat/completions"

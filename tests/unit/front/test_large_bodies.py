@@ -10,8 +10,8 @@ import pytest
 
 from hfx.front.large_bodies import LARGEST_JSON
 from hfx.triton.front import Front
-from tests.rigs.front_rig import GENERATE, INFER, Seen, ask, connect, fronted, post, upstream
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.front_rig import GENERATE, INFER, Seen, ask, connect, fronted, post, upstream
 
 TEXT = 'a "day", [in] {the} garden\n' * (LARGEST_JSON // 16)
 

@@ -20,7 +20,7 @@ from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.tasks import TASKS
 from hfx.triton.front import Front
-from tests.rigs.front_rig import ask, fronted, upstream
+from tests.rigs.servers.front_rig import ask, fronted, upstream
 
 GENERATION = {"defaults": {"num_beams": 4}, "languages": None, "max_source": None}
 

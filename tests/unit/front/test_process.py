@@ -27,9 +27,20 @@ from hfx.front.settings import Settings, Tls
 from hfx.front.upstream import Upstream, request_head
 from hfx.triton import front as front_module
 from hfx.triton.front import Front
-from tests.rigs.certificates import make_certificate
-from tests.rigs.front_rig import LARGE, SECONDS, Seen, ask, connect, fronted, post, read_answer, stderr_file, upstream
-from tests.rigs.waiting import wait_until
+from tests.rigs.clients.certificates import make_certificate
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.front_rig import (
+    LARGE,
+    SECONDS,
+    Seen,
+    ask,
+    connect,
+    fronted,
+    post,
+    read_answer,
+    stderr_file,
+    upstream,
+)
 
 SMALL = post(b"{}")
 STREAM = "/v2/models/toy/generate_stream"

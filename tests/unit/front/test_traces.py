@@ -12,8 +12,8 @@ from hfx.cli import main
 from hfx.front.response import Response
 from hfx.front.traces import Tracer
 from hfx.python_backends.serving.traces import EXPORT_SECONDS
-from tests.rigs.front_rig import Seen, ask, fronted, post, stderr_file, upstream
-from tests.rigs.otlp_collector import Collector, collector
+from tests.rigs.servers.front_rig import Seen, ask, fronted, post, stderr_file, upstream
+from tests.rigs.servers.otlp_collector import Collector, collector
 
 GENERATE = "/v2/models/toy/generate"
 TRACE, PARENT = "1234567890abcdef1234567890abcdef", "fedcba0987654321"

@@ -12,8 +12,8 @@ import pytest
 
 from hfx.front.settings import Settings
 from hfx.triton.front import Front
-from tests.rigs import chromium
-from tests.rigs.front_rig import GENERATE, Seen, ask, fronted, upstream
+from tests.rigs.clients import chromium
+from tests.rigs.servers.front_rig import GENERATE, Seen, ask, fronted, upstream
 
 FRIEND = "https://app.example"
 JSON = {"Content-Type": "application/json"}

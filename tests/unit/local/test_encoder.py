@@ -12,7 +12,7 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export, make_plan, without_gate
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
-from tests.rigs import tiny_checkpoints
+from tests.rigs.checkpoints import tiny_checkpoints
 
 
 @pytest.fixture(scope="module")

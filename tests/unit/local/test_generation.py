@@ -16,7 +16,7 @@ from hfx.local.generator import LocalGenerator, _fields, _translated
 from hfx.names import Task
 from hfx.python_backends import errors as engine
 from hfx.repository.config_pbtxt import ModelConfig, render
-from tests.rigs import generation_models
+from tests.rigs.engine import generation_models
 
 SAMPLES = {"do_sample": True, "seed": 1, "num_return_sequences": 2}
 PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_thread_count": "1"}

@@ -24,7 +24,7 @@ import pytest
 from hfx.errors import HfxError
 from hfx.native import build
 from hfx.native import library as shipped_library
-from tests.rigs.processors import ALL_KERNELS, KERNELS
+from tests.rigs.machine.processors import ALL_KERNELS, KERNELS
 from tests.zoo.cache import built
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.huge_pages import AVAILABLE, copied
+from tests.rigs.machine.huge_pages import AVAILABLE, copied
 from tests.unit.native.libraries import SANITIZED
 from tests.unit.native.reference import Linear, assert_same_bits, random_linear, random_rows
 from tests.unit.native.sessions import Operator

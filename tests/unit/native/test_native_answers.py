@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hfx.python_backends.inputs import strings
 from hfx.python_backends.tasks import feature_extraction
-from tests.rigs.encoder_line import postprocessor_for
+from tests.rigs.checkpoints.encoder_line import postprocessor_for
 from tests.unit.native.native_rows import NativeRows, compiled, outcome
 
 ANSWERS = 400

@@ -21,9 +21,9 @@ from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
 from hfx.native import library
 from hfx.python_backends.engine.spec import read_spec
-from tests.rigs import same_bits, tiny_encoders
-from tests.rigs.processors import FLAGS, HAS_NATIVE, KERNELS
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints import same_bits, tiny_encoders
+from tests.rigs.machine.processors import FLAGS, HAS_NATIVE, KERNELS
+from tests.rigs.machine.tiers import full
 from tests.unit.native.libraries import HERE, SANITIZED, shared_library
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE or SANITIZED, reason="native operators are not built")
@@ -160,7 +160,7 @@ def test_answers_are_equal_with_every_kernel(
 def test_answers_are_equal_on_a_lesser_processor(models: Path, processor: str, count: int) -> None:
     """ONNX Runtime and numpy choose other kernels there, too."""
     hiding = shared_library("hidden-features", ["-O2", "-fPIC", "-std=c++17"], [HERE / "hidden_features.cpp"], [])
-    words = [sys.executable, "-m", "tests.rigs.same_bits", str(models), str(count)]
+    words = [sys.executable, "-m", "tests.rigs.checkpoints.same_bits", str(models), str(count)]
     own = {kind: same_bits.digest(models, kind, count) for kind in same_bits.KINDS}
     environment = os.environ | {"LD_PRELOAD": str(hiding), "HFX_TEST_PROCESSOR": processor}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)

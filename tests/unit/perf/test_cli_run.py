@@ -23,8 +23,8 @@ from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.perf.load import Closed, LoadLimits, Open, Plan
 from hfx.perf.loadgen.log import Progress
 from hfx.perf.results import read_result
-from tests.rigs.perf_fake_server import WRITER, FakeServer
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.perf_fake_server import WRITER, FakeServer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "perf.md").read_text(encoding="utf-8")
 

@@ -18,7 +18,7 @@ from hfx.perf.load import Closed, LoadLimits, Request, RequestSet
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.tables import comparison_tables
 from hfx.perf.results import Run, read_result, write_result
-from tests.rigs.perf_runs import MACHINE, result, run
+from tests.rigs.files.perf_runs import MACHINE, result, run
 
 REQUESTS = RequestSet((Request({"text_input": ("a",)}),), "one text")
 CASES = [Case(Closed(callers), MeasureSpec(REQUESTS, LoadLimits(requests=1))) for callers in (1, 2)]

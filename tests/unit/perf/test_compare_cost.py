@@ -9,7 +9,7 @@ import pytest
 from hfx.errors import UsageError
 from hfx.perf.compare.cost import Price, best, break_even, capacity, cost, parse_prices, with_prices
 from hfx.perf.report.tables import best_table
-from tests.rigs.perf_runs import result, run
+from tests.rigs.files.perf_runs import result, run
 
 
 def test_prices_are_read_with_and_without_a_currency() -> None:

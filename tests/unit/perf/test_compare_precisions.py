@@ -13,9 +13,9 @@ from hfx.perf.compare.candidates import CompareSpec, Session
 from hfx.perf.compare.kinds import precision_candidates
 from hfx.perf.tuning.space import current
 from hfx.repository.catalog import model
-from tests.rigs import writing_checkpoints
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.published import export_checkpoint
+from tests.rigs.checkpoints import generator_checkpoints
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = pytest.mark.slow
 NAME = "writer"
@@ -25,7 +25,7 @@ UNGATED = [step for step in STEPS if not step.gate]  # of what is published befo
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint") / "gpt2"
-    writing_checkpoints.save(folder, "gpt2", {"max_new_tokens": 12})
+    generator_checkpoints.save(folder, "gpt2", {"max_new_tokens": 12})
     return folder
 
 

@@ -26,8 +26,8 @@ from hfx.perf.loadgen.log import COLUMNS, LoadRun
 from hfx.perf.loadgen.stats import run_of
 from hfx.perf.measuring import MeasureSpec, Target, metadata
 from hfx.perf.results import Distribution, Run, Subject
-from tests.rigs.perf_fake_server import CLASSIFIER, HANG_SECONDS, INPUT_TOKENS, WRITER, FakeServer, orders
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.perf_fake_server import CLASSIFIER, HANG_SECONDS, INPUT_TOKENS, WRITER, FakeServer, orders
 
 pytestmark = pytest.mark.slow
 NEVER = threading.Event()  # is set

@@ -12,7 +12,7 @@ import pytest
 from hfx.errors import LoadFailed, ServerUnreachable, UsageError
 from hfx.perf.load import Closed, LoadLimits, Open, RequestSet, Slo
 from hfx.perf.measuring import MeasureSpec, Target, device_of, measure
-from tests.rigs.perf_fake_server import CLASSIFIER, WRITER, FakeServer, orders
+from tests.rigs.servers.perf_fake_server import CLASSIFIER, WRITER, FakeServer, orders
 
 TEN = MeasureSpec(orders("write 3"), LoadLimits(requests=10, timeout=10), stream=False)
 

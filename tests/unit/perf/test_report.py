@@ -29,8 +29,8 @@ from hfx.perf.report.tables import (
 )
 from hfx.perf.results import Result, Run
 from hfx.perf.rounds import Spread, groups, steps
-from tests.rigs import perf_samples
-from tests.rigs.perf_samples import concurrencies, devices, generator, one_device, tuning
+from tests.rigs.files import perf_samples
+from tests.rigs.files.perf_samples import concurrencies, devices, generator, one_device, tuning
 
 MAX_WIDTH = 120  # columns of a terminal that a comparison fits
 

@@ -17,7 +17,7 @@ from hfx.cli import main
 from hfx.perf.report.charts import charts
 from hfx.perf.report.page import html
 from hfx.perf.results import write_result
-from tests.rigs import perf_samples
+from tests.rigs.files import perf_samples
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>alert(2)</script>\"'"

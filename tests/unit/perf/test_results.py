@@ -13,7 +13,7 @@ import pytest
 from hfx.errors import UsageError
 from hfx.perf.results import cumulative, distribution, merged, read_result, to_json, write_result
 from hfx.perf.rounds import groups, ratios
-from tests.rigs.perf_runs import result, run
+from tests.rigs.files.perf_runs import result, run
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

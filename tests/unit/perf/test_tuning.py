@@ -22,7 +22,7 @@ from hfx.perf.tuning.proof import Proof, judge, prove
 from hfx.perf.tuning.scores import PUBLISHED, score
 from hfx.perf.tuning.space import Dimension, Settings, Space
 from hfx.perf.tuning.tune import Copies, Costs, Findings, Trial, TuneSpec, _reason, check_kept, search
-from tests.rigs.perf_runs import run
+from tests.rigs.files.perf_runs import run
 
 FOREVER = 1e12
 MEASURE = MeasureSpec(RequestSet((), ""), LoadLimits(seconds=1.0))

@@ -19,8 +19,8 @@ from hfx.perf.tuning.tune import max_callers
 from hfx.repository.catalog import model
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
 from hfx.repository.edit import Edit, change, value
-from tests.rigs import repositories
-from tests.rigs.manifests import manifest
+from tests.rigs.files import repositories
+from tests.rigs.files.manifests import manifest
 
 TEXT, ANSWER = TensorSpec("text_input", "TYPE_STRING", (1,)), TensorSpec("text_output", "TYPE_STRING", (1,))
 

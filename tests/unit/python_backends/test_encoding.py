@@ -16,9 +16,9 @@ from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
 from hfx.python_backends.windows import MAX_WINDOWS
 from tests import zoo
-from tests.rigs.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
-from tests.rigs.question_answering import windows
-from tests.rigs.tiers import full
+from tests.rigs.checkpoints.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
+from tests.rigs.checkpoints.question_answering import windows
+from tests.rigs.machine.tiers import full
 
 TOKENIZERS = (
     "sentiment-distilbert",

@@ -9,7 +9,7 @@ import pytest
 
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Event, Settings
-from tests.rigs.torch_decoding import (
+from tests.rigs.checkpoints.torch_decoding import (
     END,
     FAMILIES,
     TorchModel,

@@ -25,16 +25,16 @@ from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunn
 from hfx.python_backends.engine.sessions import Binding, Reserved, open_session
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import EngineError, ProviderMissing
-from tests.rigs import engine_invariants as invariants
-from tests.rigs import engine_toys as toys
-from tests.rigs import tiny_generators
-from tests.rigs.engine_oracle import expected
-from tests.rigs.engine_rig import ONE_THREAD, random_request, serve
-from tests.rigs.graph_rows import random_rows
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine import engine_invariants as invariants
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.engine_oracle import expected
+from tests.rigs.engine.graph_rows import random_rows
+from tests.rigs.engine.watched_engine import ONE_THREAD, random_request, serve
 from tests.unit.native.libraries import compiler
 
 LIMITS = Limits(chunk=8, prefill=32, encode=32)
-DRIVER = Path(__file__).parents[2] / "rigs" / "cuda_driver.c"
+DRIVER = Path(__file__).parents[2] / "rigs" / "machine" / "cuda_driver.c"
 
 
 @pytest.fixture(scope="module")

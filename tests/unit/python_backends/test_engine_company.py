@@ -28,12 +28,12 @@ from hfx.python_backends.engine.probes import probed_size, rows_for
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
-from tests.rigs import engine_toys as toys
-from tests.rigs import tiny_generators
-from tests.rigs.engine_oracle import expected
-from tests.rigs.engine_rig import ONE_THREAD, random_request, serve
-from tests.rigs.processors import HAS_NATIVE, KERNELS
-from tests.rigs.published import VNNI
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.checkpoints.published import VNNI
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.engine_oracle import expected
+from tests.rigs.engine.watched_engine import ONE_THREAD, random_request, serve
+from tests.rigs.machine.processors import HAS_NATIVE, KERNELS
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"top_log_probs": 5}, {"do_sample": True, "seed": 5, "top_log_probs": 20}, {"num_beams": 3}, {},

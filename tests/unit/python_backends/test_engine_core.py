@@ -12,17 +12,17 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.errors import DeadlineExceeded, DoesNotFit, EngineError, InvalidRequest, QueueFull
-from tests.rigs import engine_toys as toys
-from tests.rigs.engine_oracle import expected
-from tests.rigs.engine_rig import (
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.engine_oracle import expected
+from tests.rigs.engine.watched_engine import (
     Gate,
     gated_engine,
     open_engine,
     random_request,
     wait_until_idle,
 )
-from tests.rigs.tiers import full
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.tiers import full
+from tests.rigs.machine.waiting import wait_until
 
 SMALL = Limits(chunk=8, prefill=32, encode=32)
 

@@ -20,10 +20,10 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
-from tests.rigs import tiny_generators
-from tests.rigs.engine_rig import open_engine
-from tests.rigs.graph_rows import random_rows
-from tests.rigs.processors import HAS_NATIVE, LEVELS, int8_error
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine.graph_rows import random_rows
+from tests.rigs.engine.watched_engine import open_engine
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS, int8_error
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,10 @@ from hfx.python_backends.engine.plan import Limits, Run
 from hfx.python_backends.engine.request import Event, Request, Settings, Step
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from hfx.python_backends.errors import StepFailed
-from tests.rigs import forms, tiny_generators
-from tests.rigs.engine_rig import accept, finish, make_core, open_engine, plans_of, random_request
-from tests.rigs.processors import HAS_NATIVE
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine import random_grammars
+from tests.rigs.engine.watched_engine import accept, finish, make_core, open_engine, plans_of, random_request
+from tests.rigs.machine.processors import HAS_NATIVE
 
 native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
 FAMILIES = {
@@ -43,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "penalties": {"frequency_penalty": 0.02, "presence_penalty": -0.1, "logit_bias": {40: 0.5}},
     "edited at times": {"no_repeat_ngram_size": 6},  # the argmax is enough until a sequence repeats itself
     "forced": {"forced_eos_id": 5, "forced_bos_id": 9},
-    "a form": {"new_matcher": forms.some_ids(120, (3,)), "eos_ids": (3,)},
+    "a form": {"new_matcher": random_grammars.some_ids(120, (3,)), "eos_ids": (3,)},
     "sampled": {"do_sample": True, "top_k": 3, "temperature": 0.3, "seed": 4},
     "sampled from all": {"do_sample": True, "top_k": 0, "top_p": 0.9, "temperature": 0.2, "seed": 5, "log_probs": True},
 }

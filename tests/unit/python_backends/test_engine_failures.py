@@ -13,9 +13,18 @@ from hfx.python_backends.engine import engine as engine_module
 from hfx.python_backends.engine.plan import Compact, Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.errors import EngineClosed, StepFailed
-from tests.rigs import engine_toys as toys
-from tests.rigs.engine_rig import Gate, accept, finish, gated_engine, make_core, open_engine, plans_of, wait_until_idle
-from tests.rigs.waiting import wait_until
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.watched_engine import (
+    Gate,
+    accept,
+    finish,
+    gated_engine,
+    make_core,
+    open_engine,
+    plans_of,
+    wait_until_idle,
+)
+from tests.rigs.machine.waiting import wait_until
 
 BAD = toys.FAILS_ON
 

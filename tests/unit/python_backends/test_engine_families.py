@@ -16,8 +16,9 @@ from hfx.python_backends.engine.generation_settings import Texts
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Request, Settings
 from tests import zoo
-from tests.rigs import forms, tiny_generators
-from tests.rigs.engine_rig import open_engine
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine import random_grammars
+from tests.rigs.engine.watched_engine import open_engine
 
 pytestmark = pytest.mark.slow
 
@@ -111,13 +112,13 @@ def test_answers_with_a_form_are_those_of_transformers_with_its_mask(family: str
     start = () if family in tiny_generators.DECODERS else (asked.config.decoder_start_token_id,)
     requests, expected = [], []
     for seed in range(12):
-        form = Texts(**forms.random_form(3000 + seed))
+        form = Texts(**random_grammars.random_form(3000 + seed))
         settings = Settings(
             max_tokens=30, num_beams=beams, eos_ids=eos, decoder_prompt=start,
-            new_matcher=forms.compiler(eos, VOCABULARY).compile(form),
+            new_matcher=random_grammars.compiler(eos, VOCABULARY).compile(form),
         )  # fmt: skip
         requests.append(Request(tuple((seed + 7 * at + 3) % VOCABULARY for at in range(8)), settings))
-        allowed, skipped = forms.new_mask(form, eos, VOCABULARY), len(start) or 8
+        allowed, skipped = random_grammars.new_mask(form, eos, VOCABULARY), len(start) or 8
         options = {"decoder_input_ids": torch.tensor([start])} if start else {}
         output = asked.generate(
             torch.tensor([requests[-1].prompt]), attention_mask=torch.ones(1, 8), do_sample=False, max_new_tokens=30,

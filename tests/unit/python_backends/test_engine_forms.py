@@ -13,8 +13,7 @@ import pytest
 from hfx.python_backends.engine.generation_settings import Texts
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.request import Event, Settings
-from tests.rigs import forms
-from tests.rigs.torch_decoding import (
+from tests.rigs.checkpoints.torch_decoding import (
     END,
     FAMILIES,
     OTHER_END,
@@ -25,6 +24,7 @@ from tests.rigs.torch_decoding import (
     request,
     torch_model,
 )
+from tests.rigs.engine import random_grammars
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def forced(settings: Settings, prompt: tuple[int, ...]) -> int:
 
 def mask_of(settings: Settings, prompt: tuple[int, ...], form: dict[str, Any]) -> Callable[[int, Any], list[int]]:
     """transformers' prefix_allowed_tokens_fn."""
-    allowed = forms.new_mask(Texts(**form), settings.eos_ids)
+    allowed = random_grammars.new_mask(Texts(**form), settings.eos_ids)
     start = len(settings.decoder_prompt or prompt) + forced(settings, prompt)
     return lambda _, ids: allowed(ids.tolist()[start:])
 
@@ -62,7 +62,7 @@ def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any
 
 
 def asked(settings: Settings, form: dict[str, Any]) -> Settings:
-    return replace(settings, new_matcher=forms.compiler(settings.eos_ids).compile(Texts(**form)))
+    return replace(settings, new_matcher=random_grammars.compiler(settings.eos_ids).compile(Texts(**form)))
 
 
 def answers(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> tuple[Event, ...]:
@@ -72,7 +72,7 @@ def answers(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> t
 def check(form: dict[str, Any], answer: Event, settings: Settings, prompt: tuple[int, ...]) -> None:
     """An answer that ends by itself has the form."""
     if answer.finish_reason == "stop":
-        forms.check(form, forms.text_of(answer.ids[forced(settings, prompt) :]))
+        random_grammars.check(form, random_grammars.text_of(answer.ids[forced(settings, prompt) :]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -80,7 +80,7 @@ def check(form: dict[str, Any], answer: Event, settings: Settings, prompt: tuple
 def test_greedy_ids_equal_transformers(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
-        form, prompt = forms.random_form(case, bounded=case % 4 > 0), model.prompt(case)
+        form, prompt = random_grammars.random_form(case, bounded=case % 4 > 0), model.prompt(case)
         settings = random_settings(model, random)
         expected = model.generate(prompt, settings, prefix_allowed_tokens_fn=mask_of(settings, prompt, form))
         (found,) = answers(model, prompt, asked(settings, form))
@@ -95,7 +95,7 @@ def test_greedy_ids_equal_transformers(family: str, cases: range) -> None:
 def test_beams_equal_transformers(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
-        form, prompt = forms.random_form(1000 + case, bounded=case % 4 > 0), model.prompt(case)
+        form, prompt = random_grammars.random_form(1000 + case, bounded=case % 4 > 0), model.prompt(case)
         beams = int(random.integers(2, 6))
         endings = {"early_stopping": (False, True, "never")[case % 3], "length_penalty": (1.0, 0.0, 2.0)[case % 3]}
         returned = int(random.integers(1, beams + 1))
@@ -121,7 +121,7 @@ def test_beams_equal_transformers(family: str, cases: range) -> None:
 def test_sampled_answers_have_their_form(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
-        form, prompt = forms.random_form(2000 + case, bounded=case % 4 > 0), model.prompt(case)
+        form, prompt = random_grammars.random_form(2000 + case, bounded=case % 4 > 0), model.prompt(case)
         sampling = {"do_sample": True, "seed": case, "top_k": (0, 5, 50)[case % 3], "top_p": (1.0, 0.8)[case % 2]}
         settings = random_settings(model, random, temperature=(0.7, 3.0)[case % 2], **sampling)
         (found,) = answers(model, prompt, asked(settings, form))
@@ -145,7 +145,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 def test_a_token_is_chosen_of_few_as_of_all_scores(settings: dict[str, Any]) -> None:
     random, size, several = np.random.default_rng(5), 1300, 0
     for case in range(60):
-        matchers = forms.compiler((END,), size).compile(Texts(**forms.random_form(3000 + case)))
+        matchers = random_grammars.compiler((END,), size).compile(Texts(**random_grammars.random_form(3000 + case)))
         chosen = Settings(max_tokens=40, eos_ids=(END,), seed=case, new_matcher=matchers, **settings)
         (by_few,), (by_scores,) = (new_searches(request((9,), chosen)) for _ in range(2))
         over = False
@@ -161,14 +161,17 @@ def test_a_token_is_chosen_of_few_as_of_all_scores(settings: dict[str, Any]) -> 
 
 def walk(form: dict[str, Any], walks: int, random: np.random.Generator) -> Any:
     """What makes matchers, of which many were followed: what may come is that of a mask made for it, or it fails."""
-    new, allowed = forms.compiler((END,)).compile(Texts(**form)), forms.new_mask(Texts(**form), (END,))
+    new, allowed = (
+        random_grammars.compiler((END,)).compile(Texts(**form)),
+        random_grammars.new_mask(Texts(**form), (END,)),
+    )
     assert new is not None
     for number in range(walks):
         matcher, tokens = new(), list[int]()
         for _ in range(10):
-            may, some = allowed(tokens), int(random.integers(forms.VOCABULARY))
+            may, some = allowed(tokens), int(random.integers(random_grammars.VOCABULARY))
             assert matcher.allows(some) == (some in may)
-            row = np.zeros(forms.VOCABULARY, np.float32)
+            row = np.zeros(random_grammars.VOCABULARY, np.float32)
             other = matcher.copy()
             other.forbid(row)
             assert np.flatnonzero(row == 0).tolist() == other.few().tolist() == may
@@ -182,7 +185,7 @@ def walk(form: dict[str, Any], walks: int, random: np.random.Generator) -> Any:
 def test_what_may_come_depends_on_the_text_alone() -> None:
     random = np.random.default_rng(6)
     for case in range(30):
-        walk(forms.random_form(4000 + case, bounded=case % 4 > 0), 10, random)
+        walk(random_grammars.random_form(4000 + case, bounded=case % 4 > 0), 10, random)
 
 
 def test_what_may_come_is_the_same_where_there_is_no_room_to_keep_it() -> None:

@@ -21,9 +21,9 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from tests import zoo
-from tests.rigs.huge_pages import AVAILABLE, copied
-from tests.rigs.processors import HAS_NATIVE
-from tests.rigs.tiers import full
+from tests.rigs.machine.huge_pages import AVAILABLE, copied
+from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.machine.tiers import full
 
 pytestmark = [
     pytest.mark.slow,

@@ -26,11 +26,11 @@ from hfx.python_backends.engine.probes import RESTS, Bits, is_same_in_parts
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
 from hfx.python_backends.errors import EngineError, StepFailed
-from tests.rigs import engine_toys as toys
-from tests.rigs import tiny_generators
-from tests.rigs.engine_invariants import check_prefixes
-from tests.rigs.engine_rig import accept, finish, make_core, plans_of
-from tests.rigs.processors import HAS_NATIVE, LEVELS
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.engine_invariants import check_prefixes
+from tests.rigs.engine.watched_engine import accept, finish, make_core, plans_of
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
 
 POSITIONS = 500
 BAD = toys.FAILS_ON

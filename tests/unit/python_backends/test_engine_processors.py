@@ -13,7 +13,7 @@ from transformers.generation import logits_process as theirs
 from hfx.python_backends.engine.jobs import new_searches
 from hfx.python_backends.engine.processors import Processors
 from hfx.python_backends.engine.request import Settings
-from tests.rigs.torch_decoding import (
+from tests.rigs.checkpoints.torch_decoding import (
     END,
     FAMILIES,
     OTHER_END,

@@ -13,7 +13,7 @@ from hfx.python_backends.engine.generation_settings import DECODING
 from hfx.python_backends.engine.request import Request, Settings, check
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 from hfx.python_backends.errors import InvalidRequest
-from tests.rigs import engine_toys as toys
+from tests.rigs.engine import engine_toys as toys
 
 BAD: tuple[tuple[str, Any, str], ...] = (
     *((setting.name, "of another type", setting.allowed) for setting in DECODING),

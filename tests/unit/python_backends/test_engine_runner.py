@@ -12,8 +12,8 @@ from hfx.python_backends.engine.plan import Span
 from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner
 from hfx.python_backends.engine.runtimes import open_runner
 from hfx.python_backends.engine.spec import read_spec
-from tests.rigs import engine_toys as toys
-from tests.rigs.engine_rig import ONE_THREAD, Watch
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.watched_engine import ONE_THREAD, Watch
 
 PROMPTS = ((3, 5, 7, 11, 2), (9, 1), (4,), (1, 2, 3))
 

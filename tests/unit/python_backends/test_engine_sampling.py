@@ -17,8 +17,8 @@ from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
 from hfx.python_backends.engine.search import WHOLE_ROW
 from hfx.python_backends.errors import StepFailed
-from tests.rigs.engine_oracle import best
-from tests.rigs.torch_decoding import END, drive, one_step, request, torch_model
+from tests.rigs.checkpoints.torch_decoding import END, drive, one_step, request, torch_model
+from tests.rigs.engine.engine_oracle import best
 
 VOCABULARY = 1300
 GRID = [

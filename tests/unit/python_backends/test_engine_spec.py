@@ -13,7 +13,7 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.sessions import SessionSettings, check_products, multiplies_bytes_exactly
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
-from tests.rigs import engine_toys as toys
+from tests.rigs.engine import engine_toys as toys
 
 DECODERS = {str(beams): "top_k.onnx" for beams in range(1, 9)}
 OPERATORS = {"file": "top_k.onnx", "sha256": "0", "kv_type": "float16"}

@@ -17,8 +17,8 @@ from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.plan import Encode, Limits, Plan, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.errors import EngineClosed, QueueFull
-from tests.rigs import engine_toys as toys
-from tests.rigs.engine_rig import Gate, gated_engine, random_tokens, wait_until_idle
+from tests.rigs.engine import engine_toys as toys
+from tests.rigs.engine.watched_engine import Gate, gated_engine, random_tokens, wait_until_idle
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from hfx.python_backends.generation.detokenizer import Detokenizer
 from hfx.python_backends.spaces import clean_up
-from tests.rigs.generation_tokenizers import KINDS, LINES, byte_level, random_text, unigram
+from tests.rigs.checkpoints.generation_tokenizers import KINDS, LINES, byte_level, random_text, unigram
 
 ROUNDS = 300
 

@@ -16,9 +16,9 @@ from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.documents import parts as divided
 from hfx.python_backends.generation.documents import sentences
 from hfx.python_backends.generation.prompts import PromptEncoder
-from tests.rigs.generation_models import configuration
-from tests.rigs.generation_tokenizers import LINES, byte_level, random_text, unigram
-from tests.rigs.tiers import DATA, needs_data
+from tests.rigs.checkpoints.generation_tokenizers import LINES, byte_level, random_text, unigram
+from tests.rigs.engine.generation_models import configuration
+from tests.rigs.machine.tiers import DATA, needs_data
 
 pytestmark = pytest.mark.slow
 

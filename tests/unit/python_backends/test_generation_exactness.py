@@ -18,9 +18,9 @@ from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.pieces import join_texts
-from tests.rigs import tiny_generators
-from tests.rigs.generation_tokenizers import LINES, byte_level, unigram
-from tests.rigs.writing_checkpoints import save_whole, write_version
+from tests.rigs.checkpoints import tiny_generators
+from tests.rigs.checkpoints.generation_tokenizers import LINES, byte_level, unigram
+from tests.rigs.checkpoints.generator_checkpoints import save_whole, write_version
 
 pytestmark = pytest.mark.slow
 

@@ -26,10 +26,10 @@ from hfx.python_backends.generation.grammar_process import TOO_SLOW, GrammarProc
 from hfx.python_backends.generation.grammars import KEPT, LIMITS, GrammarCompiler, TokenMatcher, written
 from hfx.python_backends.generation.pieces import join_texts
 from hfx.python_backends.generation.vocabulary import read_vocabulary
-from tests.rigs import forms
-from tests.rigs.generation_models import write_model
-from tests.rigs.generation_tokenizers import byte_fallback, byte_level, unigram, word_ends, word_pieces
-from tests.rigs.waiting import wait_until
+from tests.rigs.checkpoints.generation_tokenizers import byte_fallback, byte_level, unigram, word_ends, word_pieces
+from tests.rigs.engine import random_grammars
+from tests.rigs.engine.generation_models import write_model
+from tests.rigs.machine.waiting import wait_until
 
 Ask = tuple[str, dict[str, Any]]
 
@@ -76,7 +76,7 @@ def test_answers_have_their_form_and_are_alone_as_beside_others(model: str, requ
     for (_, fields), piece in zip(requests, alone, strict=True):
         form = {name: fields[name] for name in ("regex", "choices") if name in fields}
         if form and piece.finish_reason == "stop":
-            forms.check(form, piece.text)
+            random_grammars.check(form, piece.text)
 
 
 def test_a_stream_has_the_pieces_of_the_answer(decoder: TextGenerator) -> None:

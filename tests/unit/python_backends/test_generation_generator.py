@@ -13,8 +13,8 @@ import pytest
 from hfx.python_backends.errors import DeadlineExceeded, DoesNotFit, InvalidRequest, ModelDamaged, StepFailed
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.pieces import Piece, join_texts
-from tests.rigs.generation_models import answered, continued, write_model
-from tests.rigs.waiting import wait_until
+from tests.rigs.engine.generation_models import answered, continued, write_model
+from tests.rigs.machine.waiting import wait_until
 
 SOURCE = 48
 ENDLESS = 20_000

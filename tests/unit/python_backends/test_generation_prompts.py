@@ -12,8 +12,8 @@ from hfx.python_backends.errors import DoesNotFit, InvalidRequest, ModelDamaged
 from hfx.python_backends.generation.configuration import resolve_config
 from hfx.python_backends.generation.prompts import COUNTED, PromptEncoder
 from hfx.python_backends.inputs import LONGEST_TEXT
-from tests.rigs.generation_models import configuration
-from tests.rigs.generation_tokenizers import LINES, byte_level, random_text, unigram
+from tests.rigs.checkpoints.generation_tokenizers import LINES, byte_level, random_text, unigram
+from tests.rigs.engine.generation_models import configuration
 
 TOKENIZERS = {"bart": lambda: byte_level("bart"), "t5": unigram}
 LONG = " ".join(LINES * 40)

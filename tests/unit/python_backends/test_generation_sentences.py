@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hfx.python_backends.generation.documents import sentences
-from tests.rigs.generation_tokenizers import LINES, random_text
+from tests.rigs.checkpoints.generation_tokenizers import LINES, random_text
 
 
 def found(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from hfx.python_backends.checks import encoder_settings
 from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS, of_scope
 from hfx.python_backends.errors import InvalidRequest
 from hfx.python_backends.generation.configuration import GenerationConfig, resolve_config
-from tests.rigs.generation_models import configuration
+from tests.rigs.engine.generation_models import configuration
 
 BART_CNN = {
     "max_tokens": 141, "min_tokens": 55, "num_beams": 4, "length_penalty": 2.0, "early_stopping": True,

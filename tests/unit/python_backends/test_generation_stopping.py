@@ -10,7 +10,7 @@ import pytest
 from hfx.python_backends.engine.request import Event
 from hfx.python_backends.generation.detokenizer import Detokenizer, StopStrings
 from hfx.python_backends.generation.pieces import Piece, SequenceReader, join_pieces
-from tests.rigs.generation_tokenizers import byte_level, random_text, unigram
+from tests.rigs.checkpoints.generation_tokenizers import byte_level, random_text, unigram
 
 
 def by_letters(text: str, stops: Sequence[str]) -> tuple[str, bool]:

@@ -13,8 +13,8 @@ from hfx.python_backends.errors import InvalidRequest
 from hfx.python_backends.generation.detokenizer import Detokenizer
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.generation.pieces import Piece, SequenceReader, Token, join_texts, shown
-from tests.rigs.generation_models import END, TEXT, write_model
-from tests.rigs.generation_tokenizers import KINDS, LINES, byte_level
+from tests.rigs.checkpoints.generation_tokenizers import KINDS, LINES, byte_level
+from tests.rigs.engine.generation_models import END, TEXT, write_model
 
 SAMPLED: dict[str, Any] = {"temperature": 2.0, "top_k": 0, "seed": 3}
 

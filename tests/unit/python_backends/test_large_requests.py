@@ -13,7 +13,7 @@ import pytest
 
 from hfx.python_backends.onnxruntime.large_requests import FEW, LARGE, LargeRequest, LargeRequests, Turns
 from hfx.python_backends.onnxruntime.ragged import Cancelled
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 SECONDS = 10.0
 NATIVE = Path(__file__).parents[3] / "hfx" / "native" / "backend" / "queue.h"

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from hfx.python_backends.onnxruntime.ragged import BatchInput, InvalidShape, Layout, Request, answer, check
 from hfx.python_backends.onnxruntime.sessions import OnnxRuntimeSession, OpenVinoSession, open_session
-from tests.rigs.onnxruntime_rig import (
+from tests.rigs.servers.onnxruntime_rig import (
     FP32,
     INT32,
     OPENVINO,

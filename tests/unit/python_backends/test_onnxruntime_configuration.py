@@ -18,7 +18,8 @@ from hfx.python_backends.onnxruntime import sessions
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, seconds, session_options
 from hfx.python_backends.onnxruntime.ragged import Layout, check
 from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties, operator_library
-from tests.rigs.onnxruntime_rig import (
+from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.servers.onnxruntime_rig import (
     FP32,
     INT32,
     OPENVINO,
@@ -30,7 +31,6 @@ from tests.rigs.onnxruntime_rig import (
     string_parameters,
     write_ragged,
 )
-from tests.rigs.processors import HAS_NATIVE
 
 
 @pytest.fixture

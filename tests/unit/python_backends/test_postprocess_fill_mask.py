@@ -18,7 +18,7 @@ from hfx.python_backends.inputs import strings
 from hfx.python_backends.tasks.fill_mask import LONGEST_TARGET, MOST_MASKS, MOST_TARGETS, MOST_TOP_K
 from hfx.python_backends.tasks.postprocessing import Postprocessor
 from tests import zoo
-from tests.rigs.encoder_line import (
+from tests.rigs.checkpoints.encoder_line import (
     EDGE_TEXTS,
     check_equal_fills,
     encoded,

@@ -13,8 +13,15 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import strings
 from tests import zoo
-from tests.rigs.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, random_bert, run_torch
-from tests.rigs.question_answering import best_answer, best_answers
+from tests.rigs.checkpoints.encoder_line import (
+    EDGE_TEXTS,
+    encoded,
+    encoder_for,
+    postprocessor_for,
+    random_bert,
+    run_torch,
+)
+from tests.rigs.checkpoints.question_answering import best_answer, best_answers
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
 CONTEXTS = (*(text for text in EDGE_TEXTS if text.strip()), STORY, STORY * 4, STORY * 12, "x" * 150 + STORY * 8)

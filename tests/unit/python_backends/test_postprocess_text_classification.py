@@ -15,7 +15,7 @@ from hfx.exporter.encoder.kinds.kind import Comparison
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.tasks.postprocessing import Postprocessor, answer_each, open_postprocessor
 from tests import zoo
-from tests.rigs.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
+from tests.rigs.checkpoints.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
 
 ACTIVATIONS = [
     ("single_label_classification", "softmax"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hfx.python_backends.errors import InvalidInput
-from tests.rigs.encoder_line import postprocessor_for
+from tests.rigs.checkpoints.encoder_line import postprocessor_for
 
 LOGITS = np.array([[-90.0], [-1.5], [0.0], [8.4]], np.float32)
 

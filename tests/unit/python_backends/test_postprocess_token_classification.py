@@ -13,7 +13,14 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 
 from hfx.python_backends.inputs import strings
 from tests import zoo
-from tests.rigs.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, random_bert, run_torch
+from tests.rigs.checkpoints.encoder_line import (
+    EDGE_TEXTS,
+    encoded,
+    encoder_for,
+    postprocessor_for,
+    random_bert,
+    run_torch,
+)
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC", "B-X-Y")

@@ -13,7 +13,7 @@ from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import strings
 from hfx.python_backends.tasks.postprocessing import Postprocessor
 from tests import zoo
-from tests.rigs.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
+from tests.rigs.checkpoints.encoder_line import EDGE_TEXTS, encoded, encoder_for, postprocessor_for, run_torch
 
 LABELS = ["travel", "food", "weather", "a longer label", "sport", "emoji 😀"]
 

@@ -18,9 +18,9 @@ from hfx.python_backends.errors import EngineError, InvalidRequest, StepFailed
 from hfx.python_backends.generation.generator import TextGenerator
 from hfx.python_backends.serving.dispatcher import LONG_TEXT, Dispatcher
 from hfx.python_backends.serving.request import GenerateRequest
-from tests.rigs.generation_models import write_model
-from tests.rigs.serving_channels import Caller
-from tests.rigs.waiting import wait_until
+from tests.rigs.engine.generation_models import write_model
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.serving_channels import Caller
 
 ENDLESS = 20_000
 WAIT = 30.0

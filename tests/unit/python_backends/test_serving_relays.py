@@ -13,7 +13,7 @@ from hfx.python_backends.serving import ipc
 from hfx.python_backends.serving.ipc import FramedSocket, address, bytes_of, connect, text_of
 from hfx.python_backends.serving.relay_server import RelayServer
 from hfx.python_backends.serving.request import Channel
-from tests.rigs.serving_channels import outputs
+from tests.rigs.servers.serving_channels import outputs
 
 SECONDS = 10
 

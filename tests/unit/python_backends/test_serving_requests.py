@@ -29,7 +29,7 @@ from hfx.python_backends.errors import (
 from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.metrics import counts, histograms
 from hfx.python_backends.serving.request import DECODED, CancelRegistry, GenerateRequest
-from tests.rigs.serving_channels import Caller
+from tests.rigs.servers.serving_channels import Caller
 
 
 def parsed(parameters: dict[str, Any] | None = None, /, **tensors: Any) -> GenerateRequest:

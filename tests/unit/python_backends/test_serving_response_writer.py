@@ -13,7 +13,7 @@ from hfx.python_backends.generation.pieces import Piece
 from hfx.python_backends.serving.cancellation_poller import LONGEST, MOST, SHORTEST, CancellationPoller
 from hfx.python_backends.serving.dispatcher import COALESCED_AT_ONCE, LONGEST_PAUSE, ResponseWriter
 from hfx.python_backends.serving.request import GenerateRequest
-from tests.rigs.serving_channels import Caller, outputs
+from tests.rigs.servers.serving_channels import Caller, outputs
 
 
 def opened() -> tuple[GenerateRequest, Caller]:

@@ -12,7 +12,7 @@ from hfx.python_backends.errors import InvalidInput, InvalidRequest
 from hfx.python_backends.inputs import strings
 from hfx.python_backends.rows import Row
 from hfx.python_backends.templates import TemplateEncoder
-from tests.rigs.decoder_rankers import PREFIX, SUFFIX, Ranker, pieces
+from tests.rigs.checkpoints.decoder_rankers import PREFIX, SUFFIX, Ranker, pieces
 
 LENGTH = 120
 PLAIN = (PREFIX + "Query: ", "query", "\nDocument: ", "text_input", SUFFIX)

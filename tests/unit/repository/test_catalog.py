@@ -10,7 +10,7 @@ import pytest
 from hfx.cli import main
 from hfx.errors import RepositoryError
 from hfx.repository import model, models
-from tests.rigs.manifests import fill
+from tests.rigs.files.manifests import fill
 
 
 def test_models_are_listed_without_their_members(tmp_path: Path) -> None:

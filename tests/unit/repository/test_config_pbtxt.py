@@ -8,7 +8,7 @@ import pytest
 
 from hfx.errors import RepositoryError
 from hfx.repository.config_pbtxt import ModelConfig, WarmupInput, parse_config, render, to_protobuf
-from tests.rigs.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, TOKENIZE
+from tests.rigs.files.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, TOKENIZE
 
 SPEECH = replace(
     NET,

@@ -13,8 +13,8 @@ from hfx.manifest import read_manifest, verify_files
 from hfx.repository import edit, lint, parse_config, recover
 from hfx.repository.edit import Edit, change, changed_copy, scratch, value
 from hfx.repository.staging import stagings
-from tests.rigs import repositories
-from tests.rigs.killing import Killer
+from tests.rigs.files import repositories
+from tests.rigs.machine.killing import Killer
 
 THREADS = "parameters.intra_op_thread_count"
 INSTANCES = Edit("m_net", "instances", 2, "cpu")

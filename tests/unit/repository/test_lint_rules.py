@@ -19,7 +19,7 @@ from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, r
 from hfx.repository.lint import RULES, lint
 from hfx.repository.rules.scheduling import queue_policy
 from hfx.repository.subject import read_subject
-from tests.rigs.repositories import (
+from tests.rigs.files.repositories import (
     CORES,
     ENSEMBLE,
     IDS,

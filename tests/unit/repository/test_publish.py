@@ -16,8 +16,8 @@ from hfx.errors import RepositoryError, StorageFull
 from hfx.manifest import read_manifest, verify_files, write_manifest
 from hfx.repository import Staging, check_target, lint, publish, recover
 from hfx.repository.staging import stagings
-from tests.rigs.killing import Killer
-from tests.rigs.manifests import fill, manifest
+from tests.rigs.files.manifests import fill, manifest
+from tests.rigs.machine.killing import Killer
 
 TREE = Path(__file__).parents[3]
 
@@ -221,8 +221,8 @@ def test_a_step_that_fails_leaves_the_version_before(
 WORK = """
 from pathlib import Path
 from hfx.repository import Staging, publish, recover
-from tests.rigs.killing import Killer
-from tests.rigs.manifests import fill
+from tests.rigs.machine.killing import Killer
+from tests.rigs.files.manifests import fill
 
 def work(arm, action, repository):
     if action == "recover":

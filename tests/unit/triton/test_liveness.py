@@ -18,7 +18,7 @@ from hfx.triton import liveness, recovery
 from hfx.triton.liveness import Death, Target, process_table
 from hfx.triton.liveness.__main__ import main
 from hfx.triton.supervisor import ProbeLoop
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 TEXT = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
 NUMBER = {"name": "input_ids", "data_type": "TYPE_INT64", "dims": [-1]}

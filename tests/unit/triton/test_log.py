@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hfx.triton.log import SENT_SECONDS, ServerLog, end_server, load_error
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 FAILED = "E1124 20:00:00 1 model_lifecycle.cc:1] \"failed to load 'net' version 1: Invalid argument: {reason}\"\n"
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hfx.triton.log import LogRotation, ServerLog
-from tests.rigs.waiting import wait_until
+from tests.rigs.machine.waiting import wait_until
 
 FILE_BYTES = 100_000
 WRITER = """

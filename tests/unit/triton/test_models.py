@@ -9,7 +9,7 @@ import pytest
 from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
 from hfx.triton.models import answers_later, may_hang
-from tests.rigs import repositories
+from tests.rigs.files import repositories
 
 TEXT = (TensorSpec("x", "TYPE_INT32", (1,)),)
 

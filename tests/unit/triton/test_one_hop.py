@@ -15,7 +15,7 @@ from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
 from hfx.repository import parse_config
 from hfx.triton.one_hop import prepare_encoders, why_not
-from tests.rigs.repositories import NET, POSTPROCESS, TOKENIZE, build, put
+from tests.rigs.files.repositories import NET, POSTPROCESS, TOKENIZE, build, put
 
 CPU = {"cpu_accelerators": (("openvino", {}),)}
 

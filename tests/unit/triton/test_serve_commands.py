@@ -18,7 +18,7 @@ from hfx.triton import commands
 from hfx.triton.commands import SOCKET, files_of, servers_of
 from hfx.triton.models import damaged_models
 from hfx.triton.workspace import PREFIX
-from tests.rigs.manifests import fill
+from tests.rigs.files.manifests import fill
 
 STOPPED = 6
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.rigs.question_answering import best_answer
+from tests.rigs.checkpoints.question_answering import best_answer
 from tests.zoo.data.answers import Example
 from tests.zoo.objectives.objective import NO_LOSS, Feature, Objective, WarmUp, inputs, padded
 

@@ -1,0 +1,1 @@
+"""Checkpoints, published models made of them, and what answers as they must."""

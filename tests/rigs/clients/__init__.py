@@ -1,0 +1,1 @@
+"""Requests to servers: raw protocols, browsers, certificates, and servers to try clients on."""

@@ -1,0 +1,1 @@
+"""Files and folders: repositories, manifests, graphs, batch jobs, results of measurements."""

@@ -1,0 +1,219 @@
+"""Batch jobs for tests: small files, the command line on them, and the core in this process by a model that is open."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx import names
+from hfx.answering import Model, Request
+from hfx.batch.create import JobSpec, create, prepare
+from hfx.batch.folder import JOB, Folder
+from hfx.batch.job import Job, Output, model_record, read_job
+from hfx.batch.models import Repository, open_model
+from hfx.batch.options import RunOptions, Threshold
+from hfx.batch.plan import PlannedChunk, read_plan
+from hfx.batch.publish import publish
+from hfx.batch.rows import labels_of
+from hfx.batch.scored_parts import score_chunks
+from hfx.cli import main
+from hfx.errors import RequestRefused
+from hfx.metadata import ModelMetadata, TensorMetadata
+from hfx.names import Task
+from tests.rigs.checkpoints.published import export_zoo
+
+CLASSIFIER, GENERATOR = "sentiment-int8-rows", "stories"
+HFX = (sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())", "batch")
+TREE = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that is open in this process, and the repository that it is of, if any."""
+
+    model: Model
+    repository: Path | None = None
+
+    def plan(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> tuple[Job, list[PlannedChunk]]:
+        """A planned job; `changes` are those of a JobSpec, of its Output, and `size`, the rows of a mini-batch."""
+        settings: Request = changes.pop("settings", {})
+        output = Output("append_row", changes.pop("file_name", "predictions.csv"), (), changes.pop("prefix", ""))
+        spec = JobSpec(
+            name=self.model.metadata.name,
+            inputs=[str(each) for each in inputs],
+            columns=changes.pop("columns", ["text"]),
+            settings=settings,
+            seed=changes.pop("seed", 0),
+            output=output,
+            mini_batch_size=changes.pop("size", None),
+        )
+        job_folder = Folder(folder)
+        prepare(job_folder)
+        place = self.repository and str(self.repository)
+        record = model_record(self.model, labels_of(self.model, settings))
+        options = RunOptions(repository=place or "")
+        return create(job_folder, replace(spec, **changes), self.model.task, options, lambda: record)
+
+    def planned(self, folder: Path) -> tuple[Job, list[PlannedChunk]]:
+        """The job of a folder, and its plan."""
+        return read_job(Folder(folder)), read_plan(Folder(folder))
+
+    def run(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> bytes:
+        """The bytes of the output of a job that nothing disturbs."""
+        job, planned = self.plan(folder, inputs, **changes)
+        self.score(folder, job, planned)
+        publish(Folder(folder), job, planned, Threshold(-1))
+        return (folder / job.output.file_name).read_bytes()
+
+    def go_on(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> None:
+        """Begin a job or take it up, as `hfx batch run` and `resume` do, until its output is there."""
+        job_folder = Folder(folder)
+        folder.mkdir(exist_ok=True)
+        with job_folder.locked():
+            if not (folder / JOB).exists():
+                self.plan(folder, inputs, **changes)
+            job, planned = self.planned(folder)
+            done = job_folder.done()
+            self.score(folder, job, [chunk for chunk in planned if chunk.number not in done])
+            publish(job_folder, job, planned, Threshold(-1))
+
+    def score(self, folder: Path, job: Job, planned: Sequence[PlannedChunk], **options: Any) -> None:
+        """Write the parts of chunks."""
+        for _ in score_chunks(Folder(folder), job, planned, self.model, **options):
+            pass
+
+
+def echo() -> Opened:
+    """What labels a text by its first letter, without a graph: for tests of files alone."""
+
+    def answer(request: Request) -> dict[str, Any]:
+        text = request[names.TEXT_INPUT][0]
+        if not text:
+            raise RequestRefused("The text is empty.")
+        labels = ["vowel", "other"] if text[0] in "aeiouAEIOU" else ["other", "vowel"]
+        return {names.LABEL: labels, names.SCORE: [0.75, 0.25], names.TRUNCATED_TOKENS: 0}
+
+    metadata = ModelMetadata("echo", (TensorMetadata(names.TEXT_INPUT, "BYTES", (-1, 1)),), (), "text-classification")
+    return Opened(Model(Task.TEXT_CLASSIFICATION, metadata, answer, None, at_once=4))
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A temporary folder in memory, where there is one: on a disk, each file takes a millisecond or more."""
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=shared) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def batch_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier and a generator, as other tests have them."""
+    folder = tmp_path_factory.mktemp("batch-repository")
+    export_zoo("sentiment-distilbert", folder, CLASSIFIER, "int8", "onnxruntime")
+    export_zoo("stories-gpt2", folder, GENERATOR, "int8", "onnxruntime", slots=8)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def classifier(batch_repository: Path) -> Iterator[Opened]:
+    with open_model(CLASSIFIER, Repository(batch_repository, threads=1)) as model:
+        yield Opened(model, batch_repository)
+
+
+@pytest.fixture(scope="session")
+def generator(batch_repository: Path) -> Iterator[Opened]:
+    with open_model(GENERATOR, Repository(batch_repository, threads=1)) as model:
+        yield Opened(model, batch_repository)
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """`hfx batch` in this process (`run`, `resume` start worker processes), or as a process of its own."""
+
+    repository: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str | Path) -> tuple[int, str]:
+        """The exit code, and all that was printed."""
+        code = main(["batch", *map(str, words)])
+        return code, "".join(self.capsys.readouterr())
+
+    def done(self, *words: str | Path) -> str:
+        """What a command prints that succeeds."""
+        code, text = self(*words)
+        assert code == 0, text
+        return text
+
+    def value(self, *words: str | Path) -> dict[str, Any]:
+        """The JSON of a command that succeeds."""
+        code = main(["batch", *map(str, words), "--json"])
+        captured = self.capsys.readouterr()
+        assert code == 0, captured.err
+        return dict(json.loads(captured.out))
+
+    def new(self, name: str, output: Path, *words: str | Path) -> list[str]:
+        """The words of a new job of the model `name`."""
+        place = [] if "--url" in words else ["--repository", str(self.repository)]
+        return ["run", name, *map(str, words), *place, "--output", str(output)]
+
+    def start(self, *words: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """The command as a process, whose output is one pipe."""
+        variables = {**os.environ, **(environment or {})}
+        command = [*HFX, *map(str, words)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=TREE, env=variables
+        )
+
+
+@pytest.fixture
+def batch(batch_repository: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(batch_repository, capsys)
+
+
+def table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """A file of `rows`, in the format of its ending."""
+    if path.suffix == ".jsonl":
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    else:
+        columns = list(rows[0]) if rows else ["text"]
+        text = csv_text([columns, *([row[name] for name in columns] for row in rows)])
+    path.write_bytes(text.encode())
+    return path
+
+
+def csv_text(rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as csv writes them, all quoted."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    return file.getvalue()
+
+
+def texts(path: Path, count: int) -> Path:
+    """A file of `count` different short texts."""
+    return table(
+        path, [{"id": str(n), "text": f"The {n} gardens are {'lovely' if n % 3 else 'awful'}."} for n in range(count)]
+    )
+
+
+def output_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an output, typed as its format has them; an empty cell of a CSV is None, as elsewhere."""
+    data = path.read_bytes()
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return list(pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist())
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in data.decode().split("\n") if line]
+    found = csv.DictReader(io.StringIO(data.decode(), newline=""))
+    return [{name: value or None for name, value in row.items()} for row in found]

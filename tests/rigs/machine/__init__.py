@@ -1,0 +1,1 @@
+"""The machine: processors, GPUs, killed processes, waiting, and which tests run where."""

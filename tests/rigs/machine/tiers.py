@@ -1,0 +1,26 @@
+"""What only `make test-full` runs, and what only runs where real texts and checkpoints are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(os.environ.get("HFX_BENCH_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(),
+    reason="no real data: HFX_BENCH_DATA=DIR with DIR/billsum/billsum-0.csv, DIR/models/g2p-bart-us, …/g2p-t5-us",
+)
+
+
+def full(*values: Any) -> Any:
+    """Parameters that `make test` leaves out, because those that stay cover the common case."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def thinned(names: Iterable[str]) -> list[Any]:
+    """Every second of `names`; `make test` leaves out the others, each of which varies one field of a common form."""
+    return [full(name) if at % 2 else name for at, name in enumerate(names)]

@@ -1,0 +1,1 @@
+"""Servers: real ones as processes, parts of them in this process, and models for them."""
