@@ -10,7 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,11 @@ class ServeProcess:
 
     def _running(self, module: str) -> list[int]:
         """The children that run `module`."""
-        tasks = Path(f"/proc/{self.running.pid}/task").iterdir()
-        children = sorted(int(pid) for task in tasks for pid in (task / "children").read_text().split())
-        return [pid for pid in children if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+        children: list[int] = []
+        for task in Path(f"/proc/{self.running.pid}/task").iterdir():
+            with suppress(FileNotFoundError):  # the thread has ended
+                children += map(int, (task / "children").read_text().split())
+        return [pid for pid in sorted(children) if module.encode() in command_line(pid)]
 
     @property
     def server(self) -> int:
@@ -99,6 +101,13 @@ def serving(repository: Path, *options: str, through: Sequence[str] = ()) -> Ite
             yield ServeProcess(running)
         finally:
             running.kill()
+
+
+def command_line(pid: int) -> list[bytes]:
+    """The arguments of a process; none once it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
 
 
 def left_behind() -> list[str]:
