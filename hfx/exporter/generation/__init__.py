@@ -1,1 +1,1 @@
-"""The export of a generator: engine folders of a GPT-2, Llama, BART or T5, how it decodes, and its gate."""
+"""The export of a generator (GPT-2, Llama, BART, T5 and others): engine folders, decoding settings and the gate."""

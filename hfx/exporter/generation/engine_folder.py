@@ -1,7 +1,7 @@
-"""An engine folder: a checkpoint's graphs, their weights, and engine.json, which says how they are run.
+"""An engine folder: a checkpoint's graphs, their weights, and engine.json, which says how to run them.
 
-engine.json is read as an `EngineSpec` (python_backends/engine/spec.py), here too. What a checkpoint is made of says its
-family (exporter/families); the graph writers are in exporter/graph.
+The engine reads engine.json as an `EngineSpec` (python_backends/engine/spec.py), and so does this module. The
+checkpoint's family (exporter/families) describes the net as blocks; the graph writers are in exporter/graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hfx.python_backends.engine.sessions import trim_heap
 from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
 
 WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
-MINIMUM_ONNXRUNTIME = "1.31"  # the first with all that the graphs ask of GroupQueryAttention
+MINIMUM_ONNXRUNTIME = "1.31"  # the first version whose GroupQueryAttention has every option that the graphs use
 ALL_LEVELS = 127
 NATIVE_DECODER = "native_decoder"
 
@@ -44,9 +44,10 @@ def write(
     runtimes: tuple[Runtime, ...],
     formats: Formats | None = None,
 ) -> None:
-    """The engine folder of `device` in `formats`, or in those that are tried first; one that is there is replaced.
+    """Write the engine folder of `device` in `formats`, by default the first formats to try; replace an existing one.
 
-    It is for `runtimes`: ONNX Runtime's files are in every folder, as the reserve where native operators can't run.
+    The folder serves `runtimes`. Every folder has the files for ONNX Runtime, which is the reserve where native
+    operators can't run.
     """
     folder, formats = version / device, formats or FORMATS_TRIED[plan.built[device]][0]
     shutil.rmtree(folder, ignore_errors=True)
@@ -58,7 +59,7 @@ def write(
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system, so that what one step used is not kept during the next."""
+    """Return freed memory to the system, so that the memory of one step is not held during the next."""
     gc.collect()
     trim_heap()
 
@@ -71,11 +72,12 @@ def write_engine_folder(
     max_length: int | None = None,
     library: Path | None = None,
 ) -> EngineSpec:
-    """Write the engine folder of `checkpoint`, and return what its engine.json says.
+    """Write the engine folder of `checkpoint`, and return its engine.json as a spec.
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
-    `max_length` takes the place of the lengths that a net was trained with whose positions are computed. With
-    `library`, that of the native operators, it is copied there with decoders for it, and they serve.
+    `max_length` replaces the length that a net was trained with, if the net has no table of positions.
+    `library` is the library of native operators. If it is given, it is copied into the folder, decoders are written
+    for it, and engine.json selects the native runtime.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
@@ -114,7 +116,7 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
 
 
 def _of_length(net: Net, length: int) -> Net:
-    """`net` for `length` tokens, where it has no table of learned positions."""
+    """Return `net` for `length` tokens; a net with a table of positions is returned unchanged."""
     if net.decoder.positions is not None:
         return net
     layers = tuple(replace(layer, attention=_with_angles(layer.attention, length)) for layer in net.decoder.layers)
@@ -123,7 +125,7 @@ def _of_length(net: Net, length: int) -> Net:
 
 
 def _with_angles(attention: Attention, length: int) -> Attention:
-    """`attention` with the angles of `length` positions, where it has any."""
+    """Return `attention` with rotary tables cut to `length` positions, if it has rotary positions."""
     rotary = attention.rotary
     if rotary is None:
         return attention
@@ -131,7 +133,7 @@ def _with_angles(attention: Attention, length: int) -> Attention:
 
 
 def _write_decoders(writer: GeneratorWriter, folder: Path, stem: str) -> dict[str, str]:
-    """Write decoders to files that begin with `stem`; their names by number of beams."""
+    """Write the decoders to files whose names begin with `stem`, and return the names by number of beams."""
     if writer.net.encoder is None:
         names = {"1": f"{stem}.onnx"}
         writer.decoder_graph(folder / names["1"])
@@ -143,16 +145,18 @@ def _write_decoders(writer: GeneratorWriter, folder: Path, stem: str) -> dict[st
 
 
 def _kept_by_operators(net: Net, formats: Formats) -> KvType:
-    """What native operators keep a decoder's own K and V in: half the memory, and half of what a step reads.
+    """Return the type of the decoder's own KV cache on native operators.
 
-    ONNX Runtime's attention on CPU reads float16 up to four times slower than float32, and an answer's last bits depend
-    on its batch then: hence decoders for each. A bias by distance is for scores that are not scaled: float32.
+    float16 takes half the memory of float32, and a decode step reads half as much. ONNX Runtime's attention on the CPU
+    reads float16 up to four times slower than float32, and with it an answer's last bits depend on its batch; therefore
+    each runtime has decoders of its own. Nets with a bias by distance (T5) don't scale their scores; they keep the type
+    of `formats`, which is float32.
     """
     return formats.kv if net.decoder.bias else "float16"
 
 
 def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, str]) -> dict[str, Any]:
-    """The content of engine.json for ONNX Runtime; `decoders` are file names by number of beams."""
+    """Return the content of engine.json for ONNX Runtime; `decoders` maps numbers of beams to file names."""
     attention = net.decoder.layers[0].attention
     int8 = "int8" in (formats.linear, formats.head, formats.embedding, formats.encoder)
     has_encoder = net.encoder is not None

@@ -1,6 +1,7 @@
-"""transformers' fields of generation: those of a checkpoint, and which of all hfx has, do nothing, or it has not.
+"""transformers' generation fields: reads them from a checkpoint, and lists how hfx treats each of them.
 
-What a value may be is checked by settings.py and the table of generation settings.
+A field is supported, has no effect, or is unsupported. settings.py and the table of generation settings check the
+values.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from hfx.exporter.transformers_versions import class_config, written_by_4
 from hfx.python_backends.engine.generation_settings import DECODING, LACKING
 
 FILE = "generation_config.json"
-# Settings that a checkpoint has under other names, or not at all.
+# Settings that a checkpoint has under other names, that it can't have, or can't change (num_return_sequences).
 RENAMED = frozenset(
     {
         "max_tokens", "min_tokens", "seed", "num_return_sequences", "frequency_penalty", "presence_penalty",
         "logit_bias",
     }
 )  # fmt: skip
-# transformers' fields whose public name is their own, and what null means.
+# transformers' fields whose public name is the same, each with the value that null stands for.
 OFF: Mapping[str, Any] = {setting.name: setting.off for setting in DECODING if setting.name not in RENAMED}
 LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
 IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
-# Ids that the classes of configs have values of their own for.
+# Ids for which config classes define default values.
 CLASS_IDS = (*IDS, "forced_eos_token_id")
 OTHERS = ("stop_strings", "num_return_sequences", "renormalize_logits")
-# Fields that hfx has not, and the values with which they do nothing (null always does).
+# Fields that hfx does not support, and the values with which they have no effect (null never has one).
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **LACKING,
     "assistant_early_exit": (),
@@ -46,9 +47,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_mtp": (False,),
     "watermarking_config": (),
 }
-FORCES_BOS = "force_bos_token_to_be_generated"  # in config.json of BART's summarizers, until transformers 4.6
-UNSERVED_SAMPLING = ("eta_cutoff", "top_h")  # fields of NEUTRAL that nothing reads where no token is drawn
-# Fields that say where a config came from, what else generate() returns or how it computes, never which tokens.
+FORCES_BOS = "force_bos_token_to_be_generated"  # in the config.json of BART's summarizers, until transformers 4.6
+UNSERVED_SAMPLING = ("eta_cutoff", "top_h")  # fields of NEUTRAL that are only read when tokens are sampled
+# Fields about the config's origin, or about generate()'s other results and way of computing. None changes the tokens.
 WITHOUT_EFFECT = (
     "_commit_hash",
     "_from_model_config",
@@ -81,10 +82,11 @@ KNOWN = frozenset((*OFF, *LENGTHS, *IDS, *ID_LISTS, *OTHERS, *NEUTRAL))
 
 
 def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
-    """transformers' generation fields of a checkpoint, and the name of the file that they are from.
+    """Return transformers' generation fields of a checkpoint, and the name of the file that they come from.
 
-    Where there is no generation_config.json, they are among the others of config.json, and the token ids that it
-    leaves out are those of its class (transformers 4; version 5 has none then, and would never end a text).
+    Without a generation_config.json, the fields are read from config.json, and token ids that config.json leaves out
+    have the defaults of its config class, as in transformers 4. (transformers 5 has no such defaults, and would never
+    end a text.)
     """
     file = checkpoint.folder / FILE
     if not file.is_file():
@@ -99,7 +101,7 @@ def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
 
 
 def settings_by_4(checkpoint: Checkpoint) -> bool:
-    """Whether transformers 4 wrote the settings, by their own file or else by config.json."""
+    """Return whether transformers 4 wrote the settings, as generation_config.json or else config.json states."""
     stated = read_optional_json(checkpoint.folder / FILE)
     return written_by_4(stated if "transformers_version" in stated else checkpoint.config)
 
@@ -109,14 +111,14 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class_ids(checkpoint: Checkpoint) -> dict[str, int]:
-    """The ids of the config's class, those beyond the vocabulary left out: no text has them."""
+    """Return the default ids of the config's class, except ids beyond the vocabulary, which no text contains."""
     size = vocabulary_size(checkpoint)
     ids = {name: getattr(class_config(checkpoint.model_type), name, None) for name in CLASS_IDS}
     return {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
 
 
 def vocabulary_size(checkpoint: Checkpoint) -> int:
-    """The number of tokens; 0 where the config states something else."""
+    """The number of tokens in the vocabulary; 0 if the config's `vocab_size` is not an integer."""
     size = checkpoint.config.get("vocab_size")
     size = class_config(checkpoint.model_type).vocab_size if size is None else size
     return size if isinstance(size, int) else 0

@@ -1,6 +1,6 @@
 """The model folders of a generator: NAME, the relay for plain calls, and NAME_stream, the engine; and generation.json.
 
-Every input but the text is optional: what a request leaves out, the model's defaults decide.
+Every input except the text is optional: the model's defaults apply to inputs that a request leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.INPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.OUTPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,)),
-    # One a token where return_log_probs or logprobs asks for them.
+    # One value a token, if the request sets return_log_probs or logprobs.
     TensorSpec(names.OUTPUT_LOG_PROBS, "TYPE_FP32", (-1,)),
     TensorSpec(names.NUM_INPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.NUM_OUTPUT_TOKENS, "TYPE_INT32", (1,)),
@@ -39,10 +39,10 @@ OUTPUTS: tuple[TensorSpec, ...] = (
 )
 FORMAT = 1
 SETTINGS_FILE, TOKENIZER, CHAT_FILE = "generation.json", "tokenizer.json", "chat.json"
-# One request a call: both models answer requests one by one, and batching is the engine's.
+# Triton passes one request a call: both models answer requests one by one, and the engine forms the batches.
 MAX_BATCH_SIZE = 1
-DRAIN_SECONDS = 10  # that requests have to finish when the server stops
-MAX_QUEUE_SECONDS = 30  # until a request that is taken has begun, about
+DRAIN_SECONDS = 10  # the time in which running requests may finish when the server stops
+MAX_QUEUE_SECONDS = 30  # about how long an accepted request may wait in the queue
 NO_CACHE = (
     "No response_cache: Triton's cache knows a request by its tensors, and can't tell one that samples without a seed,",
     "whose next answer is another one, from one that has the same answer always.",
@@ -55,7 +55,7 @@ def _optional(name: str, data_type: str, dims: tuple[int, ...] = (1,)) -> Tensor
 
 
 def _tensors(setting: Setting) -> list[TensorSpec]:
-    """A setting's tensor under its name and its aliases; none where it is not served."""
+    """Return a tensor for a setting's name and for each of its aliases; none for a setting that is not served."""
     aliases = [alias for alias, name in ALIASES.items() if name == setting.name]
     dims = (-1,) if setting.is_list else (1,)
     return [_optional(name, setting.dtype, dims) for name in (setting.name, *aliases) if setting.dtype]
@@ -65,16 +65,16 @@ INPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),
     *(tensor for setting in SETTINGS.values() for tensor in _tensors(setting)),
     _optional(names.STREAM, "BOOL"),
-    _optional(names.TIMEOUT_MS, "INT32"),  # from when the request arrives
+    _optional(names.TIMEOUT_MS, "INT32"),  # counted from the arrival of the request
     _optional(names.RETURN_NUM_INPUT_TOKENS, "BOOL"),
     _optional(names.RETURN_NUM_OUTPUT_TOKENS, "BOOL"),
 )
-# What the engine takes beside them: the id of another request, which is then cancelled.
+# The engine has one more input: the id of another request to cancel.
 STREAM_INPUTS: tuple[TensorSpec, ...] = (*INPUTS, _optional(names.CANCEL_REQUEST, "STRING"))
 
 
 def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
-    """The entry point NAME: plain infer calls, handed on to the engine."""
+    """Write the folder of NAME, the entry point for plain infer calls, which it relays to the engine."""
     folder = staging.folder(plan.name)
     copy_files(folder, deploy.relay_files())
     (folder / "configs").mkdir()
@@ -87,26 +87,26 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
         instance_kind="KIND_CPU",
         parameters={
             "engine": plan.name + names.STREAM_SUFFIX,
-            "task": str(plan.task.task),  # for clients, which can't tell it from the tensors
+            "task": str(plan.task.task),  # for clients, which can't infer the task from the tensors
         },
         note=NO_CACHE,
     )
-    for device in plan.built:  # the same for each: it only hands on
+    for device in plan.built:  # the same file for each device: the relay runs no model
         write_config(config, plan.command, folder / "configs" / f"{device}.pbtxt")
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
 def write_stream_configs(plan: GeneratorPlan, folder: Path, runtime: Runtime | None) -> None:
-    """config.pbtxt of NAME_stream, and one for each device in configs/; `runtime` is the CPU's."""
+    """Write config.pbtxt of NAME_stream, and one file for each device to configs/; `runtime` is the CPU's runtime."""
     (folder / "configs").mkdir(exist_ok=True)
-    for device in reversed(plan.built):  # the CPU's last: it is config.pbtxt where both are built
+    for device in reversed(plan.built):  # the CPU last: if both are built, its file is config.pbtxt
         config = stream_config(plan, device, runtime)
         write_config(config, plan.command, folder / "configs" / f"{device}.pbtxt")
         write_config(config, plan.command, folder / "config.pbtxt")
 
 
 def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) -> ModelConfig:
-    """The engine on one device: one instance, because requests are batched inside it."""
+    """Return the configuration of the engine on one device: one instance, because the engine batches requests."""
     of_the_cpu = {"cpu_runtime": runtime} if device == "cpu" and runtime else {}
     has_prefixes = device == "cpu" and plan.task.kind == "decoder"
     return ModelConfig(
@@ -133,9 +133,9 @@ def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) 
 
 
 def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, spec: EngineSpec) -> None:
-    """tokenizer.json and generation.json: how text becomes tokens, how they are continued, and back.
+    """Write tokenizer.json, generation.json (the settings of decoding) and, for a chat template, chat.json.
 
-    chat.json, where the checkpoint has a chat template: how messages become a text (front/chat.py).
+    front/chat.py reads chat.json to turn the messages of a chat into a text.
     """
     write_tokenizer_json(tokenizer, version / TOKENIZER)
     write_json(version / SETTINGS_FILE, generation_json(plan, tokenizer, spec))
@@ -145,13 +145,13 @@ def write_text_files(plan: GeneratorPlan, version: Path, tokenizer: Any, spec: E
 
 
 def chat_json(tokenizer: Any, template: str) -> dict[str, Any]:
-    """The content of chat.json, by which chats become prompts."""
+    """Return the content of chat.json: the chat template, and the special tokens that it may use."""
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     return {"format": FORMAT, "template": template, "special_tokens": special}
 
 
 def chat_template(tokenizer: Any) -> str:
-    """The template of a chat without tools; empty where the tokenizer has none."""
+    """Return the template of a chat without tools; empty if the tokenizer has no template."""
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):
         template = template.get("default")
@@ -159,7 +159,7 @@ def chat_template(tokenizer: Any) -> str:
 
 
 def generation_json(plan: GeneratorPlan, tokenizer: Any, spec: EngineSpec) -> dict[str, Any]:
-    """The content of generation.json. The lengths are the model's, or less where the plan says so."""
+    """Return the content of generation.json. The lengths are the model's limits, or the plan's if they are lower."""
     languages = read_languages(plan.checkpoint, tokenizer, plan.settings)
     settings = plan.settings.as_json()
     special = sorted(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)

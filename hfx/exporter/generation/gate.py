@@ -1,7 +1,7 @@
-"""The gate: the limits of each precision with their reasons, and whether what was measured is within them.
+"""The gate: the limits of each precision with their reasons, and the check that an engine's figures are within them.
 
-Each device's engine is held against the checkpoint in the first of its formats that is within the limits. One opening
-serves all of a runtime: the logits are those of the runner that the engine then has.
+Formats are tried in order until the engine of a device is within the limits. One runner serves all measurements of a
+runtime: its logits are compared first, and then it becomes the runner of the engine.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from hfx.local import Device, Kind
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.errors import ModelRefused, ProviderMissing, StepFailed
 
-# What a device's files run on here, the best first: those for GPUs on the CPU where there is no GPU.
+# The providers that can run a device's files here, the best first: without a GPU, the CPU runs the files for GPUs.
 PROVIDERS: Mapping[Device, tuple[str, ...]] = {"cpu": ("CPU",), "gpu": ("CUDA", "CPU")}
 KINDS: Mapping[str, Kind] = {"CPU": "CPU", "CUDA": "GPU"}
-# The usual and the worst error of logits at long texts, as multiples of those at short ones; or LEAST_ERROR. Of right
-# random and trained GPT-2, Llama, BART and T5, int8 in all runtimes, they are 0.6 to 1.2 and 0.5 to 2.1; of some random
-# ones of odd shapes up to 2.0 and 2.2. Where positions, distances or chunks are wrong
-# (tests/unit/exporter/test_generation_long.py), one of both is 2.3 to 40. Next tokens do not tell: of right int8
-# engines 96 to 99 % are equal in running text, of wrong ones up to 100 %.
+# The limits of the usual and the worst error of logits at long texts, as multiples of the errors at short texts; a
+# limit is at least LEAST_ERROR. Correct engines (random and trained GPT-2, Llama, BART and T5, int8 in all runtimes)
+# have multiples of 0.6 to 1.2 and 0.5 to 2.1; some random nets of odd shapes reach 2.0 and 2.2. Where positions,
+# distances or chunks are wrong (tests/unit/exporter/test_generation_long.py), one of the two is 2.3 to 40. The next
+# tokens don't show it: in running text, correct int8 engines have 96 to 99 % of them, and wrong engines up to 100 %.
 MOST_GROWTH, MOST_WORST, LEAST_ERROR = 2.0, 4.0, 0.02
 OWN_TEXTS = "The bundled texts may be unlike what it was trained on: give some of yours with --verify-data. "
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one precision; None: recorded, but not limited.
+    """The limits of one precision. A figure whose limit is None is recorded, but not limited.
 
-    `agreement`: least share of positions of the checkpoint's continuations where the likeliest token is the
-    checkpoint's, positions that are a tie left out. `greedy`, `beams`: least share of whole texts with the checkpoint's
-    tokens, ties counted as equal. `delta`: largest difference of any logit, as a share of the largest logit.
-    `batch_variant`: most texts that have other tokens or log-probabilities, to the bit, in another batch.
+    `agreement` is the least share of positions, along the checkpoint's continuations and without ties, at which the
+    engine has the checkpoint's likeliest token. `greedy` and `beams` are the least shares of whole texts with the
+    checkpoint's tokens; ties count as equal. `delta` is the largest difference of any logit, as a share of the largest
+    logit. `batch_variant` is the largest number of texts whose tokens or log-probabilities differ, to the bit, in
+    another batch.
     """
 
     agreement: float
@@ -55,9 +56,9 @@ class Limits:
 
 
 LIMITS: Mapping[Precision, Limits] = {
-    # float32 sums in another order: 1e-6 to 1e-5 of the largest logit over 12 layers. Whole texts are equal to the
-    # token. One text of a hundred may differ with beams: two of their hypotheses can have equal scores at any step, and
-    # that can't be told from the last scores as it can be told from a greedy text's logits.
+    # float32 sums in another order differ by 1e-6 to 1e-5 of the largest logit over 12 layers. Whole texts have equal
+    # tokens. With beams, one text of a hundred may differ: two hypotheses can have equal scores at any step, and the
+    # final scores don't show such a tie, as the logits of a greedy text do.
     "fp32": Limits(agreement=0.999, greedy=1.0, beams=0.99, delta=NOISE),
     "fp16": Limits(agreement=0.99),
     "int8": Limits(agreement=0.99),
@@ -66,9 +67,9 @@ LIMITS: Mapping[Precision, Limits] = {
 
 
 def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool = True) -> Limits:
-    """The limits of a precision; `max_drop` is the share of tokens that the user lets change.
+    """Return the limits of a precision; `max_drop` is the share of tokens that may change, as the user has set it.
 
-    Without `same_in_any_batch`, other log-probabilities in another batch are recorded, and allowed.
+    Without `same_in_any_batch`, texts that differ in another batch are recorded and allowed.
     """
     chosen = replace(LIMITS[precision], batch_variant=0 if same_in_any_batch else None)
     if max_drop is None:
@@ -83,7 +84,7 @@ def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool
 
 
 def judge(what: str, figures: Figures, limits: Limits) -> None:
-    """Raise VerificationFailed, with the figures, unless all are within `limits`. A NaN is never within."""
+    """Raise VerificationFailed, with the figures, unless all are within `limits`. A NaN is never within a limit."""
     if failed := failures(figures, limits):
         raise VerificationFailed(
             f"{what} does not continue texts like the checkpoint: {'; '.join(failed)}.",
@@ -93,7 +94,7 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
 
 
 def failures(figures: Figures, limits: Limits) -> list[str]:
-    """What is beyond the limits, in words."""
+    """Return a sentence for each figure that is beyond its limit."""
     forced = figures.forced
     checks = {
         f"token agreement {forced.agreement:.4f} at {forced.positions} positions of {forced.texts} texts "
@@ -118,7 +119,7 @@ def failures(figures: Figures, limits: Limits) -> list[str]:
 
 
 def _long_checks(figures: Figures, limits: Limits) -> dict[str, bool]:
-    """Long texts are judged by logits: the next token of any text is less sure than that of the checkpoint's own."""
+    """Return the checks of long texts, by logits: their next tokens are less certain than the checkpoint's own."""
     long, short = figures.long, figures.forced
     if long is None:
         return {}
@@ -136,10 +137,10 @@ def _long_checks(figures: Figures, limits: Limits) -> dict[str, bool]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a device: the formats that were chosen, those tried before, and the provider that ran the files.
+    """The result for one device: the chosen formats, the formats tried before, and the provider that ran the files.
 
-    `figures` are those of each runtime, the one that serves first. There are none of files for GPUs that could not run
-    here at all; `refusal` says why.
+    `figures` has the figures of each runtime; the first runtime serves. It is empty for files for GPUs that could not
+    run here at all; `refusal` then states the reason.
     """
 
     device: Device
@@ -152,13 +153,13 @@ class Comparison:
 
     @property
     def served(self) -> Runtime | None:
-        """The runtime that serves, where it ran the files on what they are for."""
+        """The runtime that serves; None unless it ran the files on the device that they are for."""
         return next(iter(self.figures), None) if self.provider == PROVIDERS[self.device][0] else None
 
     def parity(self, texts: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The figures for the manifest: of the runtime that serves, and in `reserve` of the other.
+        """Return the figures for the manifest: of the runtime that serves and, in `reserve`, of the other runtime.
 
-        `texts` are those of verify.same_texts, of the runtime that serves.
+        `texts` are the figures of verify.same_texts for the runtime that serves.
         """
         common = {"precision": self.precision, "provider": self.provider}
         if not self.figures:
@@ -170,28 +171,28 @@ class Comparison:
 
     @property
     def choice(self) -> dict[str, Any]:
-        """The formats for the manifest."""
+        """The chosen formats and those tried before them, for the manifest."""
         return {**asdict(self.formats), **({"tried": list(self.tried)} if self.tried else {})}
 
 
 def runtimes_of(parity: Mapping[str, Any]) -> tuple[Runtime, ...]:
-    """The runtimes that a manifest's parity has figures of, the one that serves first."""
+    """Return the runtimes for which a manifest's parity has figures; the first of them serves."""
     return (parity["runtime"], *parity.get("reserve", {})) if "runtime" in parity else ()
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Compares the engines in the folder `version` with what `reference` has of the checkpoint."""
+    """Compares the engines in the folder `version` with the checkpoint's results in `reference`."""
 
     plan: GeneratorPlan
     version: Path
     reference: Reference
 
     def compare_cpu(self, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
-        """Compare the CPU's folder on the runtime of `choice`; returns the runtime that is published, too.
+        """Compare the CPU's folder on the runtime of `choice`, and return the runtime to publish as well.
 
-        Where that is beyond the limits in all formats, and the user left the choice, it is ONNX Runtime, which is
-        compared in any case: it serves where the other can't be had.
+        ONNX Runtime is compared in any case, because it serves where the other runtime is not available. It is also
+        published if the other runtime is beyond the limits in all formats and the user left the choice to hfx.
         """
         if choice.runtime != "onnxruntime":
             try:
@@ -205,13 +206,14 @@ class Gate:
         return self.compare("cpu", ("onnxruntime",)), choice
 
     def compare(self, device: Device, runtimes: tuple[Runtime, ...]) -> Comparison:
-        """Compare the folder that was written first for `runtimes`, and write others where one of them fails.
+        """Compare the engine folder of `device`, and write it in the next formats if one of `runtimes` fails.
 
-        Raises VerificationFailed where there are no formats in which all `runtimes` are within the limits.
+        The folder has been written in the first formats. Raises VerificationFailed if there are no formats in which
+        all `runtimes` are within the limits.
         """
         plan = self.plan
-        # GPU libraries choose kernels by batch size, so that the last bits depend on it by nature; a runtime that was
-        # asked for by name is what the user gets, with the figure.
+        # GPU libraries choose kernels by batch size, so the last bits always depend on it. A runtime that the user has
+        # named is published in spite of such differences, and the manifest has the figure.
         same = device == "cpu" and plan.cpu_runtime == "auto"
         precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, same)
         tried: list[Mapping[str, Any]] = []
@@ -230,7 +232,7 @@ class Gate:
     def _by_provider(
         self, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits
     ) -> tuple[str, dict[Runtime, Figures], str]:
-        """The provider that ran the files, their figures, and why files for GPUs could not run without a GPU."""
+        """Return the provider that ran the files, the figures, and why files for GPUs could not run without a GPU."""
         for provider in PROVIDERS[device]:
             try:
                 return provider, self._figures(device, runtimes, allowed, provider), ""
@@ -250,7 +252,7 @@ class Gate:
     def _figures(
         self, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits, provider: str
     ) -> dict[Runtime, Figures]:
-        """The figures of `runtimes` up to the first that is beyond the limits."""
+        """Return the figures of `runtimes`, up to the first runtime that is beyond the limits."""
         plan, figures = self.plan, dict[Runtime, Figures]()
         for runtime in runtimes:
             session = SessionSettings(plan.threads, provider, runtime=runtime)

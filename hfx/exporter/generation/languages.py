@@ -1,7 +1,7 @@
-"""The languages that a translator can be asked for, as its tokenizer and its generation settings name them.
+"""The languages of a translator, as its tokenizer and its generation settings name them.
 
-mBART and M2M100 (NLLB too) have a token for each language. Where it belongs is what transformers' tokenizers do: the
-source's is the first or the last of a text's tokens, the target's is what the answer begins with.
+mBART and M2M100 (NLLB too) have a token for each language. It stands where transformers' tokenizers put it: the source
+language's token is the first or the last token of a text, and the answer begins with the target language's token.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ TOKEN = re.compile(r"__(?P<bare>[a-z]{2,3})__|[a-z]{2,3}_[A-Z]{2}|[a-z]{3}_[A-Z]
 
 @dataclass(frozen=True)
 class Languages:
-    """The token ids of languages by code, where the source's stands (see python_backends), and the default ones.
+    """The token ids of languages by code, the index of the source's token in a text, and the default languages.
 
-    The target's begins the answer of a first mBART (`starts`), which the decoder of all others is forced to write.
+    `starts` is true for the first mBART models: the target's token is their decoder's start token. The decoder of all
+    other models is forced to generate the target's token.
     """
 
     ids: Mapping[str, int]
@@ -35,24 +36,24 @@ class Languages:
     target: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """The part of generation.json that comes from here."""
+        """Return the content of `languages` in generation.json."""
         target = "decoder_start_token_ids" if self.starts else "forced_bos_token_id"
         return {"ids": dict(self.ids), "source_index": self.source_index, "target": target}
 
     @property
     def defaults(self) -> dict[str, str]:
-        """The languages of a request that names none, by public field."""
+        """The languages of a request that names no language, by public field."""
         both = {names.SOURCE_LANG: self.source, names.TARGET_LANG: self.target}
         return {name: code for name, code in both.items() if code}
 
     @property
     def forced_bos_id(self) -> int | None:
-        """The token that answers are forced to begin with by default."""
+        """The id of the token that answers are forced to begin with by default; None if there is none."""
         return None if self.starts or self.target is None else self.ids[self.target]
 
 
 def read_languages(checkpoint: Checkpoint, tokenizer: Any, settings: GenerationSettings) -> Languages | None:
-    """The languages of `checkpoint`; None where its tokenizer has no tokens for them that have an embedding."""
+    """Return the languages of `checkpoint`; None if its tokenizer has no language token with an embedding."""
     ids = _ids(tokenizer, vocab_size(checkpoint)) if checkpoint.model_type in MODEL_TYPES else {}
     if not ids:
         return None
@@ -70,7 +71,10 @@ def read_languages(checkpoint: Checkpoint, tokenizer: Any, settings: GenerationS
 
 
 def _ids(tokenizer: Any, embeddings: int) -> dict[str, int]:
-    """Token ids by code: transformers gives an mBART tokenizer all languages, even if the model has fewer."""
+    """Return token ids by code, without ids beyond `embeddings`.
+
+    transformers gives an mBART tokenizer the tokens of all languages, even if the model has fewer.
+    """
     found = {}
     for token_id, token in tokenizer.added_tokens_decoder.items():
         match = TOKEN.fullmatch(token.content) if token.special else None
@@ -80,7 +84,7 @@ def _ids(tokenizer: Any, embeddings: int) -> dict[str, int]:
 
 
 def _forced(tokenizer: Any, settings: GenerationSettings, codes: Mapping[int, str]) -> str | None:
-    """The language of the forced token; where none is forced, tgt_lang of tokenizer_config.json."""
+    """Return the language of the forced token; if no token is forced, tgt_lang of tokenizer_config.json."""
     if settings.forced_bos_token_id is not None:
         return codes.get(settings.forced_bos_token_id)
     stated = tokenizer.init_kwargs.get("tgt_lang")

@@ -1,9 +1,9 @@
-"""What is measured of an engine folder, run by the code that will serve it, against the checkpoint's continuations.
+"""Compares an engine folder, run by the code that will serve it, with the checkpoint's continuations.
 
-Its logits, along the checkpoint's greedy continuations and at places of long texts: each position is predicted from the
-checkpoint's own tokens before it (teacher forcing), by the runner that serves. The prompt of a long text is run in the
+Logits are compared first, along the checkpoint's greedy continuations and at places of long texts. The runner predicts
+each position from the checkpoint's own tokens before it (teacher forcing), and runs the prompt of a long text in the
 chunks that the scheduler makes of it. An encoder-decoder's rows begin with the checkpoint's own keys and values, as its
-decoder reads one token a step: a thousand steps of BART-large take 20 s. Then whole texts, by its engine.
+decoder reads one token a step: a thousand steps of BART-large take 20 s. The engine's whole texts are compared next.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from hfx.python_backends.engine.runtimes import open_runner
 from hfx.python_backends.engine.sessions import SessionSettings
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
-SLOTS = 32  # whatever the model is served with: requests must run in batches
-BATCHES = (1, 2, 5)  # how many requests run at a time when some are run again
-NOISE = 1e-3  # of fp32 graphs, as a share of the largest logit: what is further off than that is no noise
+SLOTS = 32  # independent of the slots that the model is served with: requests must run in batches
+BATCHES = (1, 2, 5)  # the numbers of requests that run together when some texts are run again
+NOISE = 1e-3  # the largest noise of fp32 graphs, as a share of the largest logit; larger differences are errors
 ROWS = 16
 WIDTH = 1  # one row a request
-TINY = 1e-30  # logits that are all alike have no spread
+TINY = 1e-30  # equal logits have a spread of 0
 Logits = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Forced:
-    """Position by position along the checkpoint's greedy continuations.
+    """Figures position by position along the checkpoint's greedy continuations.
 
-    `agreement` is the share of `positions` with the checkpoint's likeliest token, of those that are no tie; `ties` the
-    share of positions with another token whose logit in torch is as high, within torch's own noise. `texts` says
-    whose positions they are: of the user's own texts where there are any, then `bundled_agreement` is that of the
-    others. `delta` is the largest difference of a logit, `delta_share` the same as a share of the largest logit, over
-    `rows` whole rows of both. `error` is the usual and `worst` the largest error of a row (Tally).
+    `agreement` is the share of the `positions` without a tie that have the checkpoint's likeliest token. `ties` is the
+    share of positions with another token whose logit in torch is as high, within torch's own noise. `texts` names the
+    texts: the user's own if there are any, and then `bundled_agreement` is the agreement on the bundled texts. `delta`
+    is the largest difference of a logit, and `delta_share` the same as a share of the largest logit, over `rows` whole
+    rows. `error` is the usual and `worst` the largest error of a row (see Tally).
     """
 
     texts: str
@@ -64,7 +64,7 @@ class Forced:
 
 @dataclass(frozen=True)
 class Long:
-    """As Forced, at places of `texts` long texts, whose longest prompt has `longest` tokens."""
+    """Figures as in Forced, at places of `texts` long texts, whose longest prompt has `longest` tokens."""
 
     texts: int
     longest: int
@@ -78,10 +78,11 @@ class Long:
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole continuations through the engine, all requests together.
+    """Figures of whole continuations by the engine, all requests together.
 
-    The share of `texts` with the checkpoint's tokens, the share of those that part from it at a tie, and `company`: how
-    many of the `alone` texts that were run again, alone and in smaller batches, had other tokens or log-probabilities.
+    `same` is the share of `texts` with the checkpoint's tokens, and `ties` the share that first differ at a tie.
+    `alone` texts were run again, alone and in smaller batches; `company` of them had other tokens or
+    log-probabilities.
     """
 
     texts: int
@@ -93,17 +94,17 @@ class Whole:
 
 @dataclass(frozen=True)
 class Figures:
-    """All of one folder. `noise` is torch's own, in logits; `num_beams` are those of `beams`."""
+    """All figures of one folder. `noise` is torch's own, in logits; `num_beams` is the number of beams in `beams`."""
 
     forced: Forced
     greedy: Whole
     beams: Whole | None
     num_beams: int
     noise: float
-    long: Long | None = None  # a model may take too few tokens for any
+    long: Long | None = None  # None if the model's limit is too low for long texts
 
     def as_json(self) -> dict[str, Any]:
-        """The figures for the manifest; `agreement` stands where every model has it."""
+        """Return the figures for the manifest; `agreement` is at the top level, as for every kind of model."""
         return {
             "agreement": _short(self.forced.agreement),
             "forced": _shortened(self.forced),
@@ -123,15 +124,15 @@ def _short(value: float) -> float:
 
 
 def measure(folder: Path, plan: GeneratorPlan, reference: Reference, session: SessionSettings) -> Figures:
-    """Run the engine folder on the reference's prompts. Raises the engine's ModelRefused where it can't run here."""
+    """Run the engine folder on the reference's prompts. Raises the engine's ModelRefused if it can't run here."""
     spec, work = read_spec(folder), reference.work
     with ExitStack() as stack:
         runner = open_rows(spec, SLOTS, session)
         stack.callback(runner.close)
         forced = measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
         long = measure_long(runner, spec, reference)
-        stack.pop_all()  # the engine closes it: sessions of BART-large take ONNX Runtime 6 s to open
-    # fp32 graphs have a noise of their own, which their logits show.
+        stack.pop_all()  # the engine reuses the runner and closes it: ONNX Runtime opens BART-large's sessions in 6 s
+    # fp32 graphs have noise of their own, which `forced.delta` measures.
     trusted = NOISE * reference.largest
     margin = 2 * max(reference.noise, forced.delta if forced.delta <= trusted else 0.0)
     alone = work.effort.alone
@@ -142,12 +143,12 @@ def measure(folder: Path, plan: GeneratorPlan, reference: Reference, session: Se
 
 
 def open_engine(runner: Runner, spec: EngineSpec, reference: Reference, session: SessionSettings) -> Engine:
-    """The engine of a runner with SLOTS rows, with room for all of the reference's prompts."""
+    """Return the engine of a runner with SLOTS rows, whose queue can hold all of the reference's prompts."""
     return Engine.of(runner, spec, session, EngineSettings(SLOTS, len(reference.prompts)))
 
 
 def open_rows(spec: EngineSpec, rows: int, settings: SessionSettings) -> Runner:
-    """A runner with rows of one request each, ROWS or more. Raises the engine's ModelRefused if it can't run here."""
+    """Open a runner with `rows` rows (at least ROWS), one a request. Raises ModelRefused if it can't run here."""
     runner = open_runner(spec, rows, settings)
     runner.open_partition(WIDTH)
     return runner
@@ -181,10 +182,10 @@ def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
 
 @dataclass
 class Tally:
-    """Positions, those with the checkpoint's likeliest token, and those that are a tie; and the errors of rows.
+    """Counts positions, those with the checkpoint's likeliest token, and ties; and sums up the errors of rows.
 
-    The error of a row of logits is the norm of the difference as a share of the norm of what is expected. What all
-    logits of a row have in common is left out of both. `delta` is the largest difference of any logit.
+    The error of a row of logits is the norm of the difference, as a share of the norm of the expected row; the mean is
+    subtracted from both. `delta` is the largest difference of any logit.
     """
 
     positions: int = 0
@@ -196,14 +197,14 @@ class Tally:
     delta: float = 0.0
 
     def count(self, logits: Logits, expected: Positions, position: int, noise: float) -> None:
-        """Add one position: logits are a tie where they are as high in torch as its own `noise` can tell."""
+        """Count one position. Two tokens are a tie if their logits in torch are equal within twice torch's `noise`."""
         token, best = int(logits.argmax()), int(expected.best[position, 0])
         self.positions += 1
         self.same += token == best
         self.ties += is_tie(expected, position, best, token, 2 * noise)
 
     def add(self, logits: Logits, expected: Logits) -> None:
-        """Count one row."""
+        """Add the error of one row."""
         difference, spread = logits - expected, float(np.linalg.norm(expected - expected.mean()))
         error = float(np.linalg.norm(difference - difference.mean())) / max(spread, TINY)
         self.rows += 1
@@ -213,18 +214,18 @@ class Tally:
 
     @property
     def agreement(self) -> float:
-        """Of the positions that are no tie; 1 where all are."""
+        """The share of the positions without a tie that have the checkpoint's token; 1 if all positions are ties."""
         decided = self.positions - self.ties
         return self.same / decided if decided else 1.0
 
     @property
     def error(self) -> float:
-        """The root of the mean square."""
+        """The root mean square of the errors of all rows."""
         return float(np.sqrt(self.squares / max(self.rows, 1)))
 
 
 def is_tie(expected: Positions, position: int, first: int, second: int, margin: float) -> bool:
-    """Whether two different tokens have logits in torch that are at most `margin` apart, both among the best."""
+    """Return whether two different tokens, both among the best, have logits in torch at most `margin` apart."""
     best = expected.best[position].tolist()
     if first == second or first not in best or second not in best:
         return False
@@ -235,11 +236,11 @@ def is_tie(expected: Positions, position: int, first: int, second: int, margin: 
 def forced_logits(
     runner: Runner, prompts: Sequence[Ids], continuations: Sequence[Ids], start: Ids
 ) -> Iterator[tuple[int, int, Logits]]:
-    """(prompt, position, logits [vocabulary]) of each position of each continuation; a row is valid until the next.
+    """Yield (prompt, position, logits [vocabulary]) of each position; the logits are valid until the next item.
 
-    `start` is what an encoder-decoder's decoder begins with.
+    `start` are the tokens that an encoder-decoder's decoder begins with.
     """
-    # Longest first: the rows that are still wanted are always the first ones.
+    # Longest first: the rows that still need steps are always the first rows.
     order = sorted(range(len(prompts)), key=lambda i: (-len(continuations[i]), len(prompts[i])))
     for first in counted(range(0, len(order), ROWS), "batches of continuations"):
         batch = order[first : first + ROWS]
@@ -270,7 +271,7 @@ def _batch(
 
 
 def _begin(runner: Runner, prompts: Sequence[Ids], start: Ids) -> Outputs:
-    """Run the prompts in the first rows; the outputs are those of position 0."""
+    """Run the prompts in the first rows, and return the outputs of position 0."""
     if isinstance(runner, DecoderRunner):
         return runner.run([Span(prompt, rows=(row,)) for row, prompt in enumerate(prompts)], logits=True)
     for row, source in enumerate(prompts):  # one by one: a batch would need memory for its longest source
@@ -282,7 +283,7 @@ def _begin(runner: Runner, prompts: Sequence[Ids], start: Ids) -> Outputs:
 
 
 def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long | None:
-    """Compare every place of the reference's long texts; None where it has none."""
+    """Compare every place of the reference's long texts; return None if there are none."""
     tally = Tally()
     for long in counted(reference.long, "long texts"):
         indices = {place: index for index, place in enumerate(long.text.places)}
@@ -307,7 +308,7 @@ def measure_long(runner: Runner, spec: EngineSpec, reference: Reference) -> Long
 def long_logits(
     runner: Runner, spec: EngineSpec, text: LongText, past: NDArray[np.float32] | None
 ) -> Iterator[tuple[int, Logits]]:
-    """(place, logits [vocabulary]) of every place of a text; a row is valid until the next.
+    """Yield (place, logits [vocabulary]) of every place of a text; the logits are valid until the next item.
 
     `past` are the keys and values of an encoder-decoder's inputs (see TorchGenerator.logits_at).
     """
@@ -331,7 +332,7 @@ def long_logits(
 
 
 def _prompts(runner: DecoderRunner, text: LongText) -> Iterator[tuple[int, Outputs]]:
-    """Run the first inputs of each row as a prompt. What several have in common of whole chunks is run once."""
+    """Run the first inputs of each row as a prompt. Whole chunks that rows have in common are run once."""
     filled = 0
     for row, start in enumerate(text.starts):
         while start - filled > CHUNK:
@@ -342,7 +343,7 @@ def _prompts(runner: DecoderRunner, text: LongText) -> Iterator[tuple[int, Outpu
 
 
 def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:
-    """Every prompt, greedily. Texts may part at a tie: two tokens whose logits in torch are `margin` apart at most."""
+    """Continue all prompts greedily. At a tie, the first differing tokens have torch logits at most `margin` apart."""
     completions, variant, again = _run(engine, [p.ids for p in reference.prompts], settings, alone)
     same = ties = 0
     for index, (expected, completion) in enumerate(zip(reference.greedy, completions, strict=True)):
@@ -354,7 +355,7 @@ def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alo
 
 
 def measure_beams(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:
-    """The prompts that torch searched with beams. Other tokens of an equal score are a tie.
+    """Continue the prompts that torch searched with beams. Other tokens with an equal score are a tie.
 
     A score is a sum of log-probabilities, each as uncertain as a logit, over length ** length_penalty.
     """
@@ -370,9 +371,10 @@ def measure_beams(engine: Engine, reference: Reference, settings: Settings, alon
 
 
 def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int) -> tuple[list[Event], int, int]:
-    """The completion of each prompt, all submitted at once; how many of some run again had others; how many ran.
+    """Return the completion of each prompt, how many texts differed when they ran again, and how many ran again.
 
-    Those are run alone and in smaller BATCHES, and must have the same ids and log-probabilities, to the bit.
+    All prompts are submitted at once. `alone` of them are then run again, alone and in smaller BATCHES, and must have
+    the same ids and log-probabilities, to the bit.
     """
     requests = [Request(ids, replace(settings, log_probs=True)) for ids in prompts]
     together = _completions(engine, requests)
@@ -386,11 +388,11 @@ def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int)
 
 
 def _completions(engine: Engine, requests: Sequence[Request]) -> list[Event]:
-    """The best completion of each request; all are submitted at once."""
+    """Return the best completion of each request; all requests are submitted at once."""
     handles = [engine.submit(request) for request in requests]
     return [handle.result()[0] for handle in counted(handles, "texts")]
 
 
 def _parting(expected: Ids, actual: Ids) -> int | None:
-    """The first place where both have a token, and another one."""
+    """Return the first place where both have a token and the tokens differ; None if there is none."""
     return next((i for i, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b), None)

@@ -1,6 +1,6 @@
 """The plan of a generator's export.
 
-transformers, and with it torch, is imported where the checkpoint has no generation_config.json: ids that its
+If the checkpoint has no generation_config.json, this module imports transformers, and with it torch: token ids that
 config.json leaves out are then the defaults of its class.
 """
 
@@ -27,19 +27,20 @@ ENCODER_OPTIONS = {
     "dimensions": "--dimensions",
     "token_vectors": "--token-vectors",
 }
-BEAMS = (1, 2, 3, 4, 5, 6, 8)  # that an encoder-decoder has graphs for
+BEAMS = (1, 2, 3, 4, 5, 6, 8)  # the numbers of beams that an encoder-decoder has graphs for
 LARGEST_SLOTS = 1024
-QUEUED_A_SLOT = 16  # requests that may wait for each slot before the next is refused
-FALLBACK_LENGTH = 512  # what T5 and its kin were trained with; their positions have no end
-LONGEST_UNBOUNDED = 32_768  # tokens; memory and patience end before
+QUEUED_A_SLOT = 16  # queued requests for each slot; further requests are refused
+FALLBACK_LENGTH = 512  # T5's length in training; its positions have no limit
+LONGEST_UNBOUNDED = 32_768  # tokens; memory and time are the limit before that
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorPlan(Plan):
-    """What will be built of a generator.
+    """The plan of a generator's export.
 
-    `max_length` bounds a decoder's prompt and output together, an encoder-decoder's output; `max_source` the text that
-    an encoder reads (None where there is none). `slots` rows are decoded at a time, `max_queue` requests may wait.
+    `max_length` is the limit in tokens of a decoder's prompt and output together, or of an encoder-decoder's output.
+    `max_source` is the limit of the text that an encoder reads (None without an encoder). `slots` rows are decoded at a
+    time, and `max_queue` requests may be queued.
     """
 
     task: GenerationTask
@@ -49,7 +50,7 @@ class GeneratorPlan(Plan):
     max_queue: int
 
     def details(self) -> dict[str, object]:
-        """What `describe` says of a generator."""
+        """Return the entries that `describe` shows for a generator."""
         return {
             "max_source": self.max_source,
             "slots": self.slots,
@@ -60,7 +61,7 @@ class GeneratorPlan(Plan):
 
 
 def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> GeneratorPlan:
-    """Decide everything about the export of a generator; UsageError or CheckpointUnsupported where it can't be."""
+    """Decide everything about the export of a generator. Raises UsageError or CheckpointUnsupported if it can't be."""
     from hfx.exporter.families import find_family
 
     family = find_family(checkpoint)
@@ -95,7 +96,10 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
 
 
 def longest_texts(checkpoint: Checkpoint, kind: Kind) -> tuple[int, int | None]:
-    """Positions of the decoder (a decoder's prompt and output together), and tokens that an encoder reads at most."""
+    """Return the decoder's number of positions, and the most tokens that an encoder reads (None without an encoder).
+
+    The positions of a decoder without an encoder hold prompt and output together.
+    """
     config, limits = checkpoint.config, []
     for name in ("max_position_embeddings", "n_positions"):
         positions = config.get(name)
@@ -108,7 +112,7 @@ def longest_texts(checkpoint: Checkpoint, kind: Kind) -> tuple[int, int | None]:
 
 
 def _refuse_half(checkpoint: Checkpoint, kind: Kind) -> None:
-    """A decoder that was cut out of an encoder-decoder (BartForCausalLM) has another graph."""
+    """Refuse a decoder without its encoder (BartForCausalLM), as its graph is another one."""
     if kind == "encoder-decoder" and checkpoint.config.get("is_encoder_decoder") is False:
         raise CheckpointUnsupported(
             f"{checkpoint.id} ({checkpoint.architecture or checkpoint.model_type}) is the decoder of an "
@@ -126,7 +130,7 @@ def _refuse_openvino(runtime: CpuRuntime) -> None:
 
 
 def _refuse_beams(checkpoint: Checkpoint, kind: Kind, beams: int) -> None:
-    """An encoder-decoder has a graph for each number of beams, and not for all numbers."""
+    """Refuse a number of beams for which an encoder-decoder has no graph."""
     if kind == "encoder-decoder" and beams not in BEAMS:
         raise CheckpointUnsupported(
             f"{checkpoint.id} searches with {beams} beams by default (num_beams).",

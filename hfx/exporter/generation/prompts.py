@@ -1,8 +1,9 @@
-"""The texts that the gate continues, and how many: the user's own first, then bundled ones, cut to a length in tokens.
+"""Chooses the texts that the gate continues: the user's own first, then bundled ones, cut to a length in tokens.
 
 The choice is the same in every export of a checkpoint. A text is cut between two of its tokens, so that it can be sent
-to the published model as it is. A large checkpoint is asked for less: torch is the slow side, as BART-large's decoder
-reads 0.8 GB of weights for every step, and an export of it would take an hour on the work of a small model.
+to the published model as it is. A large checkpoint continues fewer and shorter texts, because torch is slow:
+BART-large's decoder reads 0.8 GB of weights for every step, and its export would take an hour with the texts of a small
+model.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from hfx.python_backends.generation.prompts import PromptEncoder
 
-LONG_TOKENS = 400  # beyond the tokens that the engine runs at once
+LONG_TOKENS = 400  # more tokens than the engine runs at once
 SHOWN = 200
 Ids = tuple[int, ...]
 ROWS, STEPS = 16, 8
 CHUNK = Limits().chunk
-EARLY = 92  # tokens of one of the beginnings: more than most prompts that are continued
-REPEATS = (1, 4, 16, 64, 256)  # of all texts, where they are shorter than the model's limit
-# Scores of one layer's attention, in torch: 512 MB of float32.
+EARLY = 92  # tokens of an early row's start: more than most prompts have
+REPEATS = (1, 4, 16, 64, 256)  # how often all texts are repeated if they are shorter than the model's limit
+# The most scores of one layer's attention in torch: 512 MB of float32.
 MOST_SCORES = 1 << 27
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Texts that are continued greedily by `tokens`, and those of them that are continued with beams by `beam_tokens`.
+    """The amount of work for the gate.
 
-    A text has at most `prompt_tokens`; `long_texts` further ones are as long as the model takes, up to LONG_TOKENS.
-    `alone` of the texts are also run one by one.
+    `texts` are continued greedily by `tokens`, and the first `beam_texts` of them with beams by `beam_tokens`. A text
+    has at most `prompt_tokens`; `long_texts` further texts are as long as the model allows, up to LONG_TOKENS. `alone`
+    of the texts are also run alone and in smaller batches.
     """
 
     texts: int
@@ -49,7 +51,7 @@ class Effort:
     alone: int
 
 
-# Parameters up to which an effort is taken.
+# Each effort with the largest number of parameters that it is for.
 EFFORTS: tuple[tuple[float, Effort], ...] = (
     (60e6, Effort(texts=128, tokens=32, beam_texts=112, beam_tokens=24, prompt_tokens=128, long_texts=2, alone=24)),
     (200e6, Effort(texts=32, tokens=24, beam_texts=16, beam_tokens=16, prompt_tokens=64, long_texts=0, alone=8)),
@@ -58,13 +60,13 @@ EFFORTS: tuple[tuple[float, Effort], ...] = (
 
 
 def effort_for(parameters: int) -> Effort:
-    """The effort for a checkpoint of so many parameters."""
+    """Return the effort for a checkpoint with this number of parameters."""
     return next(effort for most, effort in EFFORTS if parameters <= most)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text and its tokens, special ones included; `own` is a text of --verify-data."""
+    """A text and its tokens, special tokens included; `own` is true for a text of --verify-data."""
 
     text: str
     ids: Ids
@@ -73,8 +75,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Reader:
-    """How texts become prompts: a transformers tokenizer, what goes before each text, and the model's longest prompt
-    (in tokens, the prefix's and special ones too).
+    """Turns texts into prompts: a transformers tokenizer, the prefix of each text, and the longest prompt.
+
+    `longest` is the model's limit in tokens, including those of the prefix and special tokens.
     """
 
     tokenizer: Any
@@ -83,10 +86,10 @@ class Reader:
 
 
 def choose_prompts(reader: Reader, own: Sequence[str], bundled: Sequence[str], effort: Effort) -> list[Prompt]:
-    """As many prompts as `effort` says, of the user's `own` texts as far as there are.
+    """Return as many prompts as `effort` states, from the user's `own` texts first.
 
-    A bundled text that the tokenizer can't spell says nothing to the model: its words that can be spelled take its
-    place.
+    A bundled text with an unknown token is replaced by those of its words that the tokenizer can spell, because unknown
+    tokens tell the model nothing.
     """
     most = min(effort.prompt_tokens, reader.longest)
     spelled = [part for text in bundled for part in _spelled(reader.tokenizer, text)] or list(bundled)
@@ -99,8 +102,9 @@ def choose_prompts(reader: Reader, own: Sequence[str], bundled: Sequence[str], e
 
 
 def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
-    """Compare the tokens that the staged model in `version` makes of `texts`, cut where they are too long, with
-    transformers' own; return how many were compared. Raises VerificationFailed where they differ.
+    """Compare the tokens of `texts` in the staged model in `version` with transformers' own tokens.
+
+    Texts that are too long are cut. Returns how many texts were compared. Raises VerificationFailed if any differ.
     """
     configuration, encoder = Configuration.read(version), open_encoder(version)
     config = resolve_config({"long": "truncate", "do_sample": False, "max_tokens": 1}, configuration)
@@ -118,7 +122,10 @@ def check_tokens(tokenizer: Any, version: Path, texts: Sequence[str]) -> int:
 
 
 def check_languages(tokenizer: Any, version: Path, text: str) -> int:
-    """Compare the tokens of `text` in every language that the staged model has; return how many there are."""
+    """Compare the tokens of `text` in every language of the staged model, and return the number of languages.
+
+    Raises VerificationFailed if any differ.
+    """
     configuration = Configuration.read(version)
     if configuration.languages is None or not hasattr(tokenizer, "set_src_lang_special_tokens"):
         return 0
@@ -142,14 +149,14 @@ def _differ(text: str) -> VerificationFailed:
 
 
 def open_encoder(version: Path) -> PromptEncoder:
-    """The PromptEncoder that the staged model in `version` would be served with."""
+    """Return the PromptEncoder with which the staged model in `version` would be served."""
     from tokenizers import Tokenizer
 
     return PromptEncoder(Tokenizer.from_file(str(version / TOKENIZER)), Configuration.read(version))
 
 
 def truncated(tokenizer: Any, text: str, longest: int, side: str) -> Ids:
-    """At most `longest` ids of a text, special ones included, as transformers cuts at the `side` "left" or "right"."""
+    """Return at most `longest` ids of a text, special tokens included; transformers cuts it at `side` (left, right)."""
     before = tokenizer.truncation_side
     tokenizer.truncation_side = side
     try:
@@ -159,7 +166,10 @@ def truncated(tokenizer: Any, text: str, longest: int, side: str) -> Ids:
 
 
 def _prompt(reader: Reader, text: str, most: int, own: bool = False) -> Prompt:
-    """The beginning of `text` that has at most `most` tokens; a cut text may have other tokens than the whole had."""
+    """Return the beginning of `text` that has at most `most` tokens.
+
+    The tokens are those of the cut text, which may differ from the tokens of the whole text.
+    """
     while text:
         ids = tuple(reader.tokenizer(reader.prefix + text, verbose=False)["input_ids"])
         if len(ids) <= most:
@@ -173,7 +183,7 @@ def _prompt(reader: Reader, text: str, most: int, own: bool = False) -> Prompt:
 
 
 def _spelled(tokenizer: Any, text: str) -> list[str]:
-    """The text, or those of its words that have no unknown token."""
+    """Return the text, or if it has an unknown token, those of its words that have none."""
     unknown = tokenizer.unk_token_id
     if unknown is None or unknown == tokenizer.eos_token_id:  # byte-level vocabularies spell everything
         return [text]
@@ -183,13 +193,13 @@ def _spelled(tokenizer: Any, text: str) -> list[str]:
 
 
 def _spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
-    """At most so many of the distinct prompts, from the first to the last."""
+    """Return at most `most` of the distinct prompts, evenly from the first to the last."""
     distinct = _distinct(prompts)
     return [distinct[i] for i in spread_indices(len(distinct), most)]
 
 
 def spread_indices(total: int, most: int) -> list[int]:
-    """At most `most` of the indices below `total`, evenly from the first to the last."""
+    """Return at most `most` of the indices below `total`, evenly from the first to the last."""
     return [int(i) for i in np.linspace(0, total - 1, max(min(most, total), 0)).astype(int)]
 
 
@@ -203,9 +213,9 @@ def _distinct(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class LongText:
-    """What the decoder reads (`inputs`), behind the `source` that an encoder reads (empty without one).
+    """A long text: the tokens that the decoder reads (`inputs`), and the `source` of an encoder (empty without one).
 
-    Row i holds the first `starts[i]` inputs before its `steps` steps.
+    Row i holds the first `starts[i]` inputs before it runs `steps` decode steps.
     """
 
     source: Ids
@@ -215,22 +225,26 @@ class LongText:
 
     @property
     def places(self) -> list[int]:
-        """The inputs behind which the next token is predicted: those of steps, and a decoder's last before them."""
+        """The indices of the inputs behind which the next token is predicted.
+
+        They are the inputs of the steps and, for a decoder, the last input of each prompt.
+        """
         first = 0 if self.source else -1
         return sorted({start + at for start in self.starts for at in range(first, self.steps)})
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt."""
+        """The number of tokens of the longest prompt."""
         return len(self.source) or self.starts[-1]
 
 
 @dataclass(frozen=True)
 class LongReader:
-    """How texts become long ones: a transformers tokenizer, what goes before a text, and what a decoder begins with.
+    """Makes long texts of texts, with a transformers tokenizer.
 
-    `max_length` and `max_source` (0 without an encoder) are the model's. Tokens from `vocab_size` on are left out: some
-    tokenizers have more than their model. `heads` are those of one attention.
+    `prefix` goes before a text, and a decoder begins with the tokens `start`. `max_length` and `max_source` (0 without
+    an encoder) are the model's limits. Tokens from `vocab_size` on are left out: some tokenizers have more tokens than
+    their model. `heads` is the number of heads of one attention.
     """
 
     tokenizer: Any
@@ -242,8 +256,11 @@ class LongReader:
     max_source: int
 
     def read(self, texts: Sequence[str]) -> list[LongText]:
-        """One text at the model's limit, one just over a chunk of prompts, one between; fewer of a short model."""
-        # The last position is that of a token that is written, and never read.
+        """Return one text at the model's limit, one just over a chunk of a prompt, and one between.
+
+        A model with a low limit has fewer texts.
+        """
+        # The token of the last position is generated, and never read.
         inputs = self._lengths(self.max_length - 1)
         pairs = [(0, length) for length in inputs]
         if self.max_source:
@@ -273,7 +290,7 @@ class LongReader:
         return [longest, short, math.isqrt(longest * short)] if short < longest else [longest]
 
     def _prompt(self, texts: Sequence[str], length: int) -> Ids:
-        """`length` tokens of a prompt, special ones included; fewer where the tokenizer makes no more of the texts."""
+        """Return `length` tokens of a prompt, special tokens included; fewer if the repeated texts have no more."""
         ids: Ids = ()
         for times in REPEATS:
             ids = truncated(self.tokenizer, self.prefix + " ".join([*texts] * times), length, "right")
@@ -282,7 +299,7 @@ class LongReader:
         return tuple(token for token in ids if token < self.vocab_size)
 
     def _written(self, texts: Sequence[str], length: int) -> Ids:
-        """`length` inputs of a decoder behind an encoder: what it begins with, and tokens that it may have written."""
+        """Return `length` inputs of a decoder with an encoder: its start tokens, then tokens of the texts."""
         special = {*self.tokenizer.all_special_ids}
         ids = self.tokenizer(" ".join(texts), add_special_tokens=False, verbose=False)["input_ids"]
         known = [token for token in ids if token < self.vocab_size and token not in special]
@@ -290,7 +307,11 @@ class LongReader:
 
 
 def starts(length: int, steps: int) -> Ids:
-    """How many inputs the rows hold: those of the last steps, around the first chunks and the last, and between."""
+    """Return how many inputs each row holds before its steps.
+
+    The steps of the last row end at the last input. Other rows start early in the text, at the ends of the first two
+    chunks and of the last chunk, one token behind these ends, and evenly between.
+    """
     last = length - steps
     ends = (CHUNK, 2 * CHUNK, last // CHUNK * CHUNK)
     chosen = {start for start in (last, EARLY, *ends, *(end + 1 for end in ends)) if 0 < start <= last}

@@ -1,4 +1,4 @@
-"""The checkpoint's side of the gate: what torch makes of the prompts, kept so small that the model can be let go."""
+"""The checkpoint's side of the gate: torch's results for the prompts, small enough to outlive the model in memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from hfx.local.generator import LocalGenerator
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.generation.configuration import Configuration, resolve_config
 
-BEST = 8  # logits that are kept of each position
-KEPT_BYTES = 16 << 20  # of whole rows of logits, spread over all positions
-COLUMNS = 4096  # of the vocabulary, whose logits are kept of each place of a long text
+BEST = 8  # the number of logits that are stored of each position
+KEPT_BYTES = 16 << 20  # the size of the whole rows of logits that are stored, spread over all positions
+COLUMNS = 4096  # the number of tokens whose logits are stored of each place of a long text
 RECORDED_TEXTS = 64
-DEFAULT_BEAMS = 4  # where a checkpoint does not search with beams by itself
-ALONE = 2  # prompts that torch runs again, alone, to learn its own noise: their logits are 100,000s
-# Settings of generate that need nothing but the logits: greedy runs show whether those are right.
+DEFAULT_BEAMS = 4  # for checkpoints that do not search with beams by default
+ALONE = 2  # prompts that torch runs again, alone, to measure its own noise: their logits are 100,000s
+# Settings with which generate() uses nothing but the logits: greedy runs show whether the logits are right.
 PLAIN: Mapping[str, Any] = {
     "num_beams": 1, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "length_penalty": 1.0,
     "early_stopping": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
@@ -39,7 +39,7 @@ PLAIN: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with the prompts, and the engine's settings for it."""
+    """The amount of work with the prompts, and the engine's settings for greedy decoding and for beams."""
 
     effort: Effort
     greedy: Settings
@@ -47,7 +47,7 @@ class Work:
 
 
 def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
-    """The work for the staged model in `version`: its settings come from the very files that are published."""
+    """Return the work for the staged model in `version`; its settings come from the files that are published."""
     configuration = Configuration.read(version)
     greedy = plain_fields(min(effort.tokens, configuration.most_tokens))
     tokens = min(effort.beam_tokens, configuration.most_tokens)
@@ -62,7 +62,7 @@ def make_work(plan: GeneratorPlan, version: Path, effort: Effort) -> Work:
 
 
 def plain_fields(tokens: int) -> dict[str, Any]:
-    """The public fields of a greedy run that needs nothing but the logits; for torch they are PLAIN."""
+    """Return the public fields of a greedy run that uses nothing but the logits; torch's settings for it are PLAIN."""
     return {
         names.MAX_TOKENS: tokens,
         names.MIN_TOKENS: 0,
@@ -77,8 +77,8 @@ def plain_fields(tokens: int) -> dict[str, Any]:
 class Positions:
     """torch's logits along the greedy continuation of one prompt, before any processing.
 
-    `best` are the BEST ids at each position, highest logit first ([positions, BEST]), `logits` their logits; `rows`
-    whole rows of logits, by position.
+    `best` [positions, BEST] holds the ids with the highest logits at each position, the highest first, and `logits`
+    holds their logits. `rows` holds whole rows of logits by position.
     """
 
     best: NDArray[np.int64]
@@ -88,10 +88,10 @@ class Positions:
 
 @dataclass(frozen=True)
 class LongReference:
-    """torch's logits at the places of a long text: `positions` has one for each, in their order, and no whole rows.
+    """torch's logits at the places of a long text: `positions` has an entry for each place, and no whole rows.
 
-    `sample` [places, tokens] are the logits of `columns` of the vocabulary, and `past` [2 * layers, inputs, heads *
-    head_dim] an encoder-decoder's keys and values of its inputs.
+    `sample` [places, tokens] holds the logits of the tokens `columns`, and `past` [2 * layers, inputs, heads *
+    head_dim] the keys and values of an encoder-decoder's inputs.
     """
 
     text: LongText
@@ -103,10 +103,11 @@ class LongReference:
 
 @dataclass(frozen=True)
 class Reference:
-    """The checkpoint's continuations of `prompts` by `work`: greedy ones of all, and those with beams of the first.
+    """The checkpoint's continuations by `work`: greedy ones of all `prompts`, and ones with beams of the first prompts.
 
-    Ids are those after the prompt, forced ones and the end included. `noise` is the largest difference of two torch
-    runs of the same positions, in a batch and alone: logits that are no further apart are equal.
+    Continuations hold the ids after the prompt, including forced tokens and the end. `largest` is the
+    largest magnitude of a logit (at least 1). `noise` is the largest difference of two torch runs of the same
+    positions, in a batch and alone: logits that are no further apart are equal.
     """
 
     parameters: int
@@ -124,7 +125,7 @@ class Reference:
 def make_reference(
     generator: TorchGenerator, prompts: Sequence[Prompt], work: Work, long: Sequence[LongText] = ()
 ) -> Reference:
-    """Continue `prompts` in torch as `work` says. The texts of `long` are read, and not continued."""
+    """Continue `prompts` in torch as `work` states. The texts in `long` are only read, not continued."""
     ids = [prompt.ids for prompt in prompts]
     sources = generator.encode(ids)
     greedy, _ = generator.generate(ids, sources, **PLAIN, max_new_tokens=work.greedy.max_tokens)
@@ -157,7 +158,7 @@ def make_reference(
 
 
 def recorded(reference: Reference, text_of: Callable[[Ids], str]) -> Recorded:
-    """The prompts as requests for their greedy continuations, and the checkpoint's texts, for `hfx verify`."""
+    """Return requests for greedy continuations of the prompts, and the checkpoint's answers, for `hfx verify`."""
     fields = plain_fields(reference.work.greedy.max_tokens)
     requests = [{names.TEXT_INPUT: prompt.text, **fields} for prompt in reference.prompts[:RECORDED_TEXTS]]
     answers = [{names.TEXT_OUTPUT: text_of(ids)} for ids in reference.greedy[:RECORDED_TEXTS]]
@@ -176,7 +177,7 @@ def _long(generator: TorchGenerator, text: LongText) -> LongReference:
 def _positions(
     generator: TorchGenerator, prompts: Sequence[Ids], greedy: Sequence[Ids], sources: Sources
 ) -> tuple[tuple[Positions, ...], float, float]:
-    """What is kept of the logits along each greedy continuation, the largest of all (at least 1), and torch's noise."""
+    """Return logits along each greedy continuation, the largest logit of all (at least 1), and torch's noise."""
     total = sum(map(len, greedy))
     starts = np.cumsum([0, *map(len, greedy)])
     kept: dict[int, Positions] = {}
@@ -199,7 +200,7 @@ def _positions(
 
 @dataclass(frozen=True)
 class DataReference:
-    """A file of labelled data, and what the checkpoint in torch reaches on it."""
+    """A file of labelled data, and the value of the metric that the checkpoint reaches on it in torch."""
 
     file: str
     data: LabelledData
@@ -207,14 +208,14 @@ class DataReference:
 
 
 def texts_of(labelled: Mapping[str, LabelledData]) -> list[str]:
-    """The texts of all files."""
+    """Return the texts of all files."""
     return [request[names.TEXT_INPUT] for data in labelled.values() for request in data.requests]
 
 
 def answer_data(
     plan: GeneratorPlan, labelled: Mapping[str, LabelledData], generator: TorchGenerator, version: Path
 ) -> tuple[DataReference, ...]:
-    """What the checkpoint's answers to each file reach, by its own generation settings."""
+    """Answer each file in torch, with the checkpoint's own generation settings, and measure the answers."""
     metric, references = plan.task.metrics[plan.task.metric_name], []
     for file, data in labelled.items():
         answers = _answers(generator, version, texts_of({file: data}))
@@ -225,7 +226,7 @@ def answer_data(
 def measure_data(
     plan: GeneratorPlan, device: Device, model: LocalGenerator, references: Sequence[DataReference]
 ) -> dict[str, float]:
-    """File -> the metric of `model`; VerificationFailed where it falls too far below torch's."""
+    """Return the metric of `model` by file. Raises VerificationFailed if it is too far below torch's."""
     values = {}
     for reference in references:
         answers = model.infer_all([{**request, **DATA_SETTINGS} for request in reference.data.requests])

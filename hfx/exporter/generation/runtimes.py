@@ -1,6 +1,6 @@
-"""Which CPU runtime serves a generator: native operators, where they can be had and run it, else ONNX Runtime alone.
+"""Chooses the CPU runtime of a generator: native operators if they are available and run it, else ONNX Runtime alone.
 
-None is timed: ONNX Runtime alone takes 1.3 to 4 times as long for the same steps (docs/benchmarks-generation.md).
+Neither is timed: ONNX Runtime alone takes 1.3 to 4 times as long for the same steps (docs/benchmarks-generation.md).
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from hfx.python_backends.engine.spec import NATIVE, read_spec
 from hfx.python_backends.errors import EngineError
 
 RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime")  # the fastest first
-PROMPT, TOKENS = 16, 16  # of the request that native operators answer, and new ones
+PROMPT, TOKENS = 16, 16  # the lengths of the test request's prompt and of its answer
 
 
 def write_for_cpu(plan: GeneratorPlan, version: Path) -> None:
-    """Write the CPU's engine folder for the runtimes that may serve it; UsageError where one that was named can't."""
+    """Write the CPU's engine folder for the runtimes that may serve it. Raises UsageError if a named runtime can't."""
     write(plan, version, "cpu", possible_runtimes(plan.cpu_runtime, plan.cpu_precision, RUNTIMES))
 
 
 def choose(plan: GeneratorPlan, version: Path) -> CpuChoice:
-    """The runtime that the CPU's engine folder is for, if it can answer a request.
+    """Return the runtime of the CPU's engine folder; native operators must answer a request first.
 
-    If native operators can't, the folder is written for ONNX Runtime; CheckpointUnsupported where they were asked for.
+    If native operators can't answer, write the folder for ONNX Runtime instead. Raises CheckpointUnsupported if the
+    user has named native operators.
     """
     folder = version / "cpu"
     if read_spec(folder).runtime != NATIVE:
@@ -49,7 +50,7 @@ def choose(plan: GeneratorPlan, version: Path) -> CpuChoice:
 
 
 def _answer_one(plan: GeneratorPlan, folder: Path) -> None:
-    """Open the engine as it will be served, for one request. Raises EngineError."""
+    """Open the engine as it will be served, and run one request. Raises EngineError."""
     beams = int(plan.settings.defaults.get("num_beams", 1))
     with Engine.open(
         folder, slots=beams, max_queue=1, threads=plan.threads, runtime=NATIVE, beams=(beams,), prefix_cache_mb=0
@@ -58,7 +59,7 @@ def _answer_one(plan: GeneratorPlan, folder: Path) -> None:
 
 
 def _request(engine: Engine, plan: GeneratorPlan, beams: int) -> Request:
-    """One whose tokens do not matter, and that fits."""
+    """Return a request of arbitrary tokens that fits the model."""
     spec = engine.spec
     start = plan.settings.decoder_start_token_ids if spec.has_encoder else ()
     length = min(PROMPT, spec.max_source if spec.has_encoder else spec.max_length // 2)

@@ -1,7 +1,7 @@
 """How a checkpoint decodes unless a request says otherwise: generation_config.json in the public field names.
 
-The ranges are the engine's. A field that would change the answer and that hfx has not is refused by name; one that
-transformers has not either is kept out and named.
+The ranges are the engine's. A field that hfx does not support is refused by name if it would change the answer. A field
+that transformers does not know either is left out, and a warning names it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from hfx.exporter.transformers_versions import bad_words_at_start
 from hfx.metadata import shown
 from hfx.names import Task
 
-DEFAULT_MAX_TOKENS = 256  # transformers' pipelines; its bare generate() stops after 20
-UNSET_LENGTH = 20  # transformers' default of max_length; version 4 takes it for new tokens wherever it comes from
+DEFAULT_MAX_TOKENS = 256  # as in transformers' pipelines; generate() alone stops after 20
+UNSET_LENGTH = 20  # transformers' default max_length; version 4 counts it in new tokens, even if the checkpoint sets it
 MOST_LISTED = 10_000
 STRAYS_SHOWN = 5
 LONGEST = 1_000_000
@@ -39,12 +39,12 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """What decoding needs of a checkpoint, by the names of generation.json: token ids with a meaning, `defaults` by
-    public field name.
+    """The settings of a checkpoint that decoding needs, by the names of generation.json.
 
-    `default_max_length` is a decoder's default for prompt and output together, where max_new_tokens does not set one.
-    `origins` are the files that it is from, `strays` fields of theirs that transformers does not know, `unread` those
-    of sampling that can't be served, where the checkpoint doesn't sample.
+    They are ids of special tokens, and `defaults` by public field name. `default_max_length` is a decoder's default for
+    prompt and output together, if max_new_tokens is not set. `origins` are the files that the settings come from.
+    `strays` are fields in these files that transformers does not know. `unread` are sampling fields that can't be
+    served, in a checkpoint that doesn't sample.
     """
 
     default_max_length: int | None = None
@@ -67,7 +67,7 @@ class GenerationSettings:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know of them before texts are asked for."""
+        """Warnings that a user should see before the model generates texts."""
         warnings = []
         if self.strays:
             first = ", ".join(map(shown, self.strays[:STRAYS_SHOWN]))
@@ -86,15 +86,15 @@ class GenerationSettings:
         return tuple(warnings)
 
     def as_json(self) -> dict[str, Any]:
-        """The part of generation.json that comes from here."""
+        """Return the part of generation.json that holds these settings."""
         return {name: value for name, value in asdict(self).items() if name not in ("origins", "strays", "unread")}
 
 
 def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) -> GenerationSettings:
-    """The settings of `checkpoint` for `task`, for a model that holds `positions` tokens of prompt and output.
+    """Return the settings of `checkpoint` for `task`, for a model with `positions` tokens of prompt and output.
 
-    Raises CheckpointCorrupt for a value that can't be, CheckpointUnsupported for one that hfx has not; both name the
-    field and the file.
+    Raises CheckpointCorrupt for an invalid value, and CheckpointUnsupported for a value that hfx does not support; both
+    name the field and the file.
     """
     fields, origin = read_fields(checkpoint)
     tasks, prefix = task_fields(checkpoint, task)
@@ -114,7 +114,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
 
 
 def _only_sampled(name: str, value: Any) -> bool:
-    """Whether a field is read where tokens are drawn alone, and has a value that the server doesn't take."""
+    """Return whether a field is only read for sampling, and has a value that the server doesn't accept."""
     from hfx.python_backends.engine.generation_settings import SAMPLING, SETTINGS
     from hfx.python_backends.errors import InvalidRequest
 
@@ -130,9 +130,10 @@ def _only_sampled(name: str, value: Any) -> bool:
 
 
 def task_fields(checkpoint: Checkpoint, task: GenerationTask) -> tuple[dict[str, Any], str]:
-    """What config.json keeps for one task, as transformers' pipelines read it, and the prefix of its texts.
+    """Return config.json's settings for one task, as transformers' pipelines read them, and the prefix of its texts.
 
-    Not for text-generation: the one entry that exists, GPT-2's, turns sampling on, which is a request's choice.
+    Settings for text-generation are left out: the only known entry, GPT-2's, turns sampling on, which is a request's
+    choice.
     """
     params = checkpoint.config.get("task_specific_params")
     entry = params.get(str(task.task)) if isinstance(params, dict) and task.task is not Task.TEXT_GENERATION else None
@@ -152,16 +153,16 @@ class _Reader:
     written_by_4: bool
 
     def refuse_what_hfx_has_not(self) -> None:
-        """Refuse a field of transformers that hfx has not, unless its value does nothing."""
+        """Refuse a field of transformers that hfx does not support, unless its value has no effect."""
         for name, value in self.fields.items():
             if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
                 self._unsupported(name, "hfx does not decode with it")
 
     def settings(self, task: GenerationTask, positions: int, prefix: str) -> GenerationSettings:
-        """Every field checked and translated."""
+        """Check and translate every field."""
         eos = self._ids("eos_token_id")
         bos = self._id("bos_token_id")
-        # -1 in the first conversions of LLaMA: there is none.
+        # The first conversions of LLaMA state -1: there is no pad token.
         pad = None if self.fields.get("pad_token_id") == -1 else self._id("pad_token_id")
         suppressed = self._ids("suppress_tokens")
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
@@ -179,7 +180,7 @@ class _Reader:
             forced_eos_token_id=self._id("forced_eos_token_id"),
             suppress_tokens=suppressed,
             begin_suppress_tokens=self._ids("begin_suppress_tokens"),
-            # As transformers: the end alone is no bad word.
+            # As in transformers, an end token alone is no bad word.
             bad_words_ids=tuple(words for words in self._bad_words() if words not in {(each,) for each in eos}),
             renormalize_logits=self.fields.get("renormalize_logits") is True,  # as transformers reads it
             prefix=prefix,
@@ -206,7 +207,7 @@ class _Reader:
         return defaults
 
     def _check(self, defaults: Mapping[str, Any]) -> None:
-        """Refuse what the server would refuse in a request that leaves all to the model."""
+        """Refuse defaults that the server would refuse in a request without settings of its own."""
         from hfx.python_backends.engine.generation_settings import DECODING, checked
         from hfx.python_backends.engine.request import Settings
         from hfx.python_backends.errors import InvalidRequest
@@ -219,7 +220,7 @@ class _Reader:
             self._corrupt(named if named in self.fields else "min_length", refusal.allowed)
 
     def _max_tokens(self, start: int) -> int:
-        """New tokens at most; transformers' max_length counts the tokens that the decoder starts with too."""
+        """Return the limit of new tokens; transformers' max_length also counts the decoder's start tokens."""
         tokens, length = self._length("max_new_tokens"), self._length("max_length")
         if tokens is None and length is not None:
             tokens = length if length == UNSET_LENGTH and self.written_by_4 else length - start
@@ -228,7 +229,7 @@ class _Reader:
         return tokens or DEFAULT_MAX_TOKENS
 
     def _whole_length(self, positions: int) -> int | None:
-        """Tokens of a decoder's prompt and output together, where the checkpoint counts them so."""
+        """Return the limit of a decoder's prompt and output together; None if the checkpoint counts new tokens."""
         length = None if self._length("max_new_tokens") is not None else self._length("max_length")
         if length is None or (length == UNSET_LENGTH and self.written_by_4):
             return None
@@ -253,7 +254,7 @@ class _Reader:
         return value
 
     def _start(self, bos: int | None) -> Ids:
-        """The token that an encoder-decoder's answers begin with."""
+        """Return the tokens (one) that an encoder-decoder's answers begin with."""
         start = self._id("decoder_start_token_id")
         start = bos if start is None else start
         if start is None:

@@ -1,7 +1,7 @@
 """The export of a generator, as the literal list of its steps.
 
-Weights go from the checkpoint's files to the engine's by slices, torch holds the checkpoint in one step alone, and an
-engine is open in others: what a step needs of memory is gone when the next begins.
+Weights are copied by slices from the checkpoint's files to the engine's. torch holds the checkpoint in one step only,
+and engines are open in other steps: each step frees its memory before the next begins.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from hfx.local.generator import LocalGenerator
 from hfx.python_backends import deploy
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
 
-LANGUAGES_TEXT = "A text."  # its special tokens are what is compared
+LANGUAGES_TEXT = "A text."  # any text will do, as languages differ in special tokens only
 
 
 @dataclass(frozen=True)
 class GeneratorArtefacts(Artefacts):
-    """What the steps have made; a field is set by the step that its comment names."""
+    """The results of the steps; a comment names the step that sets a field."""
 
     labelled: dict[str, LabelledData] = field(default_factory=dict)  # read_tokenizer
     version: Path = Path()  # write_engines: NAME_stream/1
@@ -59,18 +59,18 @@ class GeneratorArtefacts(Artefacts):
     data: tuple[DataReference, ...] = ()  # answer_in_torch
 
     def first_spec(self, plan: GeneratorPlan) -> EngineSpec:
-        """engine.json of the first device."""
+        """Return the engine.json of the first device."""
         return read_spec(self.version / next(iter(plan.built)))
 
 
 def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The user's data and the checkpoint's tokenizer in memory, checked."""
+    """Read and check the user's data and the checkpoint's tokenizer."""
     labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
     return replace(artefacts, tokenizer=load_tokenizer(plan.checkpoint), labelled=labelled)
 
 
 def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """Graphs and weights of each device, straight from the checkpoint's tensors."""
+    """Write the graphs and weights of each device, directly from the checkpoint's tensors."""
     version = copy_files(artefacts.staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
     for device in plan.built:
         if device == "cpu":
@@ -81,12 +81,12 @@ def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Generat
 
 
 def choose_runtime(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The CPU runtime that serves."""
+    """Choose the CPU runtime that serves."""
     return replace(artefacts, choice=runtimes.choose(plan, artefacts.version)) if "cpu" in plan.built else artefacts
 
 
 def write_folders(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """Everything beside the engines: configurations, tokenizer, settings."""
+    """Write everything besides the engines: configurations, tokenizer, settings."""
     folders.write_relay(plan, artefacts.staging)
     folders.write_stream_configs(plan, artefacts.version.parent, artefacts.choice.runtime if artefacts.choice else None)
     folders.write_text_files(plan, artefacts.version, artefacts.tokenizer, artefacts.first_spec(plan))
@@ -94,7 +94,10 @@ def write_folders(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Generat
 
 
 def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The checkpoint's own continuations of the bundled texts, and its answers to the user's data."""
+    """Generate the checkpoint's own continuations of the gate's texts, and its answers to the user's data.
+
+    Also compares the staged tokenizer with the checkpoint's.
+    """
     tokenizer, version = artefacts.tokenizer, artefacts.version
     texts = with_embeddings(plan.checkpoint, tokenizer, bundled_texts())
     checked = check_tokens(tokenizer, version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
@@ -141,7 +144,10 @@ def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts, generator: 
 
 
 def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """Every engine against the checkpoint, then as text; VerificationFailed where one differs too much."""
+    """Compare every engine with the checkpoint, by ids and then as text.
+
+    Raises VerificationFailed if one differs too much.
+    """
     assert artefacts.reference is not None
     comparer = gate.Gate(plan, artefacts.version, artefacts.reference)
     parity, formats, choice = dict(artefacts.parity), {}, artefacts.choice
@@ -152,7 +158,7 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
             folders.write_stream_configs(plan, artefacts.version.parent, choice.runtime)
         else:
             compared = comparer.compare(device, ("onnxruntime",))
-        # As text by the runtime that serves: from ids on, all that makes text is the same for its reserve.
+        # Texts are compared for the runtime that serves only: its reserve turns ids into text by the same code.
         texts = _same_texts(plan, artefacts, compared) if compared.served else None
         parity[device], formats[device] = compared.parity(texts), compared.choice
     return replace(artefacts, parity=parity, choice=choice, choices={**artefacts.choices, "formats": formats})
@@ -168,7 +174,7 @@ def _same_texts(plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: ga
 
 
 def measure_on_data(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The task's metric on the user's data, torch against every engine that can run here."""
+    """Measure the task's metric on the user's data, for every engine that can run here, and compare it with torch."""
     figures: dict[str, dict[str, Any]] = {
         each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
         for each in artefacts.data
@@ -185,7 +191,7 @@ def measure_on_data(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
 
 
 def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """The manifest: every file hashed, every figure and decision kept."""
+    """Write the manifest, with the hash of every file and with every figure and decision."""
     spec = artefacts.first_spec(plan)
     choices = {
         **artefacts.choices,

@@ -1,4 +1,4 @@
-"""The tasks of generators, which one a checkpoint is for, and the metrics of generated texts."""
+"""The tasks of generators, the choice of a checkpoint's task, and the metrics of generated texts."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Metric = Literal["rouge", "exact_match"]
 # The classes of transformers that generate text, by the ends of their names.
 DECODERS = ("LMHeadModel", "ForCausalLM")
 ENCODER_DECODERS = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadModel")
-SUMMARIZERS = ("pegasus",)  # model types that were trained for nothing else
+SUMMARIZERS = ("pegasus",)  # model types that were only trained to summarize
 TRANSLATORS = ("marian", "m2m_100")
 WORDS = re.compile(r"\w+")
-# How labelled texts are continued: all is left to the model, but for chance.
+# The settings for labelled texts: the model's own, but without sampling.
 DATA_SETTINGS = {names.DO_SAMPLE: False, names.LONG: "truncate"}
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in lower case. Unlike Google's rouge-score, of every script and not of ASCII alone."""
+    """Return the words of a text in lower case, in every script; Google's rouge-score only knows ASCII."""
     return WORDS.findall(text.lower())
 
 
 def rouge_l(answer: str, target: str) -> float:
-    """ROUGE-L of one answer, the F-measure of the longest common subsequence of words (Lin 2004).
+    """Return ROUGE-L of one answer, the F-measure of the longest common subsequence of words (Lin 2004).
 
-    0 where either has no word.
+    It is 0 if the answer or the target has no word.
     """
     answered, expected = words(answer), words(target)
     common = _common(answered, expected)
@@ -48,7 +48,7 @@ def rouge_l(answer: str, target: str) -> float:
 
 
 def _common(first: Sequence[str], second: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     row = [0] * (len(second) + 1)
     for word in first:
         corner = 0
@@ -60,12 +60,12 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def rouge(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """The mean ROUGE-L of answers and targets."""
+    """Return the mean ROUGE-L of answers and targets."""
     return fmean(rouge_l(a[names.TEXT_OUTPUT], t) for a, t in zip(answers, targets, strict=True))
 
 
 def exact_match(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Share of answers that are the target, but for outer blanks."""
+    """Return the share of answers that equal their target, apart from blanks at the ends."""
     return share_equal((answer[names.TEXT_OUTPUT] for answer in answers), targets)
 
 
@@ -77,7 +77,7 @@ METRICS: Mapping[str, Callable[[Sequence[Answer], Sequence[str]], float]] = {
 
 @dataclass(frozen=True)
 class GenerationTask:
-    """One task: the kind of model that it needs, its transformers class, and the metric of labelled data."""
+    """One task: the kind of model that it needs, its transformers class, and its metric on labelled data."""
 
     task: Task
     kind: Kind
@@ -87,7 +87,7 @@ class GenerationTask:
 
     @property
     def metrics(self) -> Mapping[str, Callable[[Sequence[Answer], Sequence[str]], float]]:
-        """The metrics of labelled data by name: of answers against targets."""
+        """The metrics of labelled data by name; each compares answers with targets."""
         return METRICS
 
 
@@ -100,10 +100,10 @@ TASKS = (
 
 
 def is_generator(checkpoint: Checkpoint, task: str | None) -> bool:
-    """Whether `task`, or without it the checkpoint's architecture, asks for a generator.
+    """Return whether `task`, or without it the checkpoint's architecture, needs a generator.
 
-    Published decoders whose hidden states sentence-transformers pool (Qwen3-Embedding), or whose logits they make a
-    score of (Qwen3-Reranker), still name the generator's.
+    Some published decoders still name a generator's architecture, although sentence-transformers pools their hidden
+    states (Qwen3-Embedding) or makes a score of their logits (Qwen3-Reranker). They are no generators.
     """
     if task is not None:
         return task in GENERATION_TASKS
@@ -113,12 +113,12 @@ def is_generator(checkpoint: Checkpoint, task: str | None) -> bool:
 
 
 def find_generation_task(name: str) -> GenerationTask:
-    """The task of this name. Raises KeyError for a task that generates nothing."""
+    """Return the task of this name. Raises KeyError for a task that does not generate text."""
     return {task.task: task for task in TASKS}[Task(name)]
 
 
 def choose_task(checkpoint: Checkpoint, kind: Kind, requested: str | None) -> GenerationTask:
-    """The task that was asked for, or the one that a checkpoint of `kind` is for; UsageError where they don't fit."""
+    """Return the requested task, or the one that a checkpoint of `kind` is for. Raises UsageError if they don't fit."""
     task = find_generation_task(requested or _inferred(checkpoint, kind))
     if task.kind != kind:
         fitting = ", ".join(each.task for each in TASKS if each.kind == kind)
@@ -141,17 +141,17 @@ def _inferred(checkpoint: Checkpoint, kind: Kind) -> Task:
 
 
 def _has_languages(checkpoint: Checkpoint) -> bool:
-    """Whether the tokenizer is mBART's, which has a token for each language; it is what an mBART has by default."""
+    """Return whether the tokenizer is mBART's, an mBART's default, which has a token for each language."""
     file = checkpoint.folder / "tokenizer_config.json"
     config = read_json(file) if file.is_file() else {}
     return checkpoint.model_type == "mbart" and str(config.get("tokenizer_class", "MBart")).startswith("MBart")
 
 
 def _summarizes(checkpoint: Checkpoint) -> bool:
-    """Whether all that is known of a checkpoint says summaries: its type, its tasks, or how it decodes by default.
+    """Return whether a checkpoint's tasks, its model type or its default settings are those of a summarizer.
 
-    Beams with a least length and no repeated n-grams are the recipe of BART's summarizers; translators and question
-    answerers must be free to answer in a word.
+    BART's summarizers search with beams, a least length and no repeated n-grams. Translators and models that answer
+    questions can't have a least length, as their answer may be one word.
     """
     tasks = checkpoint.config.get("task_specific_params")
     if isinstance(tasks, dict) and tasks:

@@ -24,25 +24,25 @@ from hfx.python_backends.generation.detokenizer import StopStrings
 if TYPE_CHECKING:
     import torch
 
-# What bounds the memory of one run: its keys and values, or its logits, as a share of the weights or at least so much;
-# and rows, as more are no faster.
+# The limits of one run. Its keys and values, or its logits, take at most RUN_SHARE of the memory of the weights, or
+# LEAST_RUN_BYTES if that is more. More than ROWS_A_RUN rows are no faster.
 RUN_SHARE = 0.05
 LEAST_RUN_BYTES = 32 << 20
 ROWS_A_RUN = 128
-# The linears of a decoder's self attention in transformers' BART and T5.
+# The linears of K and V in the decoder's self attention of transformers' BART and T5.
 KEYS_AND_VALUES = re.compile(r"(self_attn\.[kv]_proj|SelfAttention\.[kv])$")
-Sources = Mapping[Ids, "torch.Tensor"]  # of prompts, what an encoder makes of them, [tokens, hidden]
+Sources = Mapping[Ids, "torch.Tensor"]  # prompt -> the encoder's output, [tokens, hidden]
 NO_SOURCES: Sources = {}
 
 
 @dataclass(frozen=True)
 class TorchGenerator:
-    """A torch model with the settings that its checkpoint gives to a task, as transformers' pipelines do."""
+    """A torch model with its checkpoint's settings for a task, as in transformers' pipelines."""
 
     model: Any
     tokenizer: Any
     settings: Any  # transformers' GenerationConfig
-    start: Ids  # what an encoder-decoder's decoder begins with; empty for a decoder
+    start: Ids  # the tokens that an encoder-decoder's decoder begins with; empty for a decoder
     cleans_up: bool  # whether texts lose the spaces before punctuation
     stop_strings: Sequence[str] = ()  # texts end before them; ids do not
 
@@ -64,8 +64,8 @@ class TorchGenerator:
         if languages and languages.forced_bos_id is not None:
             settings.forced_bos_token_id = languages.forced_bos_id
         fill_unset(settings)
-        settings.stop_strings = None  # generate() would look for them in the ids, as the engine does not
-        # What the settings leave open, generate() takes from the model's: they are all that counts here.
+        settings.stop_strings = None  # generate() would look for them in the ids, unlike the engine
+        # generate() takes unset fields from the model's own settings, which must not count here.
         model.generation_config = type(settings)()
         return cls(
             model,
@@ -78,7 +78,7 @@ class TorchGenerator:
 
     @property
     def _can_cache(self) -> bool:
-        """transformers makes caches for as many layers as a T5's encoder has, which its decoder may not have."""
+        """Whether generate() can use a cache: transformers sizes it by a T5's encoder layers, not its decoder's."""
         config = self.model.config
         return getattr(config, "num_decoder_layers", None) in (None, config.num_hidden_layers)
 
@@ -92,7 +92,7 @@ class TorchGenerator:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def encode(self, prompts: Sequence[Ids]) -> Sources:
-        """What the encoder makes of each prompt, for `generate` and `logits`; empty without one."""
+        """Return the encoder's output for each prompt, for `generate` and `logits`; empty without an encoder."""
         import torch
 
         sources: dict[Ids, torch.Tensor] = {}
@@ -107,7 +107,7 @@ class TorchGenerator:
     def generate(
         self, prompts: Sequence[Ids], sources: Sources = NO_SOURCES, **changes: Any
     ) -> tuple[list[Ids], list[float]]:
-        """New ids of each prompt, and the score of each where beams give one (else 0)."""
+        """Return the new ids of each prompt, and the score of each; without beams, scores are 0."""
         import torch
 
         settings = copy.deepcopy(self.settings)
@@ -133,26 +133,27 @@ class TorchGenerator:
     def logits(
         self, prompts: Sequence[Ids], continuations: Sequence[Ids], sources: Sources = NO_SOURCES
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """(index, logits [len(continuation), vocabulary]) of each prompt: every token predicted from the right ones."""
+        """Yield (index, logits [len(continuation), vocabulary]) of each prompt, by teacher forcing."""
         lengths = [len(prompt) + len(tokens) for prompt, tokens in zip(prompts, continuations, strict=True)]
         runs = [*_runs(lengths, self._run_bytes // (4 * int(self.model.config.vocab_size)))]
         for chosen in counted(runs, "batches of logits"):
             found = self._forward([prompts[i] for i in chosen], [continuations[i] for i in chosen], sources)
-            while found:  # each is let go before the next is looked at
+            while found:  # popped, so that each tensor can be freed before the next is used
                 yield chosen[len(chosen) - len(found)], found.pop(0)
 
     def logits_at(
         self, source: Ids, inputs: Ids, places: Sequence[int]
     ) -> tuple[torch.Tensor, NDArray[np.float32] | None]:
-        """Logits [places, vocabulary] behind some of a decoder's `inputs`; with a `source`, what the inputs leave.
+        """Return the logits [places, vocabulary] behind the `places` of a decoder's `inputs`.
 
-        That are keys and values [2 * layers, inputs, heads * head_dim] of the decoder's self attention, by layer.
+        With a `source`, the second value holds the keys and values [2 * layers, inputs, heads * head_dim] of the inputs
+        in the decoder's self attention, by layer; otherwise it is None.
         """
         import torch
 
         kept: list[NDArray[np.float32]] = []
         feed = {"decoder_input_ids" if source else "input_ids": torch.tensor([inputs])}
-        # Only some rows go through the head: those of all would be 200 MB of logits for a thousand tokens.
+        # Only the rows of `places` go through the head: all rows would be 200 MB of logits for a thousand tokens.
         hooks = [self.model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][:, places],))]
         if source:
             feed["input_ids"] = torch.tensor([source])
@@ -168,7 +169,7 @@ class TorchGenerator:
         return logits, np.stack(kept) if kept else None
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids as transformers' pipelines give it, up to the first of the stop strings."""
+        """Return the text of ids as transformers' pipelines do, up to the first stop string."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         text = str(self.tokenizer.clean_up_tokenization(text)) if self.cleans_up else text
         stops = StopStrings(self.stop_strings)
@@ -184,7 +185,7 @@ class TorchGenerator:
             first = [len(self.start) - 1] * len(prompts)
         else:
             inputs, _ = _padded([(*p, *t[:-1]) for p, t in zip(prompts, continuations, strict=True)], 0, left=False)
-            feed = {"input_ids": inputs}  # pads come last and what is before them does not see them
+            feed = {"input_ids": inputs}  # pads come last, and the tokens before them don't attend to them
             first = [len(prompt) - 1 for prompt in prompts]
         with torch.inference_mode():
             tensors = {name: torch.from_numpy(value) for name, value in feed.items()}
@@ -195,7 +196,11 @@ class TorchGenerator:
         ]
 
     def _batches(self, prompts: Sequence[Ids], settings: Any) -> Iterator[list[int]]:
-        """Prompts that can share a run. Pads before a prompt count as its tokens where a setting looks back at it."""
+        """Yield prompts that can share a run.
+
+        Some settings look back at the prompt, and would count pads before it as its tokens; such prompts share a run
+        only if they have the same length.
+        """
         looks_back = settings.repetition_penalty not in (None, 1.0) or settings.no_repeat_ngram_size
         alike = bool(looks_back and not self.start)
         groups: dict[int, list[int]] = {}
@@ -208,14 +213,14 @@ class TorchGenerator:
                 yield [members[i] for i in run]
 
     def _rows(self, settings: Any) -> int:
-        """Rows of a run. With beams, generate keeps the scores of every step until the end."""
+        """Return the number of rows of a run. With beams, generate() holds the scores of every step until the end."""
         if settings.num_beams == 1:
             return ROWS_A_RUN
         scores = 4 * int(self.model.config.vocab_size) * int(settings.max_new_tokens)
         return min(ROWS_A_RUN, self._run_bytes // scores)
 
     def _cached_tokens(self) -> int:
-        """Tokens whose keys and values a run may hold; those of an encoder's are kept for each beam."""
+        """Return how many tokens' keys and values a run may hold; each beam has a copy of an encoder's."""
         config = self.model.config
         layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
         width = int(layers or config.num_hidden_layers) * int(config.hidden_size)
@@ -223,9 +228,9 @@ class TorchGenerator:
 
 
 def _positions_as_generated(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    """M2M100's positions of tokens behind a pad, as generate gives them: token by token, it counts the pad.
+    """Return M2M100's positions of tokens behind a pad as in generate(), which runs token by token and counts the pad.
 
-    A forward of all tokens does not.
+    A forward of all tokens does not count the pad.
     """
     import torch
 
@@ -236,7 +241,7 @@ def _positions_as_generated(module: Any, inputs: Any, output: torch.Tensor) -> t
 
 
 def _runs(sizes: Sequence[int], tokens: int, most: int = ROWS_A_RUN) -> Iterator[list[int]]:
-    """Indices by size: `most` at once, or as many as `tokens`, pads included, allow; at least one."""
+    """Yield runs of indices, by size: at most `most` with at most `tokens` tokens, pads included, but at least one."""
     run: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: sizes[i]):
         if run and (sizes[index] * (len(run) + 1) > tokens or len(run) >= most):
@@ -248,7 +253,7 @@ def _runs(sizes: Sequence[int], tokens: int, most: int = ROWS_A_RUN) -> Iterator
 
 
 def _padded(sequences: Sequence[Ids], pad: int, left: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ids [rows, longest] and the mask of those that are no padding."""
+    """Return padded ids [rows, longest], and a mask that is 1 for ids that are no padding."""
     width = max(map(len, sequences))
     ids = np.full((len(sequences), width), pad, np.int64)
     mask = np.zeros_like(ids)
@@ -260,7 +265,7 @@ def _padded(sequences: Sequence[Ids], pad: int, left: bool) -> tuple[NDArray[np.
 
 
 def _encoded(prompts: Sequence[Ids], sources: Sources) -> dict[str, Any]:
-    """The keyword that gives a model what its encoder made of `prompts`; none where that is not known."""
+    """Return the keyword argument with the encoder's output for `prompts`; empty if `sources` is empty."""
     if not sources:
         return {}
     import torch
@@ -271,7 +276,7 @@ def _encoded(prompts: Sequence[Ids], sources: Sources) -> dict[str, Any]:
 
 
 def _without_padding(ids: list[int], settings: Any) -> Ids:
-    """The ids up to the first that ends a text, that one included: what follows is padding."""
+    """Return the ids up to and including the first end token; the rest is padding."""
     ends = settings.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
     for place, token in enumerate(ids):
