@@ -1,7 +1,7 @@
 """The families of generators that can be exported, one file each. A new family is a file and a line here.
 
-A net with a part that graph/blocks.py has no block for (experts, scores that are capped) needs that block first, and
-its writing in exporter/graph; where caches differ, a field in python_backends/engine/spec.py.
+If graph/blocks.py has no block for a part of the net (experts, capped scores), the new family needs that block first,
+and a writer for it in exporter/graph. If its KV cache differs, it also needs a field in python_backends/engine/spec.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def find_family(checkpoint: Checkpoint) -> Family:
-    """The family of a checkpoint that generates text; CheckpointUnsupported names what is supported."""
+    """Return the family of a checkpoint. Raises CheckpointUnsupported, which names the supported checkpoints."""
     for family in FAMILIES:
         if checkpoint.model_type in family.model_types:
             if checkpoint.architecture not in ("", *family.architectures):

@@ -1,6 +1,6 @@
-"""BART, mBART, M2M100 (NLLB too), Pegasus and Marian: one encoder-decoder with switches, which the model type sets.
+"""BART, mBART, M2M100 (NLLB too), Pegasus and Marian: one encoder-decoder, with switches set by the model type.
 
-Names and formulas are those of transformers' {Bart,MBart,M2M100,Pegasus}ForConditionalGeneration and MarianMTModel.
+Names and formulas follow transformers' {Bart,MBart,M2M100,Pegasus}ForConditionalGeneration and MarianMTModel.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 EPSILON = 1e-5  # torch's default; the configs have no field for it
-# A tied head, what fairseq left in old checkpoints, and M2M100's table of positions, which is always computed.
+# A tied head, fairseq's leftovers in old checkpoints, and M2M100's table of positions, which is always computed.
 IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)(en|de)coder\.(version|embed_positions\.weights)$")
 
 
 def sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
-    """[stop - start, hidden]: the sines of a position before its cosines (MarianSinusoidalPositionalEmbedding)."""
+    """Return [stop - start, hidden]: each position's sines, then its cosines (MarianSinusoidalPositionalEmbedding)."""
     columns = np.arange(hidden)
     angles = np.arange(start, stop)[:, None] / np.power(10000, 2 * (columns // 2) / hidden)
     table: FloatArray = np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)
@@ -46,7 +46,7 @@ def sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
 
 
 def wider_sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
-    """As `sinusoids`, with tensor2tensor's frequencies and in float32 (M2M100SinusoidalPositionalEmbedding)."""
+    """Return `sinusoids` with tensor2tensor's frequencies, in float32 (M2M100SinusoidalPositionalEmbedding)."""
     half = hidden // 2
     frequencies = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10000) / (half - 1)))
     angles = np.arange(start, stop, dtype=np.float32)[:, None] * frequencies
@@ -56,10 +56,10 @@ def wider_sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class Variant:
-    """How a model type differs. `sinusoids` computes positions; without, they are learned.
+    """The differences of a model type. `sinusoids` computes the positions; if it is None, they are learned.
 
-    The first position is row 2 of a learned table, row 0 of sinusoids, and with `after_padding` the row behind that
-    of the padding token, which has no position: nothing is added to it.
+    The first position is row 2 of a learned table and row 0 of sinusoids. With `after_padding` it is the row after the
+    id of the padding token; that token has no position, and nothing is added to it.
     """
 
     pre_norm: bool
@@ -79,7 +79,7 @@ LEARNED_OFFSET = 2
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """A checkpoint of one of VARIANTS as blocks."""
+    """Return a checkpoint of one of VARIANTS as blocks."""
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
     vocabulary = config.size("vocab_size")
@@ -89,13 +89,13 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     tied = reader.tied
     weight = target.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
     head = Head(Linear("lm_head", weight, bias), target if tied else None)
-    wide = reader.variant.pre_norm  # nothing holds its residual stream down
+    wide = reader.variant.pre_norm  # no norm bounds its residual stream
     tensors.check(IGNORED)
     return Net("bart", decoder, head, config.size("max_position_embeddings"), encoder, wide)
 
 
 class _Reader:
-    """Stacks of one checkpoint."""
+    """Reads the stacks of one checkpoint."""
 
     def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
         self.config, self.tensors, self.root = config, tensors, root
@@ -110,10 +110,10 @@ class _Reader:
         self.scale = math.sqrt(self.hidden) if config.flag("scale_embedding") else 1.0
 
     def embeddings(self, vocabulary: int) -> tuple[Embedding, Embedding]:
-        """The encoder's and the decoder's.
+        """Return the embeddings of the encoder and of the decoder.
 
-        They are one, but for some of Marian's, and where transformers 5 saved an untied model: it has three tables, and
-        reads the shared one nowhere.
+        Both are the same, except in some Marian checkpoints and in untied models that transformers 5 has saved. The
+        latter have three tables, and the shared one is not used.
         """
         source, target = (f"{self.root}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
         copies = [target, "lm_head.weight"] if self.tied else [target]
@@ -124,7 +124,7 @@ class _Reader:
             name = self.config.one_table(self.tensors, self.root + "shared.weight", source, *copies)
             shared = self.embedding(name, vocabulary)
             return shared, shared
-        if self.config.size("decoder_vocab_size") != vocabulary:  # one tokenizer reads and writes
+        if self.config.size("decoder_vocab_size") != vocabulary:  # sources and answers share one tokenizer
             raise self.config.unsupported("decoder_vocab_size", f"their vocab_size ({vocabulary})")
         return self.embedding(source, vocabulary), self.embedding(self.tensors.first(*copies), vocabulary)
 
@@ -132,7 +132,7 @@ class _Reader:
         return Embedding(name, self.tensors.parameter(name, vocabulary, self.hidden), self.scale)
 
     def final_bias(self, vocabulary: int) -> Parameter | None:
-        """Added to the logits; None where it is missing or nothing but zeros, as in most checkpoints."""
+        """Return the bias of the logits; None if it is missing or all zeros, as in most checkpoints."""
         if "final_logits_bias" not in self.tensors:
             return None
         bias = self.tensors.parameter("final_logits_bias", 1, vocabulary)
@@ -197,7 +197,7 @@ class _Reader:
         return Layer(attention, cross, FeedForward(up, down, self.activation), tuple(norms))
 
     def projections(self, name: str, parts: str) -> Linear:
-        """Several projections of one input as one matrix."""
+        """Return several projections of one input as one matrix."""
         linears = [self.linear(f"{name}{part}_proj", self.hidden, self.hidden) for part in parts]
         return side_by_side(name + parts, linears)
 

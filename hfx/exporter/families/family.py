@@ -1,4 +1,4 @@
-"""What a family of generators is, and its config.json: read with transformers' defaults, checked before it is used."""
+"""The definition of a family of generators, and its config: read with transformers' defaults, checked before use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hfx.metadata import shown
 
 LARGEST_SIZE = 100_000_000
 MOST_LAYERS = 1_000
-MOST_COMPUTED = 100_000  # rows of a table that is computed, so that no file of weights bounds it
-HEAD_DIM_STEP = 8  # GroupQueryAttention takes no other head sizes
+MOST_COMPUTED = 100_000  # the most rows of a computed table, whose size no file of weights limits
+HEAD_DIM_STEP = 8  # GroupQueryAttention only supports head sizes that are multiples of this
 # Transformers' names of activation functions.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -41,8 +41,9 @@ ACTIVATIONS: dict[str, Activation] = {
 class Config:
     """Typed access to a resolved config; every error names the field and the file.
 
-    `tied`, `scaled`: whether the head is the table of embeddings, and whether a T5 scales what goes into it. Both as
-    the version of transformers means it that wrote the file; `written_by_4` says which (transformers_versions.py).
+    `tied` says whether the head is the table of embeddings, and `scaled` whether a T5 scales the head's input. Both
+    follow the version of transformers that wrote the file; `written_by_4` is true for version 4 (see
+    transformers_versions.py).
     """
 
     file: Path
@@ -52,11 +53,11 @@ class Config:
     written_by_4: bool = False
 
     def get(self, field: str) -> Any:
-        """The value as it is; None where there is none."""
+        """Return the unchecked value of `field`; None if it is missing."""
         return self.values.get(field)
 
     def size(self, field: str, most: int = LARGEST_SIZE, least: int = 1) -> int:
-        """A whole number from `least` to `most`."""
+        """Read a field that must be a whole number from `least` to `most`."""
         return whole_number(self.file, self.values, field, most, least)
 
     def layers(self, field: str) -> int:
@@ -71,14 +72,18 @@ class Config:
         return value
 
     def tied_head(self, tensors: CheckpointTensors, head: str, *tables: str) -> bool:
-        """Whether the head is the table of embeddings, which is stored under one of the names `tables`.
+        """Return whether the head is the table of embeddings, which is stored under one of the names `tables`.
 
-        transformers 4 overwrites a `head` that is stored beside a tied table, 5 uses it where it differs.
+        transformers 4 overwrites a `head` that is stored beside a tied table; transformers 5 uses it if it differs.
         """
         return self.tied and (self.written_by_4 or not tensors.differ(head, *tables))
 
     def one_table(self, tensors: CheckpointTensors, *names: str) -> str:
-        """The first of `names` that is stored, of a table of both stacks; transformers 5 uses others that differ."""
+        """Return the first of the stored `names` of a table that both stacks share.
+
+        Raises CheckpointUnsupported if another stored table differs and transformers 5 wrote the checkpoint, as
+        transformers 5 would use both.
+        """
         name = tensors.first(*names)
         for other in names:
             if not self.written_by_4 and tensors.differ(other, name):
@@ -98,9 +103,9 @@ class Config:
         scale: float = 1.0,
         projections: Sequence[Linear | None] = (None, None),
     ) -> tuple[Embedding, Head]:
-        """The embedding, stored under one of the names `tables`, and the head, which may be the same table.
+        """Return the embedding, stored under one of the names `tables`, and the head, which may be the same table.
 
-        The `projections` stand behind the embedding and before the head.
+        The `projections` follow the embedding and precede the head.
         """
         vocabulary, head = self.size("vocab_size"), tensors.first(*heads)
         tied = self.tied_head(tensors, head, *tables)
@@ -110,33 +115,33 @@ class Config:
         return embedding, Head(Linear("lm_head", weight), embedding if tied else None, projection=projections[1])
 
     def positive(self, field: str) -> float:
-        """A finite number above 0."""
+        """Read a field that must be a finite number above 0."""
         value = self.values.get(field)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise self._corrupt(field, "a number above 0")
         return float(value)
 
     def activation(self, field: str) -> Activation:
-        """An activation function that there is a block for."""
+        """Read a field that must be the name of a supported activation function."""
         value = self.values.get(field)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise self.unsupported(field, f"one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[value]
 
     def head_dim(self, width_field: str, heads_field: str) -> int:
-        """width / heads, which must be a multiple of 8."""
+        """Return width / heads, which must be a multiple of 8."""
         width, heads = self.size(width_field), self.divisor(heads_field, width_field)
         return self.checked_head_dim(width // heads, f"{width_field} / {heads_field}")
 
     def divisor(self, field: str, whole_field: str) -> int:
-        """A number by which the one in `whole_field` can be divided."""
+        """Read a field that must divide the number in `whole_field`."""
         whole, number = self.size(whole_field), self.size(field)
         if whole % number:
             raise self._corrupt(field, f"a divisor of {whole_field} ({whole})")
         return number
 
     def checked_head_dim(self, head_dim: int, source: str, step: int = HEAD_DIM_STEP) -> int:
-        """`head_dim`, computed from the fields `source`, where attention can be run with it."""
+        """Return `head_dim`, computed from the fields `source`; refuse it unless it is a multiple of `step`."""
         if head_dim % step:
             raise CheckpointUnsupported(
                 f"{self.file}: heads of {head_dim} values ({source}) can't be exported.",
@@ -150,7 +155,7 @@ class Config:
             raise self.unsupported(field, repr(wanted))
 
     def unsupported(self, field: str, wanted: str) -> CheckpointUnsupported:
-        """The error for a switch that changes the net into one that there are no blocks for."""
+        """Return the error for a switch whose value needs blocks that don't exist."""
         return CheckpointUnsupported(
             f"{field} in {self.file} is {shown(self.values.get(field))}, which can't be exported.",
             f"hfx exports models whose {field} is {wanted}.",
@@ -162,14 +167,14 @@ class Config:
 
 
 def resolve_config(checkpoint: Checkpoint) -> Config:
-    """config.json as transformers reads it, defaults and old names of fields included."""
+    """Return config.json as transformers reads it, with defaults and with old names of fields resolved."""
     from transformers import AutoConfig
 
     file = checkpoint.folder / "config.json"
     try:
         with quiet_libraries():
             config = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a config that no one foresaw fails anywhere in transformers
+    except Exception as error:  # an unusual config can fail anywhere in transformers
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise CheckpointCorrupt(
             f"{file} can't be read by transformers: {checkpoint.in_folder(reason)}", AGAIN
@@ -180,11 +185,11 @@ def resolve_config(checkpoint: Checkpoint) -> Config:
 
 @dataclass(frozen=True)
 class Family:
-    """One family; `architectures` are the classes of checkpoints with all that generation needs.
+    """One family; `architectures` are the classes whose checkpoints have everything that generation needs.
 
-    `read(config, tensors)` describes a checkpoint by blocks. It reads no weight, and raises CheckpointUnsupported for a
-    switch of the config that the blocks don't have, CheckpointCorrupt for tensors that don't fit it. `unbounded`: it
-    has no table of positions, so that lengths of the config are those of its training, and no limits.
+    `read(config, tensors)` describes a checkpoint by blocks. It reads no weights. It raises CheckpointUnsupported for a
+    switch of the config that the blocks don't have, and CheckpointCorrupt for tensors that don't fit the config. An
+    `unbounded` family has no table of positions: the lengths in its config come from training, and are no limits.
     """
 
     name: str

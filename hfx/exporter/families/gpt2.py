@@ -1,6 +1,6 @@
 """GPT-2: a decoder with learned positions, layer norms before its parts, and one matrix for Q, K and V.
 
-Names and formulas are those of transformers' GPT2LMHeadModel.
+Names and formulas follow transformers' GPT2LMHeadModel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IGNORED = re.compile(r"\.attn\.(masked_)?bias$|^lm_head\.weight$")  # causal mas
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """A GPT-2 checkpoint as blocks."""
+    """Return a GPT-2 checkpoint as blocks."""
     config.refuse("add_cross_attention", False)
     config.head_dim("n_embd", "n_head")
     hidden, positions = config.size("n_embd"), config.size("n_positions")
@@ -35,7 +35,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
 
 
 class _Reader:
-    """Layers of one checkpoint."""
+    """Reads the layers of one checkpoint."""
 
     def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
         self.config, self.tensors, self.root = config, tensors, root
@@ -62,12 +62,12 @@ class _Reader:
         return Layer(attention, None, feed_forward, (self.norm(name + "ln_1"), self.norm(name + "ln_2")))
 
     def scale(self, index: int, head_dim: int) -> float:
-        """`reorder_and_upcast_attn` only moves this factor, for half precision."""
+        """Return the factor of scores; `reorder_and_upcast_attn` only moves this factor, for half precision."""
         scale = 1 / math.sqrt(head_dim) if self.config.flag("scale_attn_weights") else 1.0
         return scale / (index + 1) if self.config.flag("scale_attn_by_inverse_layer_idx") else scale
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Linear:
-        """Transformers' Conv1D, whose weight is [inputs, outputs]."""
+        """Return transformers' Conv1D, whose weight is [inputs, outputs], as a linear."""
         weight = self.tensors.transposed(name + ".weight", inputs, outputs)
         return Linear(name, weight, self.tensors.parameter(name + ".bias", outputs))
 

@@ -1,6 +1,6 @@
-"""GPT-NeoX and Pythia: a decoder whose heads are turned in part, and whose parts of a layer may read one and the same.
+"""GPT-NeoX and Pythia: a decoder with partial rotary positions, whose layers may run both parts in parallel.
 
-Names and formulas are those of transformers' GPTNeoXForCausalLM.
+Names and formulas follow transformers' GPTNeoXForCausalLM.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net
 from hfx.exporter.tensors import CheckpointTensors
 
 HEADS = ("embed_out.weight", "lm_head.weight")
-# The tied head, causal masks, and what is computed.
+# The tied head, causal masks, and rotary frequencies, which are computed.
 IGNORED = re.compile(r"^(embed_out|lm_head)\.weight$|\.attention\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """A GPT-NeoX checkpoint as blocks."""
+    """Return a GPT-NeoX checkpoint as blocks."""
     root = tensors.prefix("gpt_neox.")
     reader = _Reader(config, tensors, root)
     embedding, head = config.ends(tensors, reader.hidden, root + "embed_in.weight", heads=HEADS)
@@ -35,7 +35,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
 
 
 class _Reader:
-    """Layers of one checkpoint."""
+    """Reads the layers of one checkpoint."""
 
     def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
         self.config, self.tensors, self.root = config, tensors, root
@@ -66,7 +66,7 @@ class _Reader:
         return Layer(attention, None, feed_forward, norms)
 
     def projections(self, name: str) -> Linear:
-        """Q, K and V of each head stand together in the checkpoint: [heads, 3, head_dim]."""
+        """Return Q, K and V as one matrix, reordered from the checkpoint's [heads, 3, head_dim]."""
         rows = np.arange(3 * self.hidden).reshape(self.heads, 3, self.head_dim)
         turned, plain = rows[:, :2, self.order], rows[:, 2:]
         order = np.concatenate([turned, plain], axis=1).swapaxes(0, 1).reshape(-1)

@@ -1,6 +1,6 @@
 """Llama and its kin: decoders with rotary positions, heads of K and V that queries share, and a gated feed forward.
 
-Names and formulas are those of transformers' {Gemma3,Llama,Ministral,Mistral,Qwen2,Qwen3,SmolLM3}ForCausalLM.
+Names and formulas follow transformers' {Gemma3,Llama,Ministral,Mistral,Qwen2,Qwen3,SmolLM3}ForCausalLM.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from hfx.exporter.graph.blocks import (
 )
 from hfx.exporter.tensors import CheckpointTensors
 
-IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and what is computed
+IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and frequencies, which are computed
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a model type differs. `bias_fields` are those that its class reads; `qkv_bias`: there is one in any case.
+    """The differences of a model type.
 
-    `norms` stand before attention and feed forward, `post_norms` behind them. Gemma's norms multiply by 1 + weight
-    (`norm_offset`), its embeddings are times the root of their width, and each type of layers has positions of its own.
+    `bias_fields` are the fields about biases that its class reads; with `qkv_bias`, Q, K and V always have a bias.
+    `norms` come before attention and feed forward, `post_norms` after them. Gemma's norms multiply by 1 + weight
+    (`norm_offset`), its embeddings are multiplied by the root of their width, and each type of layer has rotary
+    positions of its own.
     """
 
     bias_fields: tuple[str, ...] = ()
@@ -44,10 +46,10 @@ class Variant:
     post_norms: tuple[str, ...] = ()
     norm_offset: float = 0.0
     scaled_embedding: bool = False
-    scale_field: str | None = None  # scores are divided by its root, or by that of the heads' size
+    scale_field: str | None = None  # scores are divided by its root; if None, by the root of head_dim
     rotary_by_type: bool = False
-    unturned_layers: bool = False  # no_rope_layers has a 0 for each layer without positions
-    wanted: tuple[tuple[str, object], ...] = ()  # fields, and the only value that there are blocks for
+    unturned_layers: bool = False  # no_rope_layers is 0 for each layer without rotary positions
+    wanted: tuple[tuple[str, object], ...] = ()  # fields, each with its only supported value
 
 
 VARIANTS = {
@@ -77,7 +79,7 @@ VARIANTS = {
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """A checkpoint of one of VARIANTS as blocks."""
+    """Return a checkpoint of one of VARIANTS as blocks."""
     root = tensors.prefix("model.")
     reader = _Reader(config, tensors, root)
     scale = reader.hidden**0.5 if reader.variant.scaled_embedding else 1.0
@@ -92,7 +94,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
 
 
 class _Reader:
-    """Layers of one checkpoint."""
+    """Reads the layers of one checkpoint."""
 
     def __init__(self, config: Config, tensors: CheckpointTensors, root: str) -> None:
         self.config, self.tensors, self.root = config, tensors, root
@@ -117,7 +119,7 @@ class _Reader:
         self.qkv_bias = self.out_bias or self.variant.qkv_bias
 
     def _kinds(self) -> list[str]:
-        """What each layer attends to."""
+        """Return the kind of attention of each layer: full or sliding."""
         config, layers, stated = self.config, self.config.layers("num_hidden_layers"), self.config.get("layer_types")
         known = (FULL, SLIDING) if self.variant.windows else (FULL,)
         kinds = [FULL if config.get("sliding_window") is None else SLIDING] * layers if stated is None else stated
@@ -126,14 +128,14 @@ class _Reader:
         return kinds
 
     def _turned(self) -> list[bool]:
-        """Whether each layer has rotary positions."""
+        """Return for each layer whether it has rotary positions."""
         layers, stated = len(self.kinds), self.config.get("no_rope_layers")
         if not isinstance(stated, list) or len(stated) < layers or any(each not in (0, 1) for each in stated):
             raise self.config.unsupported("no_rope_layers", f"0 or 1 for each of {layers} layers")
         return [each == 1 for each in stated[:layers]]
 
     def _rotary(self, kind: str) -> Rotary:
-        """The angles of a kind of layers."""
+        """Return the angles of one kind of layer."""
         stated, name = stated_rotary(self.config), "rotary"
         if self.variant.rotary_by_type:
             stated, name = stated_rotary(self.config, kind), f"rotary.{kind}"
@@ -167,7 +169,7 @@ class _Reader:
         return Layer(attention, None, feed_forward, norms, post_norms)
 
     def projections(self, name: str) -> Linear:
-        """Q, K and V as one matrix."""
+        """Return Q, K and V as one matrix."""
         widths = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
         parts = [
             self.linear(f"{name}{part}_proj", self.hidden, heads * self.head_dim, self.qkv_bias)
@@ -176,7 +178,7 @@ class _Reader:
         return side_by_side(name + "qkv", parts)
 
     def head_norms(self, name: str) -> tuple[Norm, Norm]:
-        """Of each head of Q, and of K."""
+        """Return the norms of each head of Q, and of K."""
         return self.norm(name + "q_norm", self.head_dim), self.norm(name + "k_norm", self.head_dim)
 
     def norm(self, name: str, width: int | None = None) -> Norm:

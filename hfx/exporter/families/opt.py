@@ -1,6 +1,6 @@
-"""OPT: a decoder with learned positions, norms before or behind its parts, and maybe narrower embeddings (OPT-350m).
+"""OPT: a decoder with learned positions, norms before or after its parts, and sometimes narrow embeddings (OPT-350m).
 
-Names and formulas are those of transformers' OPTForCausalLM.
+Names and formulas follow transformers' OPTForCausalLM.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 EPSILON = 1e-5  # torch's default; the config has no field for it
-FIRST_POSITION = 2  # row of the table
-IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)decoder\.version$")  # the tied head, and what fairseq left
+FIRST_POSITION = 2  # the row of the first position in the table
+IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)decoder\.version$")  # the tied head, and a leftover of fairseq
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """An OPT checkpoint as blocks."""
+    """Return an OPT checkpoint as blocks."""
     pre_norm = config.flag("do_layer_norm_before")
     if pre_norm:
         config.refuse("_remove_final_layer_norm", False)
@@ -57,7 +57,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
 
 
 class _Reader:
-    """Layers of one checkpoint."""
+    """Reads the layers of one checkpoint."""
 
     def __init__(self, config: Config, tensors: CheckpointTensors) -> None:
         self.config, self.tensors = config, tensors

@@ -1,4 +1,4 @@
-"""Tables of rotary positions, of each type of scaling that transformers has and that no text's length changes.
+"""Tables of rotary positions, for transformers' types of scaling that do not depend on the length of a text.
 
 transformers' own functions compute the frequencies, in torch: at position 30,000, one bit of a frequency is an angle
 of 0.002.
@@ -19,11 +19,11 @@ from hfx.exporter.config_file import AGAIN
 from hfx.exporter.families.family import Config
 from hfx.exporter.graph.blocks import FloatArray, Parameter, Rotary
 
-MOST_POSITIONS = 1 << 20  # rows of the tables of angles
-ROTARY_STEP = 16  # GroupQueryAttention rotates heads of no other sizes
+MOST_POSITIONS = 1 << 20  # the most rows of the tables of angles
+ROTARY_STEP = 16  # GroupQueryAttention only rotates heads whose size is a multiple of this
 ORIGINAL = "original_max_position_embeddings"
-# Type -> the fields that must be numbers above 0 beside rope_theta. `dynamic` scales beyond max_position_embeddings
-# alone, where no text is.
+# Type -> the fields that must be numbers above 0, besides rope_theta. `dynamic` only scales beyond
+# max_position_embeddings, and no text is longer.
 TYPES: dict[str, tuple[str, ...]] = {
     "default": (),
     "dynamic": (),
@@ -35,9 +35,9 @@ TYPES: dict[str, tuple[str, ...]] = {
 
 
 def stated_rotary(config: Config, kind: str | None = None) -> dict[str, Any]:
-    """What the config says of rotary positions, of the layers of a `kind` where these have their own.
+    """Return the config's fields of rotary positions; with `kind`, those of the layers of this kind.
 
-    transformers 5 has all of it in one field, 4 in two.
+    transformers 5 has one field with all of them, transformers 4 has two.
     """
     old = {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {})}
     stated: dict[str, Any] = config.get("rope_parameters") or old
@@ -45,7 +45,7 @@ def stated_rotary(config: Config, kind: str | None = None) -> dict[str, Any]:
 
 
 def read_positions(config: Config) -> int:
-    """How many positions the tables have."""
+    """Return the number of positions in the tables."""
     positions = config.size("max_position_embeddings")
     if positions > MOST_POSITIONS:
         raise config.unsupported("max_position_embeddings", f"at most {MOST_POSITIONS}")
@@ -53,7 +53,10 @@ def read_positions(config: Config) -> int:
 
 
 def read_rotary(config: Config, stated: dict[str, Any], head_dim: int, positions: int, name: str = "rotary") -> Rotary:
-    """The angles of `positions` positions, by the fields `stated`. CheckpointUnsupported names the type."""
+    """Return the angles of `positions` positions, by the fields `stated`.
+
+    Raises CheckpointUnsupported, which names the type of scaling.
+    """
     share = stated.get("partial_rotary_factor")
     if share not in (None, 1):
         raise _unsupported(config, f"in {str(share)[:50]} of each head", "in whole heads")
@@ -63,9 +66,10 @@ def read_rotary(config: Config, stated: dict[str, Any], head_dim: int, positions
 def read_partial_rotary(
     config: Config, stated: dict[str, Any], head_dim: int, positions: int
 ) -> tuple[Rotary, NDArray[np.int64]]:
-    """As `read_rotary`, where only the first channels of heads may be turned, and the order for channels of Q and K.
+    """Return the angles as `read_rotary` does, if only the first channels of heads may be turned, and an order.
 
-    In this order the others are turned together, by angles of 0: scores don't depend on an order of channels.
+    The channels of Q and K must be put in this order. It pairs the other channels with each other, with angles of 0.
+    Scores don't depend on the order of channels.
     """
     share = replace(config, values=stated).positive("partial_rotary_factor")
     turned = int(head_dim * share)
@@ -92,7 +96,7 @@ def _tables(name: str, frequencies: FloatArray, scales: FloatArray, positions: i
 def _frequencies(
     config: Config, stated: dict[str, Any], head_dim: int, turned: int, positions: int
 ) -> tuple[FloatArray, FloatArray]:
-    """The angle of each pair of the `turned` channels at position 1, and the factor of its cosines and sines."""
+    """Return the angle of each pair of the `turned` channels at position 1, and the factor of its cosine and sine."""
     import torch
 
     kind, fields = str(stated.get("rope_type") or stated.get("type") or "default"), replace(config, values=stated)
@@ -119,7 +123,7 @@ def _frequencies(
 def _scaled(
     config: Config, kind: str, stated: dict[str, Any], head_dim: int, positions: int
 ) -> tuple[FloatArray, float]:
-    """The frequencies by transformers' function of `kind`."""
+    """Return the frequencies and the factor that transformers' function for `kind` computes."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     asked: Any = SimpleNamespace(

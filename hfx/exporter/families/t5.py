@@ -1,6 +1,6 @@
-"""T5, T5 v1.1, Flan-T5 and mT5: root-mean-square norms before each part, biases by distance, no scale of scores.
+"""T5, T5 v1.1, Flan-T5 and mT5: root-mean-square norms before each part, biases by distance, unscaled scores.
 
-Names and formulas are those of transformers' T5ForConditionalGeneration.
+Names and formulas follow transformers' T5ForConditionalGeneration.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from hfx.exporter.graph.blocks import (
 )
 from hfx.exporter.tensors import CheckpointTensors
 
-# No length is built into a T5; this is what it was trained with where its config doesn't say.
+# A T5 has no built-in limit of length; this is its length in training if the config doesn't state it.
 TRAINED_LENGTH = 512
-FEWEST_BUCKETS = 4  # two directions, in each one near and one far
-# A tied head, and a table that old checkpoints carry and no T5 reads.
+FEWEST_BUCKETS = 4  # two directions, each with a near and a far bucket
+# A tied head, and a table in old checkpoints that no T5 reads.
 IGNORED = re.compile(
     r"^lm_head\.weight$|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
 )
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
-    """A T5 checkpoint as blocks."""
+    """Return a T5 checkpoint as blocks."""
     reader = _Reader(config, tensors)
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     embedding, head = config.ends(tensors, reader.hidden, *names)
@@ -52,7 +52,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
 
 
 class _Reader:
-    """Stacks of one checkpoint."""
+    """Reads the stacks of one checkpoint."""
 
     def __init__(self, config: Config, tensors: CheckpointTensors) -> None:
         self.config, self.tensors = config, tensors
@@ -114,7 +114,7 @@ class _Reader:
 
     def bias(self, stack: str, two_sided: bool) -> DistanceBias:
         buckets = self.config.size("relative_attention_num_buckets", least=FEWEST_BUCKETS)
-        # Of a decoder's buckets, the first half holds one distance each, and the others divide what is beyond.
+        # Each bucket in the first half of a decoder's buckets is for one distance; the others share larger distances.
         reach = self.config.size("relative_attention_max_distance", MOST_COMPUTED, least=buckets // 2 + 1)
         weight = self.tensors.parameter(
             f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", buckets, self.heads
@@ -130,7 +130,7 @@ class _Reader:
 def relative_buckets(
     distance: NDArray[np.int64], two_sided: bool, buckets: int, max_distance: int
 ) -> NDArray[np.int64]:
-    """T5's bucket of each `distance` = key - query (T5Attention._relative_position_bucket), in float32 as there."""
+    """Return T5's bucket of each `distance` = key - query, in float32 like T5Attention._relative_position_bucket."""
     offset = np.zeros_like(distance)
     if two_sided:
         buckets //= 2
@@ -139,7 +139,7 @@ def relative_buckets(
     else:
         distance = -np.minimum(distance, 0)
     exact = buckets // 2
-    far = np.maximum(distance, max(exact, 1)).astype(np.float32)  # nearer ones are not looked up here
+    far = np.maximum(distance, max(exact, 1)).astype(np.float32)  # nearer distances don't use this value
     ratio = np.log(far / np.float32(exact)) / np.log(max_distance / exact) * (buckets - exact)
     bucket: NDArray[np.int64] = np.where(
         distance < exact, distance, np.minimum(exact + ratio.astype(np.int64), buckets - 1)

@@ -1,1 +1,1 @@
-"""The blocks of a generator as values, and their ONNX graphs."""
+"""The blocks that describe a generator, and the writers of their ONNX graphs."""

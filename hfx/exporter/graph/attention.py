@@ -1,9 +1,10 @@
-"""Attention: causal over a cache, bidirectional, and to an encoder's output; biases by distance.
+"""Writes attention: causal over a cache, bidirectional, and to an encoder's output; and biases by distance.
 
-Lengths are each row's own and there is no mask; rows and capacity are chosen at run time. The encoder's K and V for the
-cross attention are kept as they are or in int8: then every channel of every source has a scale of its own, so that no
-request's precision depends on its neighbours. The decoder multiplies queries by the scales of K, and what it attends to
-by those of V: nothing else changes, and a step reads a quarter of the memory.
+Each row has a length of its own and there is no mask. The number of rows and the cache's capacity are set at run time.
+The encoder's K and V for the cross attention are stored as floats or in int8. In int8 every channel of every source has
+a scale of its own, so that a request's precision does not depend on the other rows of its batch. The decoder multiplies
+queries by the scales of K, and the attended values by the scales of V. Nothing else changes, and a decode step reads a
+quarter of the memory.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ SEQLENS_K, TOTAL_LENGTH = "seqlens_k", "total_length"
 SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH = "source_seqlens_k", "source_total_length"
 FLOATS: dict[str, FloatType] = {"float32": np.float32, "float16": np.float16}
 LEVELS = 127
-TINY = 1e-12  # a channel of zeros has no scale
-NATIVE_STEP = 16  # what hfx/native wants the size of a head to be a multiple of in an encoder
+TINY = 1e-12  # the least peak of a channel, as a channel of zeros would have a scale of 0
+NATIVE_STEP = 16  # in an encoder, hfx/native supports head sizes that are multiples of this
 
 
 def lengths(writer: GraphWriter, rows: str, seqlens: Value = SEQLENS_K, total: Value = TOTAL_LENGTH) -> None:
-    """The inputs that say how long each row is (its length - 1) and how long the longest."""
+    """Add the inputs with the length of each row (minus 1) and the length of the longest row."""
     writer.input(seqlens, np.int32, [rows])
     writer.input(total, np.int32, [])
 
 
 @dataclass(frozen=True)
 class SelfAttentionWriter:
-    """Self attention of one graph. `lead` is the shape [rows, sequence, -1] that splits [tokens, width].
+    """Writes the self attention of one graph. `lead` is the shape [rows, sequence, -1] that splits [tokens, width].
 
-    Caches hold keys and values as `kept`: float16 beside products in float32 is for native operators, without a bias.
+    `kept` is the type of the KV cache. Only native operators without a bias support a float16 cache beside products in
+    float32.
     """
 
     writer: GraphWriter
@@ -46,10 +48,10 @@ class SelfAttentionWriter:
     kept: KvType = "float32"
 
     def cached(self, qkv: Value, layer: int, block: Attention) -> Value:
-        """Causal attention that reads past_* and writes present_*, which the caller binds to the same memory.
+        """Write causal attention that reads past_* and writes present_*, which the caller binds to the same memory.
 
-        A prompt goes in with no past (sequence = total length, right-padded), then one token a row; a chunk of several
-        tokens on a past is taken for one row at a time.
+        It takes whole prompts without a past (sequence = total length, right-padded), one token a row on a past, or,
+        for one row at a time, a chunk of several tokens on a past.
         """
         writer, dtype = self.writer, FLOATS[self.kept]
         shape: Shape = ["rows", block.kv_heads, "capacity", block.head_dim]
@@ -67,7 +69,7 @@ class SelfAttentionWriter:
         return out
 
     def _with_normed_heads(self, qkv: Value, block: Attention, *norms: Norm) -> Value:
-        """`qkv` with the norms of each head of Q and K, in float32."""
+        """Return `qkv` after the norms of each head of Q and K, which are computed in float32."""
         writer, counts = self.writer, [block.heads, block.kv_heads, block.kv_heads]
         wide = qkv if writer.compute is np.float32 else writer.cast(qkv, np.float32)
         by_head = writer.node("Reshape", [wide, writer.const([-1, sum(counts), block.head_dim], np.int64)])
@@ -79,7 +81,11 @@ class SelfAttentionWriter:
         return flat if writer.compute is np.float32 else writer.cast(flat, writer.compute)
 
     def _native(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
-        """By an operator of hfx/native, or by its definition where caches hold what products are computed in."""
+        """Write causal attention as an operator of hfx/native.
+
+        If caches have the type of the products, the graph also gets the operator's definition, for sessions without
+        hfx/native.
+        """
         writer, rotary = self.writer, block.rotary
         inputs = [qkv, *past, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
         attributes: dict[str, int | float] = {"heads": block.heads, "scale": block.scale}
@@ -100,7 +106,7 @@ class SelfAttentionWriter:
         return out
 
     def _grouped(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
-        """By ONNX Runtime's operator. It knows each token's position from the lengths."""
+        """Write causal attention as ONNX Runtime's operator, which derives each token's position from the lengths."""
         writer, rotary = self.writer, block.rotary
         windows = {} if block.window is None else {"local_window_size": block.window}
         tables = [None, None] if rotary is None else [writer.vector(table) for table in (rotary.cos, rotary.sin)]
@@ -111,7 +117,7 @@ class SelfAttentionWriter:
     def _by_onnxruntime(
         self, qkv: Value, inputs: Sequence[Value | None], present: Sequence[Value], block: Attention, **settings: int
     ) -> Value:
-        """ONNX Runtime's operator: `inputs` stand behind Q, K and V, and `present` behind the output."""
+        """Write ONNX Runtime's operator, with `inputs` after Q, K and V, and `present` after the output."""
         writer = self.writer
         split = writer.node("Reshape", [qkv, self.lead])
         out = writer.unique("attended")
@@ -128,14 +134,14 @@ class SelfAttentionWriter:
         return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
 
     def bidirectional(self, qkv: Value, block: Attention) -> Value:
-        """Attention of each token to all tokens of its row, padding on the right left out."""
+        """Write the attention of each token to all tokens of its row, except padding on the right."""
         writer = self.writer
         inputs = [qkv, SEQLENS_K, TOTAL_LENGTH, self.lead, *([self.bias] if self.bias else [])]
         op = "SourceAttentionBias" if self.bias else "SourceAttention"
         if block.head_dim % NATIVE_STEP == 0 and writer.compute is np.float32:
             writer.defined(op, operators.function)
             return writer.node(op, inputs, operators.DOMAIN, heads=block.heads, scale=block.scale)
-        # Keys and values by head, which nothing reads: CUDA's operator requires these outputs.
+        # CUDA's operator requires the outputs of keys and values by head, although nothing reads them.
         unread = [writer.unique(name) for name in ("present_k", "present_v") if writer.compute is np.float16]
         others = [None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias]
         return self._by_onnxruntime(qkv, others, unread, block, do_rotary=0, causal=0)
@@ -143,14 +149,14 @@ class SelfAttentionWriter:
 
 @dataclass(frozen=True)
 class CrossAttentionWriter:
-    """Attention of `beams` rows a request to the request's source, whose K and V stand in a cache once a request."""
+    """Writes the attention of `beams` rows a request to the request's source; its K and V are cached once a request."""
 
     writer: GraphWriter
     beams: int
     kept: CrossType
 
     def __call__(self, query: Value, layer: int, block: CrossAttention) -> Value:
-        """`query` [rows, heads * dim], row = request * beams + beam, to the attended values of the same shape."""
+        """Return the attended values of `query` [rows, heads * dim], in its shape; row = request * beams + beam."""
         writer, width = self.writer, block.heads * block.head_dim
         dtype: type[np.generic] = np.int8 if self.kept == "int8" else writer.compute
         shape: Shape = ["requests", block.heads, "source_capacity", block.head_dim]
@@ -178,7 +184,7 @@ class CrossAttentionWriter:
 
 
 def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value:
-    """[1, heads, width, width] for an encoder; `width` is a scalar int64."""
+    """Return an encoder's bias [1, heads, width, width]; `width` is a scalar int64."""
     place = count(writer, width)
     queries = writer.node("Unsqueeze", [place, writer.const([1], np.int64)])
     keys_minus_queries = writer.node("Sub", [place, queries])
@@ -189,14 +195,14 @@ def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value
 
 
 def step_bias(writer: GraphWriter, positions: Value, total_length: Value, block: DistanceBias) -> Value:
-    """[rows, heads, sequence, total_length] for the tokens at `positions` [rows, sequence]."""
+    """Return the bias [rows, heads, sequence, total_length] of the tokens at `positions` [rows, sequence]."""
     keys = count(writer, writer.cast(total_length, np.int64))
     distance = writer.node("Sub", [writer.node("Unsqueeze", [positions, writer.const([-1], np.int64)]), keys])
     return writer.node("Transpose", [_gathered(writer, distance, block, block.reach)], perm=[0, 3, 1, 2])
 
 
 def count(writer: GraphWriter, stop: Value) -> Value:
-    """0, 1, ..., stop - 1."""
+    """Return the integers 0, 1, ..., stop - 1."""
     return writer.node("Range", [writer.const(0, np.int64), stop, writer.const(1, np.int64)])
 
 
@@ -207,10 +213,11 @@ def _gathered(writer: GraphWriter, index: Value, block: DistanceBias, last: int)
 
 @dataclass(frozen=True)
 class SourceMemoryWriter:
-    """Writes the outputs cross_{i}, and cross_scale_{i} in int8. `lead` is the shape [requests, source, -1].
+    """Writes the outputs cross_{i}: K and V of each source for decoder layer i. `lead` is [requests, source, -1].
 
-    In float16, for GPUs, they are [2, requests, heads, source, head_dim]: K and V in the order of a cache, which they
-    are copied to on the device. Else they are [requests, source, K and V].
+    In float16, for GPUs, the outputs are [2, requests, heads, source, head_dim]: K and V in the layout of the cache to
+    which they are copied on the device. Otherwise they are [requests, source, K and V]. In int8 there are outputs
+    cross_scale_{i} too.
     """
 
     writer: GraphWriter
@@ -218,10 +225,10 @@ class SourceMemoryWriter:
     kept: CrossType
 
     def without_pads(self, hidden: Value, places: Value) -> Value:
-        """`hidden` [tokens, width] with the last token of each source in the place of its pads.
+        """Return `hidden` [tokens, width] with the last token of each source in the place of its pads.
 
-        So no pad, whose hidden state depends on the batch's width, is the largest of a channel. `places` [requests,
-        source] are the positions.
+        The hidden state of a pad depends on the width of the batch; without this it could be the peak of a channel.
+        `places` [requests, source] are the positions. Only int8 needs it.
         """
         if self.kept != "int8":
             return hidden
@@ -235,7 +242,7 @@ class SourceMemoryWriter:
         return writer.node("Reshape", [by_source, flat])
 
     def __call__(self, layer: int, memory: Value, heads: int, head_dim: int) -> None:
-        """`memory` [tokens, 2 * heads * head_dim]: K, then V, of each position."""
+        """Write the outputs of `layer` from `memory` [tokens, 2 * heads * head_dim]: K, then V, of each position."""
         writer = self.writer
         by_source = writer.node("Reshape", [memory, self.lead])
         name = f"cross_{layer}"

@@ -1,4 +1,4 @@
-"""The definitions of the native attentions as ONNX functions (operators.py); those to caches in float16 have none."""
+"""The definitions of the native attentions as ONNX functions (operators.py). Those with float16 caches have none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OF_TOKENS = """
     y = Reshape (attended, flat)"""
 CACHED = partial(OF_TOKENS.format, outputs="attended, present_k, present_v", causal=1)
 SOURCE = partial(OF_TOKENS.format, outputs="attended", causal=0)
-# The operator always appends a key and a value. It is given those of the last source position, which stand in the cache
-# at that place already, so that the write changes nothing. The beams of a head are the group of query heads that share
-# the head's K and V. K and V in int8 are in steps of their request's scales (SourceMemoryWriter), by which queries and
-# results are multiplied; the operator's own scale is 1.
+# The operator always appends a key and a value. Here they are the key and value of the last source position, which the
+# cache holds at that place already, so that the write changes nothing. The beams of a head are the group of query heads
+# that share the head's K and V. int8 K and V are in steps of their request's scales (SourceMemoryWriter). Queries and
+# results are multiplied by these scales; the operator's own scale is 1.
 CROSS = """
     zero = Constant <value = int64[1] {{0}}> ()
     one = Constant <value = int64[1] {{1}}> ()
@@ -86,7 +86,7 @@ ROTATED_KEYS = f"""
     k = Transpose <perm = [0, 2, 1, 3]> (split_keys){ROTATE(x="q")}{ROTATE(x="k")}{KEYS_BY_HEAD(k="rotated_k")}"""
 ADD_BIAS = """
     biased = Add (masked, bias)"""
-# [rows, heads, width, width] of [rows, heads, width, 2 * width]: of row i, `width` columns from width - 1 - i on.
+# Makes [rows, heads, width, width] of [rows, heads, width, 2 * width]: row i has `width` columns from width - 1 - i on.
 SKEW = """
     flat_{x} = Reshape ({x}, flat)
     from_first_{x} = Slice (flat_{x}, before, end, two)

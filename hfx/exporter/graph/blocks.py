@@ -1,7 +1,7 @@
-"""The blocks that a generator is made of, as values: what a family says, and all that an emitter gets to know.
+"""The blocks that a generator is made of, as values: the output of a family, and the only input of an emitter.
 
-A family (exporter/families) maps a checkpoint to a `Net` of these; an emitter turns a `Net` into graphs. Neither ONNX
-nor a checkpoint's names are known here, so that another emitter can be put behind the same families.
+A family (exporter/families) maps a checkpoint to a `Net` of blocks; an emitter turns a `Net` into graphs. This module
+knows neither ONNX nor the names in a checkpoint, so that another emitter can use the same families.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK_BYTES = 16 << 20  # a large tensor is read in pieces of this many bytes, so that no second copy of it is made
+CHUNK_BYTES = 16 << 20  # a large tensor is read in pieces of this size, to avoid a second copy of it
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu", "tanh"]
 Kind = Literal["decoder", "encoder-decoder"]
@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A float32 tensor that is read when it is asked for: `take(start, stop)` gives rows of its first axis."""
+    """A float32 tensor that is read on demand: `take(start, stop)` returns rows of its first axis."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,37 +33,37 @@ class Parameter:
         return self.take(0, self.shape[0])
 
     def chunks(self) -> Iterator[FloatArray]:
-        """The tensor in order, some rows at a time."""
+        """Yield the tensor in order, some rows at a time."""
         rows = max(1, CHUNK_BYTES // max(1, 4 * int(np.prod(self.shape[1:]))))
         for start in range(0, self.shape[0], rows):
             yield self.take(start, min(start + rows, self.shape[0]))
 
     def rows(self, start: int, stop: int) -> Parameter:
-        """Rows `start` to `stop` as a tensor of their own."""
+        """Return rows `start` to `stop` as a tensor of their own."""
         shape = (stop - start, *self.shape[1:])
         return Parameter(f"{self.name}[{start}:{stop}]", shape, lambda a, b: self.take(start + a, start + b))
 
     def scaled(self, factor: float) -> Parameter:
-        """The tensor with each element multiplied by `factor`."""
+        """Return the tensor with each element multiplied by `factor`."""
         scale = np.float32(factor)
         return Parameter(f"{self.name}*{factor:.9g}", self.shape, lambda a, b: self.take(a, b) * scale)
 
     def plus(self, number: float) -> Parameter:
-        """The tensor with `number` added to each element."""
+        """Return the tensor with `number` added to each element."""
         added = np.float32(number)
         return Parameter(f"{self.name}+{number:.9g}", self.shape, lambda a, b: self.take(a, b) + added)
 
     def with_columns_times(self, factors: FloatArray) -> Parameter:
-        """A matrix whose columns are multiplied by `factors`; it takes the place of this one, name included."""
+        """Return the matrix with its columns multiplied by `factors`, under the same name, as it replaces this one."""
         return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors)
 
     def columns(self, chosen: tuple[int, ...]) -> Parameter:
-        """Some columns of a matrix."""
+        """Return the `chosen` columns of a matrix."""
         shape = (self.shape[0], len(chosen))
         return Parameter(f"{self.name}{list(chosen)}", shape, lambda a, b: self.take(a, b)[:, chosen])
 
     def reordered(self, order: NDArray[np.int64]) -> Parameter:
-        """Its rows in another order."""
+        """Return the tensor with its rows in another order."""
 
         def take(start: int, stop: int) -> FloatArray:
             rows = order[start:stop]
@@ -74,17 +74,17 @@ class Parameter:
         return Parameter(f"{self.name}[reordered]", self.shape, take)
 
     def times(self, factors: FloatArray) -> Parameter:
-        """A vector times `factors`; it takes the place of this one, name included."""
+        """Return the vector times `factors`, under the same name, as it replaces this one."""
         return Parameter(self.name, self.shape, lambda a, b: self.take(a, b) * factors[a:b])
 
 
 def constant(name: str, value: FloatArray) -> Parameter:
-    """A tensor that is computed, not read."""
+    """Return a tensor that is computed, not read from a checkpoint."""
     return Parameter(name, value.shape, lambda start, stop: value[start:stop])
 
 
 def joined(name: str, parts: list[Parameter]) -> Parameter:
-    """The tensors one after the other, along the first axis."""
+    """Return the tensors concatenated along the first axis."""
     ends = np.cumsum([part.shape[0] for part in parts]).tolist()
 
     def take(start: int, stop: int) -> FloatArray:
@@ -109,7 +109,7 @@ class Linear:
 
 
 def side_by_side(name: str, linears: list[Linear]) -> Linear:
-    """Linears of one input as one."""
+    """Return linears with the same input as one linear, their outputs side by side."""
     biases = [linear.bias for linear in linears if linear.bias is not None]
     weight = joined(name + ".weight", [linear.weight for linear in linears])
     return Linear(name, weight, joined(name + ".bias", biases) if biases else None)
@@ -117,7 +117,7 @@ def side_by_side(name: str, linears: list[Linear]) -> Linear:
 
 @dataclass(frozen=True)
 class Norm:
-    """Layer norm, or root-mean-square norm where `kind` is "rms" (it has no bias)."""
+    """A layer norm, or a root-mean-square norm (without a bias) if `kind` is "rms"."""
 
     name: str
     kind: Literal["layer", "rms"]
@@ -128,7 +128,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Rows of `table` [vocabulary, width] by token id, times `scale`; `projection` makes [hidden] of them."""
+    """Rows of `table` [vocabulary, width] by token id, times `scale`; `projection` maps a row to [hidden]."""
 
     name: str
     table: Parameter
@@ -138,9 +138,10 @@ class Embedding:
 
 @dataclass(frozen=True)
 class DistanceBias:
-    """A bias of attention scores by distance; `table` [distances, heads].
+    """A bias of attention scores by distance, with `table` [distances, heads].
 
-    An encoder's row is `reach` + key - query, a decoder's is query - key. Distances beyond `reach` take its value.
+    The row of a key and a query is `reach` + key - query in an encoder, and query - key in a decoder. Distances beyond
+    `reach` have the value of `reach`.
     """
 
     table: Parameter
@@ -151,7 +152,7 @@ class DistanceBias:
 class Rotary:
     """Rotary positions: channels i and i + head_dim / 2 of each head of Q and K are turned by an angle.
 
-    `cos` and `sin` [positions, head_dim / 2] are those of the angles.
+    `cos` and `sin` [positions, head_dim / 2] are the cosines and sines of the angles.
     """
 
     cos: Parameter
@@ -160,11 +161,10 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Attention:
-    """Self attention; `qkv` puts all heads of Q before those of K and V. Scores are multiplied by `scale`.
+    """Self attention. In the output of `qkv`, all heads of Q precede the heads of K and V. `scale` multiplies scores.
 
-    As many neighbouring heads of Q share a head of K and V as `kv_heads` divide `heads` into. `head_norms` are those of
-    each head of Q, and of K, before these are turned by `rotary`. With a `window`, a token attends to itself and to the
-    tokens before it, so many in all.
+    `heads` / `kv_heads` neighbouring heads of Q share a head of K and V. `head_norms` normalize each head of Q and of
+    K, before `rotary` turns them. With a `window`, a token attends to `window` tokens: itself and the tokens before it.
     """
 
     qkv: Linear
@@ -179,14 +179,14 @@ class Attention:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of Q, K and V in the output of `qkv`."""
+        """The widths of Q, K and V in the output of `qkv`."""
         kv = self.kv_heads * self.head_dim
         return self.heads * self.head_dim, kv, kv
 
 
 @dataclass(frozen=True)
 class CrossAttention:
-    """Attention to the encoder's output; `memory` makes K, then V of it."""
+    """Attention to the encoder's output, from which `memory` computes K, then V."""
 
     query: Linear
     memory: Linear
@@ -198,7 +198,7 @@ class CrossAttention:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """down(activation(up(x))); `gated`: `up` is gate and value, and activation(gate) * value goes down."""
+    """down(activation(up(x))); if `gated`, `up` computes gate and value, and `down` reads activation(gate) * value."""
 
     up: Linear
     down: Linear
@@ -208,9 +208,9 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Layer:
-    """Self attention, cross attention where there is any, and feed forward; a norm for each of them.
+    """Self attention, optional cross attention, and feed forward, with a norm for each of them.
 
-    `post_norms` are those of what self attention and feed forward give, before it is added.
+    `post_norms` normalize the outputs of self attention and feed forward before they are added to the residual.
     """
 
     attention: Attention
@@ -224,10 +224,10 @@ class Layer:
 class Stack:
     """An encoder or a decoder.
 
-    `positions` [positions, hidden] are added to the embedding. Tokens `pad_id` have the last row of `positions`,
-    whatever their place, and an encoder counts places without them. With `pre_norm` a layer's norms stand before its
-    parts and `final_norm` behind the last layer; otherwise each norm stands behind its part and the residual. With
-    `parallel`, both parts of a layer read what goes into it.
+    `positions` [positions, hidden] are added to the embedding. Tokens `pad_id` have the last row of `positions` at any
+    place, and an encoder counts places without them. With `pre_norm` a layer's norms come before its parts, and
+    `final_norm` after the last layer; otherwise each norm comes after its part and the residual addition. With
+    `parallel`, both parts of a layer read the layer's input.
     """
 
     embedding: Embedding
@@ -243,10 +243,10 @@ class Stack:
 
 @dataclass(frozen=True)
 class Head:
-    """Hidden state to logits. `embedding` is the decoder's where head and embedding are one table, else None.
+    """Maps hidden states to logits. `embedding` is the decoder's if head and embedding are one table, else None.
 
-    `projection` makes the rows that `linear` reads of hidden states. `loud` are channels of the hidden state so large
-    that an int8 head multiplies them apart, in float32.
+    `projection` maps hidden states to the rows that `linear` reads. `loud` are channels of the hidden state that are so
+    large that an int8 head multiplies them separately, in float32.
     """
 
     linear: Linear
@@ -257,10 +257,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Net:
-    """A generator: the stacks, the head, and the limit of the positions (in tokens) of each stack.
+    """A generator: the stacks, the head, and `max_length`, the limit of each stack's positions in tokens.
 
-    Rotary positions, shared heads of K and V, norms of heads and windows are for nets without an encoder: ValueError in
-    others.
+    Only nets without an encoder may have rotary positions, shared heads of K and V, norms of heads or windows. Raises
+    ValueError for others.
     """
 
     family: str
@@ -272,12 +272,12 @@ class Net:
 
     @property
     def kind(self) -> Kind:
-        """What it needs to generate."""
+        """The kind of generator: with an encoder or without."""
         return "encoder-decoder" if self.encoder else "decoder"
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens have a logit."""
+        """The number of tokens that have a logit."""
         return self.head.linear.weight.shape[0]
 
     def __post_init__(self) -> None:

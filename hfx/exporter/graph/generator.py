@@ -1,12 +1,13 @@
 """The graphs of a generator, with the inputs and outputs that the engine binds.
 
-`decoder_graph` serves prompts and steps of decoder-only models, `encoder_graph` and `step_graph` (one for each number
-of beams) those with an encoder. Two graphs without weights work on rows of scores: log-softmax, and the best k.
+`decoder_graph` runs the prefill and the decode steps of decoder-only models. Models with an encoder have an
+`encoder_graph`, and a `step_graph` for each number of beams. Two graphs without weights compute log-softmax and the
+best k of rows of scores.
 
 Activations are [tokens, hidden]. On the CPU a residual addition stays a node of its own: onnxruntime's
-SkipLayerNormalization took 4 to 6 times as long as Add and LayerNormalization (8 to 512 rows of 768), the one for
-root-mean-square norms 1.3 to 2 times. It fuses the two by itself only on three axes, and activations here have two. On
-a GPU, where each node is a launch, they are fused.
+SkipLayerNormalization took 4 to 6 times as long as Add and LayerNormalization (8 to 512 rows of 768), and its operator
+for root-mean-square norms 1.3 to 2 times. onnxruntime itself fuses the two nodes only if activations have three axes;
+here they have two. On a GPU, where each node is a launch, they are fused.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ CrossAttend = Callable[[Value, int, CrossAttention], Value]
 
 @dataclass(frozen=True)
 class GeneratorWriter:
-    """Writes the graphs of `net` in `formats`; all read the one file `weights`."""
+    """Writes the graphs of `net` in `formats`; all graphs share the file `weights`."""
 
     net: Net
     formats: Formats
@@ -50,9 +51,9 @@ class GeneratorWriter:
     weights: WeightFile
 
     def decoder_graph(self, path: Path) -> None:
-        """Prompts (right-padded, no past) and tokens behind a past, for decoder-only models.
+        """Write the graph of a decoder-only model, for prompts (right-padded, no past) and for tokens on a past.
 
-        Outputs are those of the positions `last_index` of each row, one row of outputs for each.
+        The outputs have one row for each position in `last_index` of each row.
         """
         stack, writer = self.net.decoder, self._writer("decoder")
         ids = writer.input("input_ids", np.int64, ["rows", "sequence"])
@@ -70,9 +71,9 @@ class GeneratorWriter:
         writer.save(path)
 
     def encoder_graph(self, path: Path, stack: Stack) -> None:
-        """Sources (right-padded) to K and V of every decoder layer: cross_{i} (see SourceMemoryWriter).
+        """Write the graph from sources (right-padded) to K and V of each decoder layer: cross_{i} (SourceMemoryWriter).
 
-        In int8 with their scales, cross_scale_{i} [requests, 2 * heads * dim].
+        In int8 it also has their scales, cross_scale_{i} [requests, 2 * heads * dim].
         """
         writer = self._writer("encoder")
         ids = writer.input("input_ids", np.int64, ["requests", "source"])
@@ -98,9 +99,9 @@ class GeneratorWriter:
         writer.save(path)
 
     def step_graph(self, path: Path, beams: int) -> None:
-        """One token for each row, `beams` rows a request, for models with an encoder.
+        """Write the graph of a decode step of a model with an encoder: one token a row, `beams` rows a request.
 
-        On native operators, any number of tokens for each row, with outputs for all of them, row by row.
+        On native operators, each row may have any number of tokens, with outputs for all of them, row by row.
         """
         stack, writer = self.net.decoder, self._writer(f"decoder_{beams}")
         ids = writer.input("input_ids", np.int64, ["rows", "sequence"])
@@ -151,19 +152,19 @@ def _flat(writer: GraphWriter, value: Value) -> Value:
 
 
 def _without_pads(writer: GraphWriter, ids: Value, pad_id: int) -> Value:
-    """The number of tokens that are no pad before each that is none either, in ids [requests, source]."""
+    """Return, for each token of ids [requests, source], the number of tokens before it that are no pads."""
     is_pad = writer.node("Equal", [ids, writer.const(pad_id, np.int64)])
     others = writer.cast(writer.node("Not", [is_pad]), np.int64)
     return writer.node("CumSum", [others, writer.const(1, np.int64)], exclusive=1)
 
 
 def _lead(writer: GraphWriter, ids: Value) -> Value:
-    """The shape [rows, sequence, -1] of ids [rows, sequence]."""
+    """Return the shape [rows, sequence, -1] for ids [rows, sequence]."""
     return writer.node("Concat", [writer.node("Shape", [ids]), writer.const([-1], np.int64)], axis=0)
 
 
 def log_softmax_graph(path: Path, vocab_size: int) -> None:
-    """scores [rows, vocabulary] -> log_probs [rows, vocabulary]."""
+    """Write the graph from scores [rows, vocabulary] to log_probs [rows, vocabulary]."""
     writer = GraphWriter("log_softmax", None)
     scores = writer.input("scores", np.float32, ["rows", vocab_size])
     op = writer.defined("LogSoftmax", operators.function)
@@ -172,7 +173,10 @@ def log_softmax_graph(path: Path, vocab_size: int) -> None:
 
 
 def top_k_graph(path: Path) -> None:
-    """scores [rows, vocabulary], k [1] -> values and ids [rows, k], best first, the lowest id first among equals."""
+    """Write the graph from scores [rows, vocabulary] and k [1] to values and ids [rows, k], the best first.
+
+    Among equal scores, the lowest id is first.
+    """
     writer = GraphWriter("top_k", None)
     scores = writer.input("scores", np.float32, ["rows", "vocab"])
     k = writer.input("k", np.int64, [1])
@@ -187,7 +191,7 @@ class StackWriter:
     """Writes a stack with the attention that its graph needs.
 
     `table` reads embeddings, `down` writes the last linear of a feed forward, and `residual` is the type of the
-    residual stream; the latter two may be float32 in a graph of float16.
+    residual stream. In a float16 graph, `down` and `residual` may be float32.
     """
 
     writer: GraphWriter
@@ -199,7 +203,7 @@ class StackWriter:
     residual: FloatType
 
     def __call__(self, stack: Stack, ids: Value, positions: Value | None) -> Value:
-        """The last hidden state [tokens, hidden] of `ids` [tokens] at `positions` [tokens]."""
+        """Write `stack`, and return the last hidden state [tokens, hidden] of `ids` [tokens] at `positions`."""
         norms = _closing_norms(stack)
         normed, residual = self._enter(stack, ids, positions)
 
@@ -224,7 +228,7 @@ class StackWriter:
         return normed
 
     def _enter(self, stack: Stack, ids: Value, positions: Value | None) -> tuple[Value, Value]:
-        """What the first layer reads, and the residual beside it."""
+        """Return the input of the first layer, and the residual."""
         writer = self.writer
         x = self.table.rows(ids, stack.embedding)
         if stack.embedding.projection is not None:
@@ -246,7 +250,7 @@ class StackWriter:
     def _closed(
         self, x: Value, block: Linear, linear: LinearWriter, residual: Value, own: Norm | None, closing: Norm
     ) -> tuple[Value, Value]:
-        """(`closing` of the sum, the sum) of `block` of x, its `own` norm applied, and the residual."""
+        """Add `block` of x, after its `own` norm if any, to the residual; return (`closing` of the sum, the sum)."""
         if own is not None:
             product = norm(self.writer, self._product(x, block, linear), own, self.residual)
             return skip_norm(self.writer, product, residual, closing, self.residual)
@@ -256,7 +260,7 @@ class StackWriter:
         return skip_norm(self.writer, self._product(x, block, linear), residual, closing, self.residual)
 
     def _added(self, x: Value, block: Linear, linear: LinearWriter, residual: Value) -> Value:
-        """`block` of x, plus the residual."""
+        """Return `block` of x, plus the residual."""
         if self._is_wide(linear):
             return linear.added(self._cast(x, self.writer.compute, linear.dtype), block, residual)
         return self.writer.node("Add", [self._product(x, block, linear), residual])
@@ -265,7 +269,7 @@ class StackWriter:
         return linear.dtype is np.float32 and self.residual is np.float32
 
     def _product(self, x: Value, block: Linear, linear: LinearWriter) -> Value:
-        """`block` of x, in the type of the residual."""
+        """Return `block` of x, in the type of the residual."""
         y = linear(self._cast(x, self.writer.compute, linear.dtype), block)
         return self._cast(y, linear.dtype, self.residual)
 
@@ -277,7 +281,7 @@ class StackWriter:
 
 
 def _closing_norms(stack: Stack) -> Iterator[tuple[Norm | None, Norm]]:
-    """The norm of what is added, if any, and that which follows the addition, of each residual addition in order."""
+    """Return, for each residual addition in order, the norm of the addend or None, and the norm after the addition."""
     own: list[Norm | None] = [block for layer in stack.layers for block in layer.post_norms]
     norms = [block for layer in stack.layers for block in layer.norms[: 1 if stack.parallel else None]]
     if stack.pre_norm:

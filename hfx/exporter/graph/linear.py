@@ -1,6 +1,7 @@
-"""Linear layers and embeddings of ONNX Runtime's graphs: how each weight format is stored and read.
+"""Writes linear layers, embeddings and the head in each weight format.
 
-The head makes `logits` of hidden states, and `next_ids`, the best token of each row; its matrix may be the embedding's.
+The head computes `logits` from hidden states, and `next_ids`, the best token of each row. Its matrix may be the
+embedding's.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from hfx.exporter.quantize.generator import WeightFormat
 ACTIVATION_LEVELS = 127
 QUICK_GELU_ALPHA = 1.702
 WANTS_LOGITS = "wants_logits"
-PREFIXES: dict[WeightFormat, str] = {"int8": "Int8", "int4": "Int4"}  # of operators
+PREFIXES: dict[WeightFormat, str] = {"int8": "Int8", "int4": "Int4"}  # of the operators' names
 
 
 def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
-    """`kind`(x + bias)."""
+    """Return `kind`(x + bias)."""
     added = None if bias is None else writer.vector(bias)
     if kind == "gelu_tanh":
         return writer.node("FastGelu", [x, added], CONTRIB)
@@ -41,9 +42,10 @@ def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter 
 
 @dataclass(frozen=True)
 class LinearWriter:
-    """Linears of one graph in one format, or tables of embeddings, which may be the head's matrix too.
+    """Writes linears of one graph in one format, or tables of embeddings, which may be the head's matrix too.
 
-    int8 has a scale a row of a weight, of which `levels` is the largest; int4 a scale for `block` values of a row.
+    int8 has a scale for each row of a weight, and `levels` is the largest value. int4 has a scale for each `block`
+    values of a row.
     """
 
     writer: GraphWriter
@@ -52,20 +54,20 @@ class LinearWriter:
     block: int
 
     def __call__(self, x: Value, linear: Linear) -> Value:
-        """`linear` of `x` [rows, inputs], its bias included."""
+        """Return `linear` of `x` [rows, inputs], its bias included."""
         if self.integers:
             return self._quantized_linear("Linear", x, linear)
         bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
         return self._product(x, linear.weight, bias)
 
     def added(self, x: Value, linear: Linear, residual: Value) -> Value:
-        """`linear` of `x`, plus `residual` [rows, outputs]."""
+        """Return `linear` of `x`, plus `residual` [rows, outputs]."""
         if self.integers:
             return self._quantized_linear("LinearAdd", x, linear, residual)
         return self.writer.node("Add", [self(x, linear), residual])
 
     def activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:
-        """`kind` of `linear` of `x`; `gated`: of its first half, times the second."""
+        """Return `kind` of `linear` of `x`; if `gated`, `kind` of the outputs' first half, times their second half."""
         writer = self.writer
         if self.integers:
             return self._quantized_linear(f"Linear{'Gated' if gated else ''}{operators.SUFFIXES[kind]}", x, linear)
@@ -76,7 +78,7 @@ class LinearWriter:
         return writer.node("Mul", [activation(writer, gate, kind), value])
 
     def rows(self, ids: Value, embedding: Embedding) -> Value:
-        """Rows of the table [tokens, hidden] for `ids` [tokens]."""
+        """Return the rows [tokens, hidden] of the table for `ids` [tokens]."""
         if self.integers:
             rows = self._node("Rows", [ids, *self._weight(embedding.table)], embedding.table.shape)
         else:
@@ -86,7 +88,7 @@ class LinearWriter:
         return self.writer.node("Mul", [rows, self.writer.const(embedding.scale, self.writer.compute)])
 
     def scores(self, x: Value, head: Linear) -> Value:
-        """`head` of `x` [rows, hidden], its matrix being the table of an embedding: [rows, vocabulary]."""
+        """Return `head` of `x` [rows, hidden] as [rows, vocabulary]; its matrix is the table of an embedding."""
         if self.integers:
             return self(x, head)
         scores = self._product(x, head.weight, None)
@@ -95,9 +97,10 @@ class LinearWriter:
     def best(
         self, x: Value, head: Linear, wants_logits: Value, outliers: tuple[Value, Value] | None
     ) -> Sequence[Value]:
-        """Logits [rows, vocabulary] of integers, left out where none are wanted, and the best of each row, [rows, 1].
+        """Return the logits [rows, vocabulary] of a head in integers, and the best token of each row [rows, 1].
 
-        `outliers`: (channels of hidden states [rows, n] that `x` has without, their weights [vocabulary, n]).
+        Without `wants_logits` the logits may be left out. `outliers` holds channels of the hidden states [rows, n],
+        which are 0 in `x`, and their weights [vocabulary, n].
         """
         op = "HeadOutliers" if outliers else "Head"
         names = [self.writer.unique("logits"), self.writer.unique("best")]
@@ -111,11 +114,11 @@ class LinearWriter:
 
     @property
     def dtype(self) -> FloatType:
-        """The type of what goes in and comes out."""
+        """The type of inputs and outputs."""
         return np.float16 if self.format == "fp16" else np.float32
 
     def _product(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
-        """x [rows, inputs] times the transposed `weight`, plus `bias`."""
+        """Return x [rows, inputs] times the transposed `weight`, plus `bias`."""
         writer, matrix = self.writer, self.writer.vector(weight, self.dtype)
         if not writer.native:
             return writer.node("Gemm", [x, matrix, bias], transB=1)
@@ -141,7 +144,7 @@ class LinearWriter:
         return self.writer.nodes(name, inputs, outputs, operators.DOMAIN, **sizes)
 
     def _weight(self, weight: Parameter, halves: int = 1) -> tuple[Value, Value]:
-        """`weight` in panels, and the scale of each output, or of each block of its inputs."""
+        """Return `weight` in panels, and the scale of each output (int8) or of each block of its inputs (int4)."""
         if self.format == "int4":
             name, shapes = f"{weight.name}.int4x{self.block}", panels.int4_shapes(weight, self.block, halves)
             int4 = partial(panels.packed_int4, weight, self.block, halves)
@@ -151,7 +154,7 @@ class LinearWriter:
         return _quantized(self.writer, weight.name + ".int8", np.int8, shapes, int8)
 
     def _bias(self, linear: Linear) -> Value:
-        """The bias, or zeros."""
+        """Return the bias, or zeros."""
         if linear.bias is not None:
             return self.writer.vector(linear.bias, np.float32)
         return self.writer.zeros(linear.weight.shape[0])
@@ -164,7 +167,7 @@ def _quantized(
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
     pieces: Callable[[], Iterable[tuple[NDArray[Any], FloatArray]]],
 ) -> tuple[Value, Value]:
-    """A weight and its scales, of these `shapes`, made of `pieces()` of both; computed where the file has none yet."""
+    """Return a weight and its scales, of these `shapes`; `pieces()` computes both if the file doesn't have them yet."""
     scales: list[FloatArray] = []
 
     def values() -> Iterator[NDArray[Any]]:
@@ -178,16 +181,16 @@ def _quantized(
 
 @dataclass(frozen=True)
 class HeadWriter:
-    """Writes a head that has a matrix of its own with `linear`, one that is the embedding's with `table`."""
+    """Writes a head: with `linear` if it has a matrix of its own, with `table` if it shares the embedding's."""
 
     writer: GraphWriter
     linear: LinearWriter
     table: LinearWriter
 
     def __call__(self, hidden: Value, head: Head, vocab_size: int) -> None:
-        """logits [picks, vocabulary] of `hidden` [picks, hidden], and the best of each, next_ids [picks, 1].
+        """Write the logits [picks, vocabulary] of `hidden` [picks, hidden], and the best of each, next_ids [picks, 1].
 
-        A head in int8 or int4 has an input more, wants_logits: without it, logits may be left out.
+        A head in int8 or int4 has another input, wants_logits. If it is false, logits may be left out.
         """
         writer, tied = self.writer, head.embedding is not None
         product = self.table if tied else self.linear

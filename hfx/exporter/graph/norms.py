@@ -1,4 +1,4 @@
-"""Norms of a graph: spelled out, fused with an addition, or as operators of hfx/native."""
+"""Writes the norms of a graph: as ONNX nodes, fused with an addition, or as operators of hfx/native."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 
 
 def norm(writer: GraphWriter, x: Value, block: Norm, dtype: FloatType) -> Value:
-    """`block` of x [tokens, hidden], which is `dtype`."""
+    """Return the norm `block` of x [tokens, hidden], whose type is `dtype`."""
     if writer.native:
         return _native_norm(writer, x, block)
     if block.kind == "layer":
         return writer.node(
             "LayerNormalization", [x, *_parameters(writer, block, dtype)], axis=-1, epsilon=block.epsilon
         )
-    # Spelled out: onnxruntime fuses it, and its own operator for it stands in ONNX's domain, where checkers refuse it.
+    # As basic nodes, which onnxruntime fuses. Its operator for this norm is in ONNX's domain, so checkers refuse it.
     square = writer.node("Pow", [x, writer.const(2.0, dtype)])
     mean = writer.node("ReduceMean", [square, writer.const([-1], np.int64)], keepdims=1)
     root = writer.node("Sqrt", [writer.node("Add", [mean, writer.const(block.epsilon, dtype)])])
@@ -33,7 +33,7 @@ def _native_norm(writer: GraphWriter, x: Value, block: Norm) -> Value:
 
 
 def skip_norm(writer: GraphWriter, x: Value, residual: Value, block: Norm, dtype: FloatType) -> tuple[Value, Value]:
-    """(`block` of the sum, the sum) of x + residual, which are `dtype`."""
+    """Return the norm `block` of x + residual, and the sum itself; x and residual are of the type `dtype`."""
     if dtype is np.float32 or block.kind == "rms":
         total = writer.node("Add", [x, residual])
         return norm(writer, total, block, dtype), total

@@ -1,16 +1,16 @@
 """The operators of hfx/native, each with its definition as an ONNX function.
 
-A node of the domain "hfx" is run by the native library where a session has it (python_backends/engine/sessions.py).
-Anywhere else ONNX Runtime puts the function in its place when the session is made, and unpacks the weights then: one
-file for both. Only the attention to caches in float16 has no definition, since it is written to files for native
+The native library runs a node of the domain "hfx" if the session has the library (python_backends/engine/sessions.py).
+Otherwise ONNX Runtime replaces the node by the function when it opens the session, and unpacks the weights then: one
+file serves both. Only the attention with float16 caches has no definition, since it is written to files for native
 operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
-batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch. int4 does so for each block of inputs
-that share a scale of the weights, as onnxruntime's MatMulNBits, which is its definition.
+batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch. int4 quantizes each block of inputs
+that share a scale of the weights, as onnxruntime's MatMulNBits does, which is its definition.
 
 The last input of a linear and of a SelfAttention is optional: `last`, [texts] int32, the last token of each text. The
-library computes nothing for the padding behind it, and writes zeros; the definitions don't read it.
+library computes nothing for the padding behind that token, and writes zeros; the definitions don't read `last`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUFFIXES: dict[Activation, str] = {
     "silu": "Silu",
     "tanh": "Tanh",
 }
-# y of x, for each activation.
+# The expression of each activation of x.
 ACTIVATIONS = {
     "Relu": "Relu(x)",
     "Gelu": "com.microsoft.Gelu(x)",
@@ -56,7 +56,7 @@ SIZES = """
     groups = Gather (packed, one)
     four = Constant <value = int64[1] {4}> ()
     depth = Mul (groups, four)"""
-# `matrix` [inputs, outputs] of `panels`.
+# Unpacks `panels` to `matrix` [inputs, outputs].
 UNPACK = """
     {matrix}_by_input = Transpose <perm = [1, 3, 0, 2]> ({panels})
     {matrix}_padded_shape = Concat <axis = 0> (depth, rest)
@@ -74,7 +74,7 @@ GATED = (
 )
 SPLIT_SUM = """
     gate, value = Split <axis = -1, num_outputs = 2> (sum)"""
-# A row of zeros becomes 0/0, which is some u8; its product is multiplied by its peak, 0, again.
+# A row of zeros becomes 0/0, which is an arbitrary u8; its product is multiplied by the row's peak, which is 0.
 PRODUCT = """
     magnitude = Abs (x)
     peak = ReduceMax <keepdims = 1> (magnitude, rest)
@@ -85,7 +85,7 @@ PRODUCT = """
     product = com.microsoft.MatMulIntegerToFloat (rows, matrix, step, scale, middle)
     scaled = Mul (product, peak)
     sum = Add (scaled, bias)"""
-# `bytes` of `panels` of int4 in MatMulNBits' layout, [outputs, blocks, block / 2], and `scales` [outputs, blocks].
+# Unpacks int4 `panels` to `bytes` [outputs, blocks, block / 2], MatMulNBits' layout, and `scales` [outputs, blocks].
 UNPACK_INT4 = """
     {bytes}_raised = BitwiseXor ({panels}, middle)
     {bytes}_low = BitwiseAnd ({bytes}_raised, fifteen)
@@ -166,7 +166,7 @@ ROWS = """
     column = Unsqueeze (scales, rest)
     y = Mul (floats, column)"""
 
-# What lies between the products; the library computes it in one order of sums on every processor.
+# The operators between the products; the library computes them with the same order of sums on every processor.
 FLOATS = {
     "LayerNorm": """<epsilon> (x, weight, bias) => (y) {
     y = LayerNormalization <axis = -1, epsilon: float = @epsilon> (x, weight, bias)
@@ -207,7 +207,11 @@ FLOATS = {
 
 @dataclass(frozen=True)
 class Products:
-    """The text of a format: its attributes and sizes, the product `sum`, a gated one's `gate` and `value`, rows `y`."""
+    """The parts of a format's definitions, as text.
+
+    `plain` computes the product `sum`, `gated` the `gate` and `value` of a gated product, and `rows` the rows `y` of a
+    table.
+    """
 
     attributes: str
     sizes: str
@@ -223,14 +227,14 @@ PRODUCTS = {
 
 
 def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
-    """The definition of an operator of hfx/native in those that every ONNX Runtime has, for a model of that opset."""
+    """Return the definition of an operator of hfx/native in ONNX Runtime's own operators, for a model with `opset`."""
     written = FLOATS | ATTENTION
     text = op + written[op] if op in written else _linear(op, PRODUCTS[op[:4]], op[4:])
     return onnx.parser.parse_function(f"{HEADER(opset=opset)}\n{text}")
 
 
 def define(model: onnx.ModelProto) -> None:
-    """Add the definitions of the operators that the graph has nodes of, and the domains that these need."""
+    """Add the definitions of the native operators in the graph, and the domains that they need."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
     used = {node.op_type for node in model.graph.node if node.domain == DOMAIN}
     new = sorted(used - {each.name for each in model.functions})
@@ -240,7 +244,7 @@ def define(model: onnx.ModelProto) -> None:
 
 
 def _linear(op: str, products: Products, form: str) -> str:
-    """The text of `op`: of rows, a head or a linear, by its `form`."""
+    """Return the definition of `op` as text; `form` says whether it computes rows, a head or a linear."""
     inputs, outputs, body = "x, weight, scale, bias, last", "y", products.plain
     if form == "Rows":
         inputs, body = "ids, weight, scale", products.rows

@@ -1,4 +1,4 @@
-"""The layout of the native operators' weights: panels of 64 outputs (hfx/native/linear.h)."""
+"""Writes weights in the layout of the native operators: panels of 64 outputs (hfx/native/linear.h)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from numpy.typing import NDArray
 from hfx.exporter.graph.blocks import FloatArray, Parameter
 from hfx.exporter.quantize.generator import int4_blocks, int8_rows
 
-COLUMNS, GROUP, DEPTH = 64, 4, 64  # of a panel; weights of a column side by side; what inputs are padded to
+# Columns of a panel; neighbouring weights of one column; the number of inputs is padded to a multiple of DEPTH.
+COLUMNS, GROUP, DEPTH = 64, 4, 64
 PANELS_A_PIECE = 64
 LOW, FOUR = np.uint8(15), np.uint8(4)
 
 
 def packed_shape(weight: Parameter, halves: int = 1) -> tuple[int, int, int, int]:
-    """[panels, depth / 4, 64, 4]: the shape of `weight` [outputs, inputs] in panels; each half has its own."""
+    """Return the shape [panels, depth / 4, 64, 4] of `weight` [outputs, inputs]; each half has panels of its own."""
     outputs, inputs = weight.shape
     return halves * -(-outputs // halves // COLUMNS), -(-inputs // DEPTH) * DEPTH // GROUP, COLUMNS, GROUP
 
 
 def packed(weight: Parameter, levels: int, halves: int = 1) -> Iterator[tuple[NDArray[np.int8], FloatArray]]:
-    """int8 of `weight` in panels, some at a time, and the scale of each output."""
+    """Yield `weight` in int8 as panels, some at a time, with the scale of each output."""
     for rows in _pieces(weight, halves):
         values, scale = int8_rows(rows, levels)
         yield panels_of(values), scale
 
 
 def _pieces(weight: Parameter, halves: int) -> Iterator[FloatArray]:
-    """The rows of some whole panels at a time; the last panel of each half may have fewer."""
+    """Yield the rows of some whole panels at a time; the last panel of each half may have fewer rows."""
     outputs = weight.shape[0] // halves
     for half in range(halves):
         for start in range(0, outputs, PANELS_A_PIECE * COLUMNS):
@@ -38,7 +39,7 @@ def _pieces(weight: Parameter, halves: int) -> Iterator[FloatArray]:
 
 
 def panels_of(values: NDArray[np.int8], step: int = DEPTH) -> NDArray[np.int8]:
-    """`values` [outputs, inputs] as [panels, depth / 4, 64, 4], with zeros behind the last output and input.
+    """Return `values` [outputs, inputs] as [panels, depth / 4, 64, 4], with zeros after the last output and input.
 
     The depth is a multiple of `step`.
     """
@@ -49,7 +50,7 @@ def panels_of(values: NDArray[np.int8], step: int = DEPTH) -> NDArray[np.int8]:
 
 
 def int4_shapes(weight: Parameter, block: int, halves: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """[panels, depth / 8, 64, 4] and [panels, blocks, 64]: the shapes of int4 of `weight` [outputs, inputs]."""
+    """Return the shapes of `weight` [outputs, inputs] in int4: [panels, depth / 8, 64, 4] and [panels, blocks, 64]."""
     outputs, inputs = weight.shape
     panels, step = halves * -(-outputs // halves // COLUMNS), max(block, DEPTH)
     depth = -(-inputs // step) * step
@@ -57,7 +58,7 @@ def int4_shapes(weight: Parameter, block: int, halves: int = 1) -> tuple[tuple[i
 
 
 def packed_int4(weight: Parameter, block: int, halves: int = 1) -> Iterator[tuple[NDArray[np.uint8], FloatArray]]:
-    """int4 of `weight` in panels, some at a time, and their scales, both of the shapes of `int4_shapes`."""
+    """Yield `weight` in int4 as panels, some at a time, with their scales; `int4_shapes` has both shapes."""
     for rows in _pieces(weight, halves):
         values, scale = int4_blocks(rows, block)
         panels = panels_of(values, max(block, DEPTH))

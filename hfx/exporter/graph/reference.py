@@ -1,6 +1,7 @@
-"""A net of blocks in numpy: slow, in float32, one weight in memory at a time, and with a look at every norm's output.
+"""Runs a net of blocks in numpy: slowly, in float32, with one weight in memory at a time.
 
-The second reading of the blocks, beside the ONNX writers': what it computes is what blocks.py means.
+The output of every norm is passed to an observer. The code is independent of the ONNX writers, and defines the meaning
+of the blocks.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
 
 
 def run_net(net: Net, ids: Ids, source: Ids | None, observe: Observe) -> FloatArray:
-    """The last hidden state [rows, tokens, hidden] of `ids` [rows, tokens] behind `source`, all rows of one length.
+    """Return the last hidden state [rows, tokens, hidden] of `ids` [rows, tokens] for `source`; rows have one length.
 
-    `observe` gets every norm and its output, of the same shape.
+    `observe` is called with every norm and its output.
     """
     memory = None
     if net.encoder is not None and source is not None:
@@ -56,13 +57,13 @@ def run_net(net: Net, ids: Ids, source: Ids | None, observe: Observe) -> FloatAr
 
 
 class _Run:
-    """One stack: `mask` is added to the scores of its self attention, `memory` is what it attends to beside itself."""
+    """Runs one stack; `mask` is added to the scores of its self attention, and its cross attention reads `memory`."""
 
     def __init__(self, observe: Observe, mask: Any, memory: FloatArray | None) -> None:
         self.observe, self.mask, self.memory = observe, mask, memory
 
     def stack(self, stack: Stack, ids: Ids) -> FloatArray:
-        """The last hidden state [rows, tokens, hidden]."""
+        """Return the last hidden state [rows, tokens, hidden]."""
         x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
         if stack.embedding.projection is not None:
             x = linear(x, stack.embedding.projection)
@@ -101,7 +102,7 @@ class _Run:
         return out
 
     def then(self, part: Part, block: Norm) -> Part:
-        """A block that runs `part` and then `block`."""
+        """Return a function that runs `part` and then the norm `block`."""
         return lambda x: self.norm(part(x), block)
 
     def attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
@@ -117,19 +118,19 @@ class _Run:
         return linear(_attended(query, key, value, block, bias), block.out)
 
     def head_norm(self, x: FloatArray, block: Norm) -> FloatArray:
-        """`block` of each head of x [rows, tokens, heads * dim]."""
+        """Return the norm `block` of each head of x [rows, tokens, heads * dim]."""
         heads = x.reshape(*x.shape[:2], -1, block.weight.shape[0])
         return self.norm(heads, block).reshape(x.shape)
 
 
 def _in_window(window: int, tokens: int) -> FloatArray:
-    """What is added to scores [tokens, tokens] so that each token attends to `window` tokens."""
+    """Return the mask [tokens, tokens] that limits each token to `window` tokens when it is added to scores."""
     mask: FloatArray = np.tril(np.full((tokens, tokens), -np.inf, np.float32), -window)
     return mask
 
 
 def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:
-    """x [rows, tokens, heads * dim], turned by its positions."""
+    """Return x [rows, tokens, heads * dim] with its rotary positions applied."""
     cos, sin = (table.take(0, x.shape[1])[:, None] for table in (rotary.cos, rotary.sin))
     first, second = np.split(x.reshape(*x.shape[:2], -1, head_dim), 2, axis=-1)
     turned: FloatArray = np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
@@ -137,7 +138,7 @@ def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:
 
 
 def _repeated(x: FloatArray, block: Attention) -> FloatArray:
-    """x [rows, tokens, kv_heads * dim], each head as often as heads of Q share it."""
+    """Return x [rows, tokens, kv_heads * dim] with each head repeated for the heads of Q that share it."""
     by_head = x.reshape(*x.shape[:2], block.kv_heads, block.head_dim)
     return np.repeat(by_head, block.heads // block.kv_heads, axis=2).reshape(*x.shape[:2], -1)
 
@@ -165,18 +166,18 @@ def _attended(
 
 
 def _distance_bias(block: DistanceBias | None, width: int) -> Any:
-    """[heads, queries, keys], or nothing to add."""
+    """Return the bias [heads, queries, keys], or 0 without `block`."""
     if block is None:
         return np.float32(0)
     distance = np.arange(width) - np.arange(width)[:, None]  # key - query
     last = block.table.shape[0] - 1
-    index = distance + block.reach if last == 2 * block.reach else -distance  # an encoder's looks both ways
+    index = distance + block.reach if last == 2 * block.reach else -distance  # an encoder's table has both directions
     rows = np.clip(index, 0, last)
     return block.table.read()[rows].transpose(2, 0, 1)
 
 
 def linear(x: FloatArray, block: Linear) -> FloatArray:
-    """`block` of x [..., inputs]."""
+    """Return `block` of x [..., inputs]."""
     outputs = [x @ chunk.T for chunk in block.weight.chunks()]
     y: FloatArray = np.concatenate(outputs, axis=-1)
     return y if block.bias is None else y + block.bias.read()

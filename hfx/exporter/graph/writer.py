@@ -1,4 +1,4 @@
-"""One ONNX graph in the making: nodes, inputs, outputs, small constants inside, weights in a file that graphs share."""
+"""Builds ONNX graphs, with small constants inside the graph and weights in a file that graphs share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.graph.blocks import Parameter
 
-ALIGNMENT = 64  # a cache line: mapped tensors are read by vector instructions
+ALIGNMENT = 64  # a cache line, as vector instructions read mapped tensors
 
 Pieces = Callable[[], Iterable[NDArray[Any]]]
 OPSET, IR_VERSION = 21, 10
@@ -26,7 +26,7 @@ Shape = Sequence[int | str]
 
 
 class WeightFile:
-    """An open file of weights; `add` writes a tensor the first time that its name is seen."""
+    """An open file of weights; `add` writes a tensor when its name is first used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class WeightFile:
         self._file.close()
 
     def add(self, name: str, dtype: type[np.generic], shape: tuple[int, ...], pieces: Pieces) -> onnx.TensorProto:
-        """The reference to tensor `name`, made of `pieces()` in order where it isn't in the file yet."""
+        """Return the reference to tensor `name`; write it from `pieces()`, in order, if it isn't in the file yet."""
         if name not in self._known:
             self._known[name] = self._write(name, np.dtype(dtype), shape, pieces)
         return self._known[name]
@@ -67,7 +67,7 @@ class WeightFile:
 class GraphWriter:
     """Collects a graph whose floats are `compute` (float32 or float16); `save` writes and checks it.
 
-    `weights` is None for a graph without any. `native`: norms and products of floats are operators of hfx/native.
+    `weights` is None for a graph without weights. If `native`, norms and float products are operators of hfx/native.
     """
 
     def __init__(
@@ -82,19 +82,19 @@ class GraphWriter:
         self._functions: dict[str, onnx.FunctionProto] = {}
 
     def input(self, name: str, dtype: type[np.generic], shape: Shape) -> Value:
-        """An input of the graph; an input that is there already is shared."""
+        """Add an input to the graph, unless it has the input already, and return its name."""
         self._inputs.setdefault(name, _value_info(name, dtype, shape))
         return name
 
     def output(self, name: str, dtype: type[np.generic], shape: Shape, source: Value) -> None:
-        """Make `source`, which a node has made, the output `name`."""
-        for node in self._nodes:  # renamed, as an Identity would copy it
+        """Make `source`, an output of a node, the graph's output `name`."""
+        for node in self._nodes:  # renamed, because an Identity node would copy it
             for names in (node.input, node.output):
                 names[:] = [name if value == source else value for value in names]
         self._outputs.append(_value_info(name, dtype, shape))
 
     def unique(self, name: str) -> Value:
-        """A name for a tensor that no other tensor has."""
+        """Return a name for a tensor that no other tensor has."""
         return f"{name}.{len(self._nodes)}"
 
     def node(self, op: str, inputs: Sequence[Value | None], domain: str = "", **attributes: Any) -> Value:
@@ -113,13 +113,13 @@ class GraphWriter:
         return outputs
 
     def defined(self, op: str, define: Callable[[str], onnx.FunctionProto]) -> str:
-        """`op`, whose definition stands in the file from now on; made by `define` the first time."""
+        """Add the definition of `op` to the file, if it isn't there yet, with `define`; return `op`."""
         if op not in self._functions:
             self._functions[op] = define(op)
         return op
 
     def const(self, value: float | Sequence[int] | NDArray[Any], dtype: type[np.generic]) -> Value:
-        """A small constant inside the graph; equal ones are one."""
+        """Return a small constant inside the graph; equal constants are shared."""
         array = np.asarray(value, dtype)  # np.ascontiguousarray would make a scalar 1-D
         name = f"const.{array.dtype}.{'x'.join(map(str, array.shape))}.{array.tobytes().hex()}"
         if name not in self._initializers:
@@ -127,20 +127,23 @@ class GraphWriter:
         return name
 
     def weight(self, name: str, dtype: type[np.generic], shape: tuple[int, ...], pieces: Pieces) -> Value:
-        """A tensor of the weight file, written there by the first graph that asks for it."""
+        """Return a tensor of the weight file; the first graph that uses it writes it there."""
         if self._weights is None:
             raise ValueError(f"the graph {self.name} has no weight file for {name}")
         self._initializers[name] = self._weights.add(name, dtype, shape, pieces)
         return name
 
     def vector(self, parameter: Parameter, dtype: type[np.generic] | None = None) -> Value:
-        """A parameter as it is: a bias, a norm's weight, a table of positions. In the graph's float unless said."""
+        """Return an unquantized parameter, such as a bias, a norm's weight or a table of positions.
+
+        Its type is `dtype`, by default the graph's float type.
+        """
         kind = dtype or self.compute
         suffix = "" if kind is np.float32 else f".{np.dtype(kind).name}"
         return self.weight(parameter.name + suffix, kind, parameter.shape, parameter.chunks)
 
     def zeros(self, count: int) -> Value:
-        """A bias of zeros in float32."""
+        """Return a bias of zeros in float32."""
         return self.weight(f"zeros.{count}", np.float32, (count,), lambda: [np.zeros(count, np.float32)])
 
     def cast(self, value: Value, dtype: type[np.generic]) -> Value:
@@ -148,7 +151,7 @@ class GraphWriter:
         return self.node("Cast", [value], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def save(self, path: Path) -> None:
-        """Write the graph to `path` and check it; CheckpointUnsupported where onnx.checker refuses it."""
+        """Write the graph to `path` and check it. Raises CheckpointUnsupported if onnx.checker refuses it."""
         graph = helper.make_graph(
             self._nodes, self.name, list(self._inputs.values()), self._outputs, list(self._initializers.values())
         )
@@ -162,7 +165,7 @@ class GraphWriter:
 
 
 def check(path: Path) -> None:
-    """Raise CheckpointUnsupported where onnx.checker refuses the graph in `path`."""
+    """Raise CheckpointUnsupported if onnx.checker refuses the graph in `path`."""
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:

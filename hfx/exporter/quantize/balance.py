@@ -1,10 +1,11 @@
-"""Keeps outlier channels of hidden states from costing the others their 8 bits.
+"""Balances outlier channels of hidden states, so that int8 activations stay precise in the other channels.
 
 A trained net may put most of a hidden state's energy into one channel: in the T5 that the tests read, one of 128 is 35
-times as large as the others. A row's only scale leaves few of its 256 steps for them. In front of a layer's matrices, a
-part of each channel's size is moved from the norm into the matrices (SmoothQuant, Xiao et al. 2023): no product changes
-and no node is added. In front of the head, whose matrix may be the embedding too, the loudest channels are multiplied
-apart. Activations are those of random tokens, as the outliers are in the same channels for any text.
+times as large as the others. As a row has one scale, few of its 256 steps are left for the other channels. Before a
+layer's matrices, a part of each channel's size is therefore moved from the norm into the matrices (SmoothQuant, Xiao et
+al. 2023): no product changes and no node is added. Before the head, whose matrix may be the embedding too, the loudest
+channels are multiplied separately. The activations of random tokens are measured, as the outliers are in the same
+channels for any text.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from hfx.exporter.graph.reference import run_net
 from hfx.exporter.quantize.generator import Formats
 
 ROWS, TOKENS, SEED = 8, 32, 0
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a channel's size, as an exponent; the best is taken
-MOST = 64.0  # a channel that was silent is not made loud without end
-LOUD = 2.5  # medians of all channels' peaks
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # the shares of a channel's size to try, as exponents; the best one is used
+MOST = 64.0  # the largest factor, so that a silent channel is not multiplied without limit
+LOUD = 2.5  # a channel is loud above this multiple of the median of all channels' peaks
 MOST_LOUD = 8
-Factors = dict[str, FloatArray]  # name of a norm -> what its channels are divided by
+Factors = dict[str, FloatArray]  # name of a norm -> the divisors of its channels
 
 
 def balanced(net: Net, formats: Formats, levels: int) -> Net:
-    """`net` for int8 linears with weights up to `levels`: the same function but for rounding.
+    """Return `net` with balanced channels for int8 linears with weights up to `levels`.
 
-    Only norms that nothing but matrices read can be balanced: those before the parts of a layer.
+    The net computes the same function apart from rounding. Only norms before the parts of a layer are balanced, as
+    nothing but matrices reads their output.
     """
     if not net.decoder.pre_norm or "int8" not in (formats.encoder, formats.linear, formats.head):
         return net
@@ -48,7 +50,7 @@ def balanced(net: Net, formats: Formats, levels: int) -> Net:
 
 @dataclass(frozen=True)
 class _Observer:
-    """Looks at each norm's output as it passes: its peaks, and the best factors for the int8 linears that read it."""
+    """Records the peaks of each norm's output, and the best factors for the int8 linears that read the output."""
 
     readers: dict[str, tuple[Linear, ...]]
     levels: int
@@ -63,10 +65,10 @@ class _Observer:
 
 
 def best_factors(rows: FloatArray, linears: tuple[Linear, ...], levels: int) -> FloatArray:
-    """What to divide the channels of `rows` [n, channels] by, so that int8 products with `linears` err least.
+    """Return the divisors of the channels of `rows` [n, channels] with the least error of int8 products with `linears`.
 
-    The expected error of a product is that of uniform rounding: a row's step is its peak / 127, an output's its largest
-    weight / `levels`.
+    The expected error of a product assumes uniform rounding: a row's step is its peak / 127, and the step of an output
+    is its largest weight / `levels`.
     """
     peak = np.abs(rows).max(axis=0)
     middle = float(np.median(peak))
@@ -89,7 +91,7 @@ def best_factors(rows: FloatArray, linears: tuple[Linear, ...], levels: int) -> 
 
 
 def _readers(net: Net, formats: Formats) -> Iterator[tuple[str, tuple[Linear, ...]]]:
-    """Norms whose output goes into int8 linears of layers and nowhere else, and these linears."""
+    """Yield each norm whose output is read by int8 linears of layers only, with these linears."""
     if net.encoder is not None and net.encoder.pre_norm and formats.encoder == "int8":
         yield from (pair for layer in net.encoder.layers for pair in _layer_readers(layer))
         if net.encoder.final_norm is not None:
@@ -128,7 +130,7 @@ def _layer(layer: Layer, factors: Factors) -> Layer:
 
 
 def _memories(stack: Stack, factors: FloatArray | None) -> Stack:
-    """The decoder's readers of the encoder's last norm."""
+    """Return the decoder with `factors` applied to the matrices that read the encoder's last norm."""
     return replace(
         stack,
         layers=tuple(

@@ -1,9 +1,10 @@
-"""The traced float32 graph of an encoder (BERT and its kin) in int8 and in fp16.
+"""Converts the traced float32 graph of an encoder (BERT and its kin) to int8 and fp16.
 
-Two int8 forms, both with one scale an output channel of a weight, and neither with an activation scale that rows share:
-a row's answer never depends on its batch. `weight_only` is portable ONNX that OpenVINO computes in int8 (activations
-quantized by groups of a row at run time); `row_wise` is for ONNX Runtime, with hfx's native operators or without: each
-has an ONNX function as its definition. onnxruntime's quantize_dynamic has one activation scale a *batch*: not used.
+There are two int8 variants. Both have one scale for each output channel of a weight, and no activation scale that rows
+share, so that a row's answer never depends on its batch. `weight_only` is portable ONNX that OpenVINO computes in int8
+(it quantizes activations by groups of a row at run time). `row_wise` is for ONNX Runtime, with or without hfx's native
+operators: each operator has an ONNX function as its definition. onnxruntime's quantize_dynamic is not used, as it has
+one activation scale for a whole *batch*.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
 LINEAR, ATTENTION = "Int8Linear", "SelfAttention"
-# What makes a token of its neighbours where attentions are operators: there, padding must be what it was traced as.
+# Nodes, other than attention operators, that make a token of its neighbours: they need the padding as it was traced.
 OF_NEIGHBOURS = {"Softmax", "Conv", "Einsum", "DFT", "LSTM", "GRU"}
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized graph, how many weights in it are int8, and whether its operators leave out padding."""
+    """A quantized graph, the number of its int8 weights, and whether its operators skip padding."""
 
     model: onnx.ModelProto
     weights: int
@@ -51,7 +52,7 @@ class Quantized:
 
 
 def weight_only(source: onnx.ModelProto) -> Quantized:
-    """`DequantizeLinear(int8 weight, scale a channel)` before each MatMul and Gemm with a constant weight."""
+    """Insert `DequantizeLinear(int8 weight, scale a channel)` before each MatMul and Gemm with a constant weight."""
     model = _copy(source)
     graph = model.graph
     weights = float_weights(graph)
@@ -79,9 +80,10 @@ def weight_only(source: onnx.ModelProto) -> Quantized:
 
 
 def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
-    """Each product with a constant weight, its bias, activation or residual, and each attention -> an operator.
+    """Replace each attention, each norm, and each product with a constant weight, by an operator.
 
-    `levels` is the largest weight: 127, or 63 on processors without VNNI, whose u8 x s8 products saturate in pairs.
+    A product's operator includes its bias, and its activation or residual. `levels` is the largest weight: 127, or 63
+    on processors without VNNI, whose u8 x s8 products saturate in pairs.
     """
     model = _copy(source) if _heads_fit(source) else inlined(source)
     view = GraphView(model)
@@ -110,14 +112,17 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
 
 
 def _heads_fit(model: onnx.ModelProto) -> bool:
-    """Whether the library takes the heads of the attentions that were traced as operators."""
+    """Return whether the native library supports the head size of attentions that were traced as operators."""
     sizes = {each.name: each.dims for each in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type == operators.DISENTANGLED]
     return all(sizes[node.input[-1]][1] % STEP == 0 for node in nodes)
 
 
 def half(source: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph in float16 for GPUs; inputs and outputs keep their types, so that the model's tensors don't change."""
+    """Return the graph in float16 for GPUs.
+
+    Inputs and outputs keep their types, so that the model's tensors don't change.
+    """
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     converted: onnx.ModelProto = convert_float_to_float16(_copy(inlined(source)), keep_io_types=True)
@@ -125,14 +130,17 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _RowWise:
-    """The nodes and constants of the linears and attentions of one graph in int8."""
+    """Makes the nodes and constants of the linears, norms and attentions of one graph in int8."""
 
     def __init__(self, weights: dict[str, onnx.TensorProto], levels: int) -> None:
         self.weights, self.levels = weights, levels
         self.new = NodeList()
 
     def linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
-        """The node of one linear, or of several of one tensor: their outputs beside each other, or a gate's product."""
+        """Return the node of one linear, or of several that read one tensor.
+
+        The outputs of several stand side by side, or are multiplied if the first is a gate.
+        """
         first = parts[0]
         outputs, inputs = zip(*(self.weights[p.weight].dims[:: 1 if p.transposed else -1] for p in parts), strict=True)
         biases = [np.zeros(n, np.float32) if p.bias is None else p.bias for p, n in zip(parts, outputs, strict=True)]
@@ -145,7 +153,7 @@ class _RowWise:
         return self._node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
     def float_linear(self, linear: FoundLinear) -> onnx.NodeProto:
-        """The node of a linear that is too small to be worth quantizing."""
+        """Return the node of a linear that is too small to be worth quantizing."""
         weight = numpy_helper.to_array(self.weights[linear.weight])
         matrix = weight if linear.transposed else weight.T
         bias = np.zeros(len(matrix), np.float32) if linear.bias is None else linear.bias
@@ -153,7 +161,7 @@ class _RowWise:
         return self._node("FloatLinear", [linear.x, *constants], linear.out)
 
     def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
-        """The operator in the place of a LayerNormalization of the last axis; None for other nodes."""
+        """Return the operator that replaces a LayerNormalization of the last axis; None for other nodes."""
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         weight = view.vector(node.input[1]) if node.op_type == "LayerNormalization" else None
         if weight is None or attributes.get("axis", -1) != -1 or len(node.output) != 1:
@@ -163,7 +171,7 @@ class _RowWise:
         return self._node("LayerNorm", read, node.output[0], epsilon=attributes.get("epsilon", 1e-5))
 
     def attention(self, found: FoundAttention) -> list[onnx.NodeProto]:
-        """The nodes of an attention: one linear for queries, keys and values, and what they attend to."""
+        """Return the nodes of an attention: one linear for queries, keys and values, and the attention operator."""
         read = {"heads": found.heads, "scale": found.scale}
         if found.by_head:
             return [self._node(ATTENTION + "Heads", [*found.by_head, *found.added], found.out, **read)]
@@ -176,8 +184,11 @@ class _RowWise:
         return helper.make_node(op, inputs, [out], name=out, domain=operators.DOMAIN, **attributes)
 
     def _weight(self, parts: Sequence[FoundLinear], by_part: bool) -> tuple[str, str]:
-        """The constants with the weights of `parts` in panels, or of each in its own, and their scales; made once."""
-        # A weight may be read both ways.
+        """Return the constants with the weights of `parts` in panels and with their scales; they are made once.
+
+        With `by_part`, each part has panels of its own.
+        """
+        # A weight may be read both plain and transposed.
         stored = "+".join(part.weight + (".transposed" if part.transposed else "") for part in parts)
         values, scale = stored + ".int8", stored + ".scale"
         if values not in self.new.constants:
@@ -191,7 +202,10 @@ class _RowWise:
 
 
 def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
-    """Give the operators of all tokens the last token of each text, where no other node makes a token of several."""
+    """Pass the last token of each text to the operators of all tokens, and return whether that was possible.
+
+    It is not if another kind of node makes a token of several tokens.
+    """
     made = {name: at for at, node in enumerate(graph.node) for name in node.output}
     mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type.startswith(ATTENTION)]
     if not attentions or not {mask, REAL} <= made.keys() or OF_NEIGHBOURS & {node.op_type for node in graph.node}:
@@ -202,7 +216,7 @@ def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
     new = NodeList("hfx.padding.")
     shown = new.add("Cast", [new.add("Cast", [mask], "is_shown", to=TensorProto.BOOL)], "shown", to=TensorProto.INT32)
     real = new.add("Cast", [REAL], "real", to=TensorProto.INT32)
-    # 2 where a token is shown, 1 where it is masked, 0 for padding: the last token of a text of masked ones is its own.
+    # 2 for a visible token, 1 for a masked one, 0 for padding: a text with masked tokens only has a last token, too.
     rank = new.add("Add", [shown, real], "rank")
     at = new.add("ArgMax", [rank], "at", axis=1, keepdims=0, select_last_index=1)
     last = new.add("Cast", [at], "last", to=TensorProto.INT32)
@@ -220,13 +234,13 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _quantize(weight: NDArray[Any], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """int8 of `weight`, and the scale of each channel along `axis`."""
+    """Return `weight` in int8, and the scale of each channel along `axis`."""
     values, scale = int8_rows(weight if axis == 0 else weight.T, LEVELS)
     return values if axis == 0 else values.T, scale
 
 
 def _replace(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    """The new nodes, without nodes and constants that are no longer read."""
+    """Replace the graph's nodes by `nodes`, without nodes and constants that are no longer read."""
     read, needed = {value.name for value in graph.output}, list[onnx.NodeProto]()
     for node in reversed(nodes):
         if read.intersection(node.output):

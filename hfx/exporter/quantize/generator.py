@@ -1,6 +1,6 @@
-"""Weights of a generator (GPT-2, Llama, BART, T5) in int8 and int4: which part is stored how, and the numbers.
+"""The weight formats of a generator (GPT-2, Llama, BART, T5): the format of each part, and quantization itself.
 
-The products of these weights are written by graph/linear.py.
+graph/linear.py writes the products of these weights.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from hfx.exporter.options import Precision
 WeightFormat = Literal["fp32", "int8", "int4", "fp16"]
 KvType = Literal["float32", "float16"]
 CrossType = Literal["float32", "float16", "int8"]
-TINY = 1e-12  # an all-zero row has no scale
-HALF = 8  # 4 bits are from -8 to 7
+TINY = 1e-12  # the least peak of a row, as a row of zeros would have a scale of 0
+HALF = 8  # 4 bits hold values from -8 to 7
 
 
 @dataclass(frozen=True)
 class Formats:
-    """The format of the decoder's linears, of the head, the embeddings and the encoder's linears, and of K and V.
+    """The formats of the decoder's linears, the head, the embeddings, the encoder's linears, and K and V.
 
-    int8: a scale an output channel, activations quantized row by row. int4: a scale for `block` weights of a channel.
-    `cross` is how K and V of a source are kept; in int8 with a scale for each channel of each request's own source.
-    Where head and embedding are one table, the head's format holds for both.
+    int8 has a scale for each output channel, and activations are quantized row by row. int4 has a scale for each
+    `block` weights of a channel. `kv` is the type of the decoder's own K and V. `cross` is the type of a source's K and
+    V; in int8 these have a scale for each channel of each request's own source. If head and embedding are one table,
+    the head's format holds for both.
     """
 
     precision: Precision
@@ -47,8 +48,8 @@ FORMATS: dict[str, Formats] = {
     "int4": Formats("int4", "int4", "int8", "int8", "int8", "float32", "int8"),
     "fp16": Formats("fp16", "fp16", "fp16", "fp16", "fp16", "float16", "float16"),
 }
-# What is tried, the fastest first, where the one before is beyond the limits: heads decide between close tokens, a
-# source's K and V in int8 lose where few values are large, and finer scales of int4 cost a little speed.
+# The formats to try, the fastest first; the next is tried if one is beyond the limits. Heads decide between close
+# tokens, a source's K and V lose precision in int8 if few values are large, and finer int4 scales cost a little speed.
 FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
     "fp32": (FORMATS["fp32"],),
     "fp16": (FORMATS["fp16"],),
@@ -62,15 +63,15 @@ FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
 
 
 def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArray]:
-    """int8 of `rows` [n, k], symmetric around 0 up to `levels`, and the scale of each row [n]."""
+    """Return `rows` [n, k] in int8, symmetric around 0 up to `levels`, and the scale of each row [n]."""
     peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
     scale = np.maximum(peak, TINY).astype(np.float32) / np.float32(levels)
-    values = rows / scale[:, None]  # at most `levels` but for rounding
+    values = rows / scale[:, None]  # at most `levels`, apart from rounding
     return np.rint(values, out=values).astype(np.int8), scale
 
 
 def int4_blocks(rows: FloatArray, block: int) -> tuple[NDArray[np.int8], FloatArray]:
-    """Values from -8 to 7 of `rows` [n, k] with a scale for each `block` of a row: [n, k], and [n, blocks]."""
+    """Return `rows` as values from -8 to 7 [n, k], and a scale for each `block` of a row [n, blocks]."""
     count, inputs = rows.shape
     padded = np.zeros((count, -(-inputs // block) * block), np.float32)
     padded[:, :inputs] = rows
