@@ -8,5 +8,5 @@
         batches/ID/parts/000000.jsonl   the answers of a chunk of lines, renamed into place when complete
 
 The state of a batch is its status and the set of parts that exist. A part depends only on its lines and on the batch's
-record, so computing it again gives the same bytes.
+record, so computing the part again gives the same bytes.
 """

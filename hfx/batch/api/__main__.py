@@ -1,4 +1,4 @@
-"""`python -m hfx.batch.api SETTINGS`: answers requests that the front forwards, and runs the batches, until SIGTERM."""
+"""`python -m hfx.batch.api SETTINGS`: answer requests that the front forwards, and run the batches, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hfx.batch.api.runner import Runner
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Store
 
-DRAIN_SECONDS = 3  # for requests in progress
+DRAIN_SECONDS = 3  # time for requests in progress to finish
 
 
 async def main(argument: str) -> None:
-    """Serve the API and run the batches until a signal arrives. `argument` is ApiSettings as JSON."""
+    """Serve the API and run the batches until a signal arrives. `argument` is an ApiSettings as JSON."""
     settings = ApiSettings.from_json(argument)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     folder = Path(settings.folder)

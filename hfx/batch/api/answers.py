@@ -1,4 +1,4 @@
-"""The output lines of a batch: the answers of the front, or the errors, to its lines."""
+"""The output lines of a batch: for each input line, the answer of the front or an error."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hfx.front.refusals import dumped
 
 OK = 200
 ANSWER_BYTES = 64 << 20
-OUTPUT, ERROR = b"+", b"-"  # the first byte of a part's line: the file that the rest of it goes to
+OUTPUT, ERROR = b"+", b"-"  # the first byte of a line in a part: the file to which the rest of the line goes
 
 
 async def answer_json(response: httpx.Response) -> Any:
-    """The JSON of an answer; None if it is not JSON, or larger than ANSWER_BYTES."""
+    """Return the JSON of an answer, or None if the answer is not JSON or is larger than ANSWER_BYTES."""
     content = bytearray()
     async for piece in response.aiter_bytes():
         content += piece
@@ -30,7 +30,7 @@ async def answer_json(response: httpx.Response) -> Any:
 
 
 def answer_line(batch: Batch, line: Line, status: int, content: Any) -> bytes:
-    """The output line for an answer, with OUTPUT or ERROR before it."""
+    """Return the output line for an answer, preceded by OUTPUT or ERROR."""
     if not status or content is None:
         message = "The server did not answer this line in several tries." if not status else "The answer is not JSON."
         return output_line(ERROR, batch, line, None, {"code": "server_error", "message": message})
@@ -40,6 +40,6 @@ def answer_line(batch: Batch, line: Line, status: int, content: Any) -> bytes:
 
 
 def output_line(mark: bytes, batch: Batch, line: Line, response: Any, error: Any) -> bytes:
-    """The line of the output file, or of the error file, with its `mark` before it."""
+    """Return a line for the output file or the error file, preceded by its `mark`."""
     values = {"id": line.request_id(batch), "custom_id": line.custom_id, "response": response, "error": error}
     return mark + dumped(values) + b"\n"

@@ -28,14 +28,14 @@ from hfx.front.response import Send, log_line
 
 BATCH, OUTPUT = "batch", "batch_output"  # purposes
 REQUIRED = ("input_file_id", "endpoint", "completion_window")  # fields of a new batch
-BODY_BYTES = 1 << 16  # largest body, except of uploads
+BODY_BYTES = 1 << 16  # the largest body of a request that is not an upload
 PIECE_BYTES = 1 << 18
 QUERY_FIELDS = 100
 WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_SECONDS = 30 * 86_400
-PAIRS, KEY_LENGTH, VALUE_LENGTH = 16, 64, 512  # limits of metadata
-FILES_LIMIT, BATCHES_LIMIT = (10_000, 10_000), (100, 20)  # records of a page: the most, and the default
+PAIRS, KEY_LENGTH, VALUE_LENGTH = 16, 64, 512  # limits of metadata: pairs, and characters of names and values
+FILES_LIMIT, BATCHES_LIMIT = (10_000, 10_000), (100, 20)  # records per page: (maximum, default)
 NO_ROOM = 507
 PATH = re.compile(r"/v1/(files|batches)(?:/([A-Za-z0-9_-]+)(?:/(content|cancel))?)?")
 Record = TypeVar("Record", StoredFile, Batch)
@@ -43,7 +43,7 @@ Record = TypeVar("Record", StoredFile, Batch)
 
 @dataclass(frozen=True)
 class Request:
-    """A request for the file or batch `id` (empty: for the list). `owner` is the label of the caller's API key."""
+    """A request for the file or batch `id` (empty: the list). `owner` is the label of the caller's API key."""
 
     owner: str
     id: str
@@ -53,7 +53,7 @@ class Request:
 
 
 class Api:
-    """The routes. `store` holds files and batches; `changed` wakes the runner when a batch was added or cancelled."""
+    """The routes. `store` holds files and batches; `changed` wakes the runner after a batch is added or cancelled."""
 
     def __init__(self, settings: ApiSettings, store: Store, changed: asyncio.Event) -> None:
         self._settings, self._store, self._changed = settings, store, changed
@@ -81,7 +81,7 @@ class Api:
         except StorageFull as full:
             await _send(send, *error(Refusal(NO_ROOM, " ".join(no_room(full)), reason="storage_full")))
         except HfxError as failure:
-            log_line(failure.message)  # with a path, which is not for callers
+            log_line(failure.message)  # the message has a path, which callers must not see
             await _send(send, *error(Refusal(500, "The server can't read or write its files. Its own lines say why.")))
 
     async def _answer(self, scope: dict[str, Any], receive: Receive) -> Any:
@@ -124,7 +124,7 @@ class Api:
             stored = StoredFile(identity, request.owner, form.filename, BATCH, size, order)
             self._store.add_file(stored)
         except BaseException:
-            self._store.content(identity).unlink(missing_ok=True)  # the disk was too full for its record
+            self._store.content(identity).unlink(missing_ok=True)  # the disk may be too full for the file's record
             self._store.reserve(-size)
             raise
         return stored.api_object()
@@ -201,14 +201,14 @@ class Api:
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the JSON body of a refusal, in OpenAI's form."""
+    """Return the HTTP status and the JSON body of a refusal, as OpenAI's API has them."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     shape = {"message": refusal.message, "type": kind, "param": refusal.param or None, "code": refusal.reason or None}
     return refusal.status, {"error": shape}
 
 
 def _query(text: bytes) -> dict[str, str]:
-    """The parameters of a URL. Raises Refusal (400) for too many."""
+    """Return the parameters of a URL. Raises Refusal (400) if there are too many."""
     try:
         return dict(parse_qsl(text.decode("latin-1"), max_num_fields=QUERY_FIELDS))
     except ValueError:
@@ -216,7 +216,7 @@ def _query(text: bytes) -> dict[str, str]:
 
 
 def _own(records: Mapping[str, Record], owner: str, identity: str, kind: str, param: str) -> Record:
-    """The record `identity` of `owner`. Raises Refusal (404), also for a record of another owner."""
+    """Return the record `identity` of `owner`. Raises Refusal (404), also for a record of another owner."""
     record = records.get(identity)
     if record is None or record.owner != owner:
         raise Refusal(404, f"There is no {kind} {identity[:100]!r}.", param=param, reason=f"{kind}_not_found")
@@ -224,9 +224,10 @@ def _own(records: Mapping[str, Record], owner: str, identity: str, kind: str, pa
 
 
 def _page(request: Request, records: Iterable[Record], limits: tuple[int, int], filters: tuple[str, ...] = ()) -> Any:
-    """One page of the owner's `records`, by the query's `after`, `limit` and `order`. Raises Refusal (400).
+    """Return the page of the owner's `records` that the query's `after`, `limit` and `order` select.
 
-    `limits` are the largest and the default `limit`; `filters` are further parameters that the list takes.
+    `limits` are the largest and the default `limit`; `filters` are further query parameters that the list accepts.
+    Raises Refusal (400).
     """
     most, default = limits
     if unknown := next((name for name in request.query if name not in ("after", "limit", "order", *filters)), None):
@@ -255,7 +256,7 @@ def _check_purpose(fields: Mapping[str, str]) -> None:
 
 
 def _seconds(window: str) -> int:
-    """A completion_window such as "24h" in seconds. Raises Refusal (400)."""
+    """Return the seconds of a completion_window such as "24h". Raises Refusal (400)."""
     found = WINDOW.fullmatch(window)
     seconds = int(found[1]) * SECONDS[found[2]] if found else 0
     if not 0 < seconds <= MOST_SECONDS:
@@ -265,7 +266,7 @@ def _seconds(window: str) -> int:
 
 
 def _metadata(value: Any) -> dict[str, str] | None:
-    """The checked metadata of a batch. Raises Refusal (400)."""
+    """Return the metadata of a batch after checking it. Raises Refusal (400)."""
     if value is None:
         return None
     is_valid = isinstance(value, dict) and len(value) <= PAIRS
@@ -300,7 +301,7 @@ async def _send(send: Send, status: int, content: Any) -> None:
 
 
 async def _send_file(send: Send, path: Path) -> None:
-    """Stream a file. A file that is deleted meanwhile is still sent to its end."""
+    """Stream a file. A file that is deleted during the transfer is still sent to its end."""
     with storage(path), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         headers = [(b"content-type", b"application/octet-stream"), (b"content-length", b"%d" % size)]

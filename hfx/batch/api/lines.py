@@ -1,4 +1,4 @@
-"""The lines of a batch's input file: checking them, and grouping them into chunks, whose answers become one part."""
+"""The lines of a batch's input file: checking the lines, and grouping them into chunks. Each chunk becomes one part."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hfx.front.guard import check_json
 from hfx.front.refusals import Refusal
 from hfx.strict_json import no_constant, without_duplicates
 
-CHUNK = 32  # lines: at most so many are computed again after a kill
-MOST_ERRORS = 100  # errors that a failed batch lists
+CHUNK = 32  # lines per chunk: at most this many are computed again after a kill
+MOST_ERRORS = 100  # the most errors that a failed batch lists
 ID_LENGTH = 512  # characters of a custom_id
 MEMBERS = ("custom_id", "method", "url", "body")
-# APIs whose answers depend only on the request's body. Hugging Face's and TGI's have no `seed` at its top level.
+# APIs whose answers depend only on the request's body. Hugging Face's and TGI's bodies have no `seed` at the top level.
 DIALECTS = (openai, jina, cohere, vllm, tei)
 ENDPOINTS = [
     pattern(route)
@@ -34,31 +34,34 @@ ENDPOINTS = [
 
 
 class LineError(Exception):
-    """An entry of a batch's `errors`: OpenAI's `code`, the message, and the member of the line that is wrong."""
+    """An entry of a batch's `errors`: OpenAI's `code`, the message, and the line's wrong member as `param`."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
 
     def api_error(self, line: int | None) -> dict[str, Any]:
-        """The error as JSON. `line` is the number of the line, from 1; None: the error is about the file or batch."""
+        """The error as JSON. `line` is the line's number, from 1; None if the error is about the file or the batch."""
         return {"code": self.code, "message": self.message, "param": self.param, "line": line}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A request of a batch. `number` is the line's number in the file, from 1; `body` is the request's body."""
+    """A request of a batch. `number` is the line's number in the file, from 1; `body` is the body of the request."""
 
     number: int
     custom_id: str
     body: dict[str, Any]
 
     def request_id(self, batch: Batch) -> str:
-        """The id of the request, the same for every try."""
+        """The id of the request, which is the same for every try."""
         return f"batch_req_{batch.id.removeprefix('batch_')}_{self.number}"
 
     def content(self, batch: Batch) -> dict[str, Any]:
-        """The body to send. A text generation without a seed gets one, derived from the batch's id and `custom_id`."""
+        """The body to send.
+
+        A text generation without a seed gets one that is derived from the batch's id and `custom_id`.
+        """
         if not batch.endpoint.endswith("completions") or self.body.get("seed") is not None:
             return self.body
         return {**self.body, "seed": row_seed(0, batch.id, self.custom_id)}
@@ -66,7 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chunk:
-    """`requests` consecutive requests of the input file. The first is line `first`, at the byte `offset`."""
+    """A group of `requests` consecutive requests. The first is in line `first`, which begins at the byte `offset`."""
 
     number: int
     offset: int
@@ -75,12 +78,12 @@ class Chunk:
 
 
 def is_endpoint(path: str) -> bool:
-    """Whether `path` is a route of the front that batches support."""
+    """Return whether `path` is a route of the front that batches support."""
     return path.isascii() and any(regex.fullmatch(path.encode()) for regex in ENDPOINTS)
 
 
 def parse_line(text: bytes, number: int, endpoint: str) -> Line:
-    """The checked request in line `number` of a batch for `endpoint`. Raises LineError."""
+    """Check line `number` of a batch for `endpoint`, and return its request. Raises LineError."""
     values = _object(text)
     for name in (name for name in MEMBERS if values.get(name) is None):
         raise LineError("missing_required_parameter", f"The line has no {name}.", name)
@@ -114,9 +117,9 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[Chunk], list[dict[str, Any]]]:
-    """The chunks of the file at `path`, and the batch's `errors`: if there are any, the batch fails.
+    """Return the chunks of the file at `path`, and the batch's `errors`. If there are errors, the batch fails.
 
-    Reading stops after MOST_ERRORS errors, at a line that is too large, and at too many lines.
+    Reading stops after MOST_ERRORS errors, at a line that is too large, and when there are too many lines.
     """
     chunks: list[Chunk] = []
     errors: list[dict[str, Any]] = []
@@ -152,7 +155,7 @@ def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[Chunk], 
 
 
 def read_chunk(path: Path, chunk: Chunk, endpoint: str, settings: ApiSettings) -> list[Line]:
-    """The requests of a chunk of the file at `path`, which `cut` has checked."""
+    """Return the requests of a chunk of the file at `path`, which `cut` has checked."""
     lines: list[Line] = []
     with storage(path), open_file(path) as file:
         file.seek(chunk.offset)
@@ -164,7 +167,10 @@ def read_chunk(path: Path, chunk: Chunk, endpoint: str, settings: ApiSettings) -
 
 
 def _texts(file: BinaryIO, most: int, number: int = 1) -> Iterator[tuple[int, int, bytes]]:
-    """(number, offset, text) of each line that is not blank. A line longer than `most` bytes is cut off and ends it."""
+    """Yield (number, offset, text) of each line that is not blank.
+
+    Cut a line longer than `most` bytes, and end there.
+    """
     offset = file.tell()
     while text := file.readline(most + 2):
         if text.strip():
@@ -176,7 +182,7 @@ def _texts(file: BinaryIO, most: int, number: int = 1) -> Iterator[tuple[int, in
 
 
 def with_date(content: Any, created: int) -> Any:
-    """`content` with the batch's creation time, so that a repeated line has the same bytes."""
+    """Return `content` with the batch's creation time, so that a recomputed answer has the same bytes."""
     with suppress(AttributeError):
         if type(content.get("created")) is int:
             return {**content, "created": created}

@@ -1,4 +1,4 @@
-"""How far the process has come with a batch, and why the turn of one ends."""
+"""The progress of a batch in this process, and the exceptions that end the turn of a batch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from hfx.batch.api.lines import Chunk, Line
 
-PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # of a batch after a line that is not accepted, doubled each time
-LONGEST_PAUSE = 60.0  # whatever Retry-After says
-MOST_ANSWERS = 64 << 20  # bytes of answers that are kept of an interrupted chunk; others are computed again
+PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0  # after a line that is not accepted; the pause doubles each time
+LONGEST_PAUSE = 60.0  # even if Retry-After is longer
+MOST_ANSWERS = 64 << 20  # bytes of answers kept from an interrupted chunk; answers beyond it are computed again
 
 
 class Stopped(Exception):
@@ -17,14 +17,14 @@ class Stopped(Exception):
 
 
 class TurnOver(Exception):
-    """The turn of a batch ends within a chunk; it goes on after `pause` seconds, or later."""
+    """The turn of a batch ends within a chunk. The batch continues after at least `pause` seconds."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.pause = pause
 
 
 class Busy(TurnOver):
-    """The server has not accepted `line`; `pause` seconds are its Retry-After, `reason` what it answered."""
+    """The server has not accepted `line`. `pause` is its Retry-After in seconds, and `reason` is its answer."""
 
     def __init__(self, line: Line, pause: float, reason: str) -> None:
         super().__init__(pause)
@@ -33,11 +33,14 @@ class Busy(TurnOver):
 
 @dataclass
 class Progress:
-    """What a batch has to do: its `chunks`, and those that are `missing`, as they have no part.
+    """The `chunks` of a batch, the chunks that are `missing` because they have no part, and the next time to continue.
 
-    Of the chunk that was interrupted, by the numbers of lines: the `answers`, and how often a line that got no 200 was
-    tried again; it `is_full` once an answer was not kept. The batch is not continued before `due` (of time.monotonic);
-    it was `busy` so often in a row, `since`.
+    Three fields describe the interrupted chunk. `answers` and `tries` are keyed by line number: the answers so far, and
+    how often a line whose first answer was not a 200 was tried again. `is_full` is set once an answer was too large to
+    keep.
+
+    The batch does not continue before `due` (time.monotonic). `busy` counts its consecutive pauses, the first of which
+    began at `since`.
     """
 
     chunks: list[Chunk]
@@ -50,7 +53,7 @@ class Progress:
     since: float = 0.0
 
     def keep(self, number: int, answer: bytes) -> None:
-        """Note the answer of a line."""
+        """Record the answer of a line."""
         self.busy = 0
         if sum(map(len, self.answers.values())) + len(answer) <= MOST_ANSWERS:
             self.answers[number] = answer
@@ -58,7 +61,7 @@ class Progress:
             self.is_full = True
 
     def pause(self, seconds: float) -> None:
-        """Note that the turn is over, and when the next one may be: after `seconds` at least."""
+        """Record that the turn is over, and that the next turn may begin after at least `seconds`."""
         now = time.monotonic()
         self.since = self.since if self.busy else now
         self.busy += 1
@@ -66,7 +69,7 @@ class Progress:
         self.due = now + max(doubled, min(seconds, LONGEST_PAUSE))
 
     def finish(self, chunk: Chunk) -> None:
-        """Note that a chunk has its part."""
+        """Record that the part of a chunk has been written."""
         self.missing.remove(chunk)
         self.answers.clear()
         self.tries.clear()

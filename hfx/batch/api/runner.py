@@ -1,9 +1,10 @@
 """Runs the batches: sends their lines to the front chunk by chunk, and publishes the answers as files.
 
-The labels of API keys take turns, and in a turn a batch of the label sends a chunk. A line that the server does not
-accept, as its model is busy or its key has used its bounds, ends the turn: the batch pauses, and goes on behind the
-lines that have been answered. A line whose answer is not a 200 is sent a second time, alone and after the server has
-reported that it is healthy, and the second answer counts: a line must not fail because Triton or the front was killed.
+The labels of API keys take turns. In each turn, one batch of the label sends one chunk. If the server does not accept a
+line, because its model is busy or the key has used up its limits, the turn ends: the batch pauses, and later continues
+after the lines that have been answered. A line whose answer is not a 200 is sent a second time, alone and after the
+server has reported that it is healthy, and the second answer counts: a line must not fail because Triton or the front
+was killed.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
 from hfx.front.response import log_line
 
-BUSY = (429, 503)  # statuses of a server that has not started work on the line
-MOST_TRIES = 3  # of a line whose server dies each time
-BUSY_SECONDS = 30.0  # a batch that gets no line accepted for longer is reported in its errors
-TURN_SECONDS = 5.0  # after which a chunk begins no further line while other labels have batches
+BUSY = (429, 503)  # statuses which mean that the server has not started work on the line
+MOST_TRIES = 3  # further tries of a line during which the server dies each time
+BUSY_SECONDS = 30.0  # if no line is accepted for longer, the batch's errors say so
+TURN_SECONDS = 5.0  # after this time, a chunk begins no further line while other labels have batches
 MESSAGE_LENGTH = 500
-NOTICE_SECONDS = 1.0  # within which `hfx serve` notices a dead process, and /health reports it
-HEALTH_SECONDS = 60.0  # the longest wait for a healthy server; then the line is sent anyway
-AHEAD = 2  # x `parallel` lines are in progress, or answered and in memory until the lines before them are
+NOTICE_SECONDS = 1.0  # within this time, `hfx serve` notices a dead process, and /health reports it
+HEALTH_SECONDS = 60.0  # the longest wait for a healthy server; after it, the line is sent anyway
+AHEAD = 2  # times `parallel`: lines in progress, or answered and in memory until all earlier lines are answered
 REQUEST_SECONDS = 600.0
 SPACE_SECONDS = 5.0  # between two tries to write to a full disk
 ENDING = ".jsonl"
@@ -69,8 +70,8 @@ class Runner:
 
     def __init__(self, settings: ApiSettings, store: Store, changed: asyncio.Event, client: httpx.AsyncClient) -> None:
         self._settings, self._store, self._changed, self._client = settings, store, changed, client
-        self._progress: dict[str, Progress] = {}  # of each unfinished batch, by its id
-        self._last: dict[str, int] = {}  # label -> the order of the batch that had its last turn
+        self._progress: dict[str, Progress] = {}  # unfinished batches, by id
+        self._last: dict[str, int] = {}  # label -> `order` of the batch that had the label's last turn
         self._free = asyncio.Semaphore(settings.parallel)
 
     async def run(self) -> None:
@@ -87,14 +88,14 @@ class Runner:
                     await asyncio.wait_for(self._changed.wait(), None if wait == math.inf else max(wait, 0.0))
 
     def _due(self, batch: Batch) -> float:
-        """When the batch goes on; what is over or cancelled goes on at once."""
+        """The time.monotonic() at which the batch continues; 0 for a batch that is not planned, or not in progress."""
         progress = self._progress.get(batch.id)
         if progress is None or batch.status != IN_PROGRESS:
             return 0.0
         return min(progress.due, time.monotonic() + batch.expires_at - time.time())
 
     def _next(self, label: str, due: Sequence[Batch]) -> Batch:
-        """The batch of `label` that has its turn: those that are due one after the other."""
+        """Return the batch of `label` whose turn it is. The batches that are due take turns."""
         batches = sorted((batch for batch in due if batch.owner == label), key=lambda batch: batch.order)
         last = self._last.get(label, 0)
         batch = next((batch for batch in batches if batch.order > last), batches[0])
@@ -102,18 +103,18 @@ class Runner:
         return batch
 
     def _others_wait(self, batch: Batch) -> bool:
-        """Whether another label has a batch that is due."""
+        """Return whether another label has a batch that is due."""
         others = (each for each in self._store.batches.values() if each.owner != batch.owner and not each.is_finished)
         return any(self._due(each) <= time.monotonic() for each in others)
 
     async def _advance(self, identity: str) -> None:
-        """Do one step of a batch. A step that the disk refuses is tried again later; other errors end the batch."""
+        """Do one step of a batch. A step that fails because of the disk is tried again; other errors end the batch."""
         try:
             await self._step(self._store.batches[identity])
         except StorageFull as full:
             await self._wait_for_disk(identity, "storage_full", no_room(full)[0])
         except HfxError as failure:
-            log_line(failure.message)  # with a path, which is not for callers
+            log_line(failure.message)  # the message has a path, which callers must not see
             if isinstance(failure.__cause__, FileNotFoundError):
                 await self._fail(identity, "A file of the batch is not there any more.")
             else:
@@ -153,7 +154,7 @@ class Runner:
         """Cut the input into chunks, and count the answers that an earlier process has written."""
         path = self._store.content(batch.input_file_id)
         chunks, errors = await asyncio.to_thread(cut, path, batch.endpoint, self._settings)
-        batch = self._store.batches[batch.id]  # which may have changed meanwhile
+        batch = self._store.batches[batch.id]  # it may have changed meanwhile
         if errors:
             return self._store.change(batch, FAILED, errors=errors)
         done, completed, failed = await asyncio.to_thread(self._count, batch)
@@ -164,7 +165,7 @@ class Runner:
         )
 
     def _count(self, batch: Batch) -> tuple[set[int], int, int]:
-        """The numbers of the existing parts, and how many answers and errors they hold. A damaged part is deleted."""
+        """Return the numbers of the existing parts, and how many answers and errors they hold. Delete damaged parts."""
         folder, done = self._store.parts(batch), set()
         completed = failed = 0
         for number in sorted(folder.done()):
@@ -181,7 +182,7 @@ class Runner:
     # Lines
 
     async def _score(self, batch: Batch, progress: Progress) -> None:
-        """Get the answers to the lines of the next chunk, and write them as a part."""
+        """Obtain the answers to the lines of the next chunk, and write them as a part."""
         path, chunk = self._store.content(batch.input_file_id), progress.missing[0]
         lines = await asyncio.to_thread(read_chunk, path, chunk, batch.endpoint, self._settings)
         size = completed = 0
@@ -206,7 +207,7 @@ class Runner:
         self._store.change_in_memory(batch, completed=batch.completed + completed, failed=failed, errors=())
 
     def _interrupt(self, batch: Batch, progress: Progress, over: TurnOver) -> None:
-        """Note the end of a turn; a server that has been busy for long is reported until the chunk is done."""
+        """Record the end of a turn. If the server has been busy for long, report that until the chunk is done."""
         if not isinstance(over, Busy):
             return
         progress.pause(over.pause)
@@ -216,7 +217,7 @@ class Runner:
             self._store.change_in_memory(self._store.batches[batch.id], errors=errors)
 
     async def _answers(self, batch: Batch, progress: Progress, lines: Sequence[Line]) -> AsyncGenerator[bytes, None]:
-        """The output lines for `lines`, in order. At most AHEAD x `parallel` of them are in progress.
+        """Yield the output lines for `lines`, in order. At most AHEAD x `parallel` of the lines are in progress.
 
         Raises TurnOver.
         """
@@ -250,9 +251,9 @@ class Runner:
             await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
 
     async def _first_try(self, batch: Batch, progress: Progress, line: Line) -> tuple[int, bytes]:
-        """Send a line for the first time: the status of the answer, and the output line for it.
+        """Send a line for the first time, and return the status of the answer and the output line for it.
 
-        A line that got no 200 in a turn before is not sent: its status is 0.
+        A line whose answer in an earlier turn was not a 200 is not sent: its status is 0.
         """
         if line.number in progress.tries:
             return 0, b""
@@ -261,11 +262,11 @@ class Runner:
         return status, answer_line(batch, line, status, content)
 
     async def _retry_alone(self, batch: Batch, progress: Progress, line: Line, status: int) -> bytes:
-        """Send a line again while no other is in progress, as its first answer had a `status` other than 200."""
+        """Send a line again while no other line is in progress. The `status` of its first answer was not 200."""
         content = None
         progress.tries.setdefault(line.number, 0)
         while progress.tries[line.number] < MOST_TRIES:
-            if not 0 < status < 500:  # a process may have died
+            if not 0 < status < 500:  # a process of the server may have died
                 await asyncio.sleep(NOTICE_SECONDS)
             await self._await_health(batch)
             status, content = await self._send(batch, line)
@@ -275,9 +276,9 @@ class Runner:
         return answer_line(batch, line, status, content)
 
     async def _send(self, batch: Batch, line: Line) -> tuple[int, Any]:
-        """Send a line: the status and JSON of its answer; status 0: the connection broke.
+        """Send a line, and return the status and the JSON of its answer. The status 0 means that the connection broke.
 
-        Raises Busy where the server does not accept it, and Stopped when the batch is cancelled or expires.
+        Raises Busy if the server does not accept the line, and Stopped if the batch is cancelled or expires.
         """
         if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
             raise Stopped
@@ -299,7 +300,7 @@ class Runner:
         raise Busy(line, float(after) if after.isdigit() else 0.0, reason)
 
     async def _await_health(self, batch: Batch) -> None:
-        """Wait until the server reports that it is healthy, for HEALTH_SECONDS at most. Raises Stopped."""
+        """Wait until the server reports that it is healthy, for at most HEALTH_SECONDS. Raises Stopped."""
         deadline = time.monotonic() + HEALTH_SECONDS
         while time.monotonic() < deadline:
             if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
@@ -316,7 +317,7 @@ class Runner:
     # Files
 
     async def _publish(self, batch: Batch, status: str) -> None:
-        """Write the output and error files of a batch, then its final `status`."""
+        """Write the output and error files of a batch, and then its final `status`."""
         size = sum(path.stat().st_size for path in self._store.parts(batch).parts.glob(f"[!.]*{ENDING}"))
         self._store.reserve(size)
         try:
@@ -337,9 +338,9 @@ class Runner:
         self._store.change(self._store.batches[batch.id], status, errors=(), **changes)
 
     def _join(self, batch: Batch, status: str) -> dict[str, Any]:
-        """Join the parts, in order, into the output file and the error file; an empty file is deleted.
+        """Join the parts, in order, into the output file and the error file. Delete a file that is empty.
 
-        Returns the numbers of answers and errors as changes of the batch.
+        Returns the numbers of answers and errors, as changes for the batch's record.
         """
         targets = {kind: self._store.content(_file_id(batch, kind)) for kind in ("output", "error")}
         missing = {chunk.number for chunk in self._progress[batch.id].missing}
@@ -372,12 +373,12 @@ class Runner:
 
 
 def _file_id(batch: Batch, kind: str) -> str:
-    """The id of the `kind` of file of a batch, the same each time that it is written."""
+    """Return the id of the `kind` of file of a batch. The id is the same each time the file is written."""
     return f"file-{hashlib.sha256(f'{batch.id} {kind}'.encode()).hexdigest()[:24]}"
 
 
 async def _settle(progress: Progress, tasks: Iterable[tuple[Line, asyncio.Task[tuple[int, bytes]]]]) -> None:
-    """Wait for the lines in progress, and keep the answers that count. Their tasks keep what they raise."""
+    """Wait for the lines in progress, and keep their answers with the status 200. Exceptions stay in their tasks."""
     for line, task in tasks:
         await asyncio.wait([task])
         if task.exception() is None and task.result()[0] == OK:

@@ -1,4 +1,4 @@
-"""The settings of the process of the Batch API, which are its argument as JSON."""
+"""The settings of the Batch API's process, which are passed to it as a JSON argument."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Self
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """Limits in bytes: `disk` of the whole `folder`, `file` of an uploaded file, `line` of one line.
+    """The limits and the socket of the process. `disk`, `file` and `line` are limits in bytes.
 
-    `lines` is the largest number of requests in a file, `parallel` that of lines in progress. `listener` is the
-    inherited descriptor of the socket that the process listens on; -1: not started yet.
+    `disk` is for the whole `folder`, `file` for an uploaded file, and `line` for one line. `lines` is the largest
+    number of requests in a file, and `parallel` the largest number of lines in progress. `listener` is the inherited
+    descriptor of the socket on which the process listens, or -1 if it has not been started yet.
     """
 
     folder: str

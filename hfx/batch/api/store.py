@@ -1,4 +1,4 @@
-"""The files and batches of a folder: their records on the disk and in memory, and the disk space that they use."""
+"""The store of files and batches in a folder: their records on the disk and in memory, and the disk space in use."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hfx.batch.folder import PARTS, TEMPORARY, Folder, storage, write_file
 from hfx.errors import HfxError, StorageFull
 from hfx.front.response import log_line
 
-BLOCK = 4096  # bytes of disk space that a record takes
-MOST_RECORDS = 100_000  # all are kept in memory
+BLOCK = 4096  # bytes of disk space that a record uses
+MOST_RECORDS = 100_000  # a limit, because all records are kept in memory
 RECORD = ".json"
 VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING = "validating", "in_progress", "finalizing", "cancelling"
 COMPLETED, FAILED, EXPIRED, CANCELLED = "completed", "failed", "expired", "cancelled"
 UNFINISHED = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
-DATED = (IN_PROGRESS, FINALIZING, COMPLETED, FAILED, EXPIRED, CANCELLING, CANCELLED)  # with a time in the object
+DATED = (IN_PROGRESS, FINALIZING, COMPLETED, FAILED, EXPIRED, CANCELLING, CANCELLED)  # statuses with a time in the JSON
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """An uploaded or written file. `owner` is the label of an API key, `order` the creation time in nanoseconds."""
+    """A file, uploaded or written here. `owner` is an API key's label; `order` is the creation time in nanoseconds."""
 
     id: str
     owner: str
@@ -37,14 +37,14 @@ class StoredFile:
     order: int
 
     def api_object(self) -> dict[str, Any]:
-        """The file as OpenAI's API describes one."""
+        """The file as an object of OpenAI's API."""
         own = {"id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.order // 10**9}
         return own | {"filename": self.filename, "purpose": self.purpose, "status": "processed"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of `owner`. `times`: status -> seconds since 1970; `errors`: why it failed, or waits at present.
+    """A batch of `owner`. `times` maps a status to seconds since 1970; `errors` say why it failed or is waiting.
 
     `total`, `completed` and `failed` count requests; `order` is the creation time in nanoseconds.
     """
@@ -73,11 +73,11 @@ class Batch:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its status is final."""
+        """Whether the status of the batch is final."""
         return self.status not in UNFINISHED
 
     def api_object(self) -> dict[str, Any]:
-        """The batch as OpenAI's API describes one."""
+        """The batch as an object of OpenAI's API."""
         names = ("id", "endpoint", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id")
         counts = {"total": self.total, "completed": self.completed, "failed": self.failed}
         return {
@@ -96,9 +96,10 @@ Record = TypeVar("Record", StoredFile, Batch)
 
 
 class Store:
-    """The records in `folder`, which may use `limit` bytes of disk. Only one process may open a folder.
+    """The records in `folder`, whose files may use `limit` bytes of disk. Only one process may open a folder.
 
-    Opening one deletes what a killed process left half written. Methods that write raise StorageFull and JobError.
+    Opening a folder deletes the incomplete files of a killed process. Methods that write raise StorageFull and
+    JobError.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -116,13 +117,13 @@ class Store:
         return self._folder / "files" / identity
 
     def parts(self, batch: Batch) -> Folder:
-        """The folder of a batch, with its parts."""
+        """The folder of a batch, which contains its parts."""
         return Folder(self._folder / "batches" / batch.id)
 
     def reserve(self, size: int) -> None:
-        """Add `size` bytes that are about to be written to the disk space in use; a negative size frees it.
+        """Add `size` bytes that are about to be written to the disk space in use. A negative size frees disk space.
 
-        Raises StorageFull above the limit.
+        Raises StorageFull if the limit would be exceeded.
         """
         if size > 0 and self._used + size > self._limit:
             raise StorageFull(
@@ -132,7 +133,7 @@ class Store:
         self._used += size
 
     def add_file(self, file: StoredFile, size: int = 0) -> None:
-        """Write the record of a file whose content is on the disk. `size` bytes of it are not reserved yet."""
+        """Write the record of a file whose content is on the disk. `size` bytes of the content are not reserved yet."""
         is_new = file.id not in self.files
         if is_new:
             self._make_room(size)
@@ -145,7 +146,7 @@ class Store:
         self.files[file.id] = file
 
     def delete_file(self, file: StoredFile) -> None:
-        """Delete a file, its record first: content without a record is deleted at the next start."""
+        """Delete a file. Delete its record first, because content without a record is deleted at the next start."""
         with storage(self.content(file.id)):
             self.content(f"{file.id}{RECORD}").unlink(missing_ok=True)
             self.content(file.id).unlink(missing_ok=True)
@@ -165,9 +166,9 @@ class Store:
             raise
 
     def change(self, batch: Batch, status: str = "", **changes: Any) -> Batch:
-        """Write the record of `batch` with `changes`, and the time of a new `status`; returns the changed batch.
+        """Write the record of `batch` with `changes`, and with the time of a new `status`. Returns the changed batch.
 
-        The parts of a batch that is finished now are deleted.
+        If the batch is finished after the change, delete its parts.
         """
         if status:
             times = {**batch.times, **({status: int(time.time())} if status in DATED else {})}
@@ -179,7 +180,7 @@ class Store:
         return batch
 
     def change_in_memory(self, batch: Batch, **changes: Any) -> None:
-        """Change `batch` in memory only: counts, which a restart derives from the parts, and errors that will pass."""
+        """Change `batch` in memory only: its counts, which a restart derives from the parts, and temporary errors."""
         self.batches[batch.id] = replace(batch, **changes)
 
     def _save(self, batch: Batch) -> None:
@@ -198,7 +199,7 @@ class Store:
         self.reserve(-size)
 
     def _clear(self) -> None:
-        """Delete what a killed process left: temporary files, content without a record, parts of finished batches."""
+        """Delete leftovers of a killed process: temporary files, content without a record, finished batches' parts."""
         for path in [*self._folder.rglob(f"{TEMPORARY}*")]:
             path.unlink(missing_ok=True)
         for path in [*(self._folder / "files").iterdir()]:
@@ -210,7 +211,7 @@ class Store:
 
 
 def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
-    """The records in files at `paths`, by id. Files that can't be read are reported on stderr and kept."""
+    """Return the records in the files at `paths`, by id. Report unreadable files on stderr, and keep them."""
     records = {}
     for path in paths:
         try:
@@ -227,13 +228,13 @@ def _write(path: Path, record: StoredFile | Batch) -> None:
 
 
 def no_room(full: StorageFull) -> tuple[str, str]:
-    """(message, fix) of `full` for callers of the API: without the path in it where the disk itself is full."""
+    """Return (message, fix) of `full` for callers of the API. If the disk itself is full, the message has no path."""
     is_disk = full.__cause__ is not None
     return ("The server's disk is full.", "Try again later.") if is_disk else (full.message, full.fix)
 
 
 def sync(file: Any) -> None:
-    """fsync `file`; one that was closed meanwhile is left alone."""
+    """Call fsync on `file`. A file that was closed meanwhile is ignored."""
     with suppress(ValueError):
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Parsing an upload (multipart/form-data) while it arrives: fields are kept in memory, the file is passed on."""
+"""Parsing an upload (multipart/form-data) while it arrives: fields stay in memory, and the file is passed on."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from python_multipart.multipart import parse_options_header
 from hfx.front.refusals import Refusal
 
 FIELD_BYTES = 1024
-PARTS = 16  # of a form, at most
+PARTS = 16  # the most parts of a form
 NAME_LENGTH = 255  # characters of a file's name
 BOUNDARY_BYTES = 70  # RFC 2046
 FIX = "Send a form with purpose and file, as OpenAI's clients do."
 
 
 class Form:
-    """A parser that is fed pieces of the body. `write` gets the content of the part `file`.
+    """A parser that receives the body in pieces. It calls `write` with the content of the part named `file`.
 
-    `fields` has the other parts as text, `filename` the name of the file. Raises Refusal (415) for another type.
+    `fields` has the other parts as text, and `filename` the name of the file. Raises Refusal (415) for another content
+    type.
     """
 
     def __init__(self, headers: Mapping[bytes, bytes], write: Callable[[bytes], None]) -> None:
@@ -41,14 +42,14 @@ class Form:
         self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
 
     def feed(self, piece: bytes) -> None:
-        """Read a piece of the body. Raises Refusal (400)."""
+        """Parse a piece of the body. Raises Refusal (400)."""
         try:
             self._parser.write(piece)
         except MultipartParseError as error:
             raise _malformed(str(error)) from None
 
     def finish(self) -> None:
-        """Raise Refusal (400) where the form is not complete, or has no file."""
+        """Raise Refusal (400) if the form is incomplete, or has no file."""
         if not self._is_complete:
             raise _malformed("it has no end")
         if not self.filename:

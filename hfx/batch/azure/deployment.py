@@ -1,7 +1,7 @@
 """A batch deployment: reading and writing the YAML of `az ml batch-deployment`, with Azure's defaults.
 
-The YAML has two forms: with `type: model`, settings are under `settings`; without `type`, they are at the root. Keys
-that hfx does not use (`compute`, `environment`) are kept unchanged, so that `az ml` accepts the files of hfx.
+The YAML has two variants: with `type: model`, the settings are under `settings`; without `type`, they are at the root.
+Keys that hfx does not use (`compute`, `environment`) are kept unchanged, so that `az ml` accepts the files of hfx.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ PLAIN_NAME = re.compile(r"\w[-.\w]{0,99}", re.ASCII)  # a name that is safe as a
 
 @dataclass(frozen=True)
 class Settings:
-    """How a deployment's jobs run; the defaults are Azure's.
+    """The settings of a deployment's jobs. The defaults are Azure's.
 
-    A scoring script: each call of run() gets `mini_batch_size` files (default 10), may take `timeout` seconds, and is
-    retried `max_retries` times. A published model: `mini_batch_size` counts rows, with the default of `hfx batch run`.
-    A job ends after more than `error_threshold` failed files (rows); -1: never.
+    For a scoring script, each call of run() gets `mini_batch_size` files (default 10), may take `timeout` seconds, and
+    is retried `max_retries` times. For a published model, `mini_batch_size` counts rows, and its default is that of
+    `hfx batch run`. A job ends after more than `error_threshold` failed files (rows for a published model); -1 means
+    never.
     """
 
     instance_count: int = 1
@@ -66,8 +67,8 @@ class Settings:
 class Deployment:
     """A deployment. `model` is a file or folder, `code` the folder of the scoring script.
 
-    `kept` are the keys that only Azure reads. `has_type` is the form of the YAML, which is preserved: azure-ai-ml has a
-    separate loader for each form.
+    `kept` has the keys that only Azure reads. `has_type` says which variant of the YAML was read; writing preserves it,
+    as azure-ai-ml has a separate loader for each variant.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Deployment:
     has_type: bool = True
 
     def document(self) -> dict[str, Json]:
-        """The YAML document, as `parse_deployment` reads it."""
+        """The YAML document, in the format that `parse_deployment` reads."""
         settings: dict[str, Json] = {key: value for key, value in asdict(self.settings).items() if value is not None}
         resources: Json = {"instance_count": settings.pop("instance_count")}
         settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
@@ -96,7 +97,7 @@ class Deployment:
 
 
 def parse_deployment(document: Node, folder: Path, repository: Path) -> Deployment:
-    """The deployment in a document, whose paths are relative to `folder`. Raises UsageError.
+    """Return the deployment in a document whose paths are relative to `folder`. Raises UsageError.
 
     A registered model `azureml:NAME@latest` stands for the published model NAME of `repository`.
     """
@@ -130,7 +131,7 @@ def _root(document: Node, has_type: bool) -> dict[str, Node]:
 
 
 def published_spec(deployment: Deployment, inputs: tuple[str, ...] = ()) -> tuple[JobSpec, Task, RunOptions]:
-    """The job of `hfx batch run` that a deployment without a script stands for, its task and its options.
+    """Return the job, task and options of the `hfx batch run` to which a deployment without a script corresponds.
 
     Raises UsageError, and ModelMissing if the model is not published.
     """
@@ -150,14 +151,14 @@ def published_spec(deployment: Deployment, inputs: tuple[str, ...] = ()) -> tupl
 
 
 def required(document: Node, members: dict[str, Node], key: str) -> Node:
-    """The member `key` of a document. Raises UsageError if it is missing."""
+    """Return the member `key` of a document. Raises UsageError if the member is missing."""
     if key not in members:
         document.refuse(f"has no {key}", f"Add `{key}:`.")
     return members[key]
 
 
 def checked_name(value: Node, pattern: str = r"[a-zA-Z][-_a-zA-Z0-9]*[a-zA-Z0-9]") -> str:
-    """A name of 3 to 32 characters that matches `pattern`. Raises UsageError."""
+    """Return the name in `value`: 3 to 32 characters that match `pattern`. Raises UsageError."""
     name = value.string()
     if not (3 <= len(name) <= 32 and re.fullmatch(pattern, name)):
         value.refuse(f"is {name!r}, which is not a name", f"A name has 3 to 32 characters of the form {pattern}.")
@@ -240,7 +241,7 @@ def _variables(value: Node) -> dict[str, str]:
 
 
 def _resolved(key: str, value: Json, folder: Path) -> Json:
-    """`value`; of `environment`, its paths are made absolute, as the file is stored in another folder."""
+    """Return `value`. In `environment`, make paths absolute, because the file is stored in another folder."""
     if key != "environment" or not isinstance(value, dict):
         return value
     value = dict(value)

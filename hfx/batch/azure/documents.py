@@ -1,6 +1,7 @@
-"""Strict reading of YAML files of unknown origin. Every value has its file and line, which errors name.
+"""Strict reading of YAML files of unknown origin. Each value records its file and line, which errors name.
 
-Aliases are refused, as a few bytes of them can expand to gigabytes; so are duplicate keys. Size and depth are limited.
+Aliases are refused, because a few bytes of aliases can expand to gigabytes. Duplicate keys are refused, too. Size and
+depth are limited.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 def read_document(path: Path) -> Node:
-    """The mapping in a YAML file. Raises UsageError."""
+    """Return the mapping in a YAML file. Raises UsageError."""
     try:
         return parse_document(read_text(path.resolve(), MAX_BYTES), str(path))
     except UsageError:
@@ -32,10 +33,10 @@ def read_document(path: Path) -> Node:
 
 
 def parse_document(text: str, origin: str) -> Node:
-    """The mapping in a YAML text. `origin` names the text in messages. Raises UsageError."""
+    """Return the mapping in a YAML text. `origin` names the text in messages. Raises UsageError."""
     try:
         depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):  # lazily: composing a deep text takes minutes
+        for event in yaml.parse(text, yaml.SafeLoader):  # checked before composing, which takes minutes for a deep text
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 _refuse(origin, event, f"is nested deeper than {MAX_DEPTH}")
@@ -53,7 +54,7 @@ def parse_document(text: str, origin: str) -> Node:
 
 
 def _value(origin: str, path: str, node: yaml.Node, places: dict[str, str]) -> Json:
-    """The value of `node`. `places` gets the file and line of each path in it."""
+    """Return the value of `node`, and add the file and line of each path in it to `places`."""
     places.setdefault(path, f"{origin}, line {node.start_mark.line + 1}")
     if not isinstance(node, yaml.ScalarNode) and node.tag not in PLAIN_TAGS:
         _refuse(origin, node, f"the tag {node.tag} is refused", "Leave it out.")
@@ -83,7 +84,7 @@ def _scalar(origin: str, node: yaml.Node) -> Json:
         value = yaml.SafeLoader("").construct_object(node)
     except (yaml.YAMLError, ValueError, KeyError) as error:
         _refuse(origin, node, " ".join(str(error).split()))
-    return value if isinstance(value, bool | int | float | str | None) else str(node.value)  # dates stay text
+    return value if isinstance(value, bool | int | float | str | None) else str(node.value)  # dates remain text
 
 
 def _refuse(origin: str, node: Any, reason: str, fix: str = "") -> NoReturn:
@@ -91,7 +92,7 @@ def _refuse(origin: str, node: Any, reason: str, fix: str = "") -> NoReturn:
 
 
 def with_settings(document: Node, settings: Sequence[str]) -> Node:
-    """The document changed by `settings`, each KEY.KEY=VALUE as for az's --set. Raises UsageError."""
+    """Return the document changed by `settings`, each KEY.KEY=VALUE as for az's --set. Raises UsageError."""
     for setting in settings:
         path, equals, text = setting.partition("=")
         keys = path.split(".")
@@ -104,7 +105,7 @@ def with_settings(document: Node, settings: Sequence[str]) -> Node:
 
 
 def _with(node: Node, keys: Sequence[str], value: Json) -> Json:
-    """The value of `node`, with `value` at the path `keys`."""
+    """Return the value of `node`, with `value` at the path `keys`."""
     if not keys:
         return value
     members = {} if node.value is None else {name: member.value for name, member in node.items()}
@@ -112,7 +113,7 @@ def _with(node: Node, keys: Sequence[str], value: Json) -> Json:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """`document` as YAML text, with its keys in order."""
+    """Return `document` as YAML text, with its keys in their order."""
     return str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120))
 
 

@@ -2,11 +2,11 @@
 
     invocation.json       endpoint, input files, output folder; never changed
     deployment.yml        the deployment, with the settings of the invocation
-    code/ model/          what the script sees
+    code/ model/          the files that the script can see
     parts/                one part per mini-batch; the ending of its name is the number of failed files
     logs/                 driver.txt of the job, processNNN.txt of each process of the script
     named-outputs/score/  the output, unless the invocation names another folder
-    log.jsonl             starts, and finally how the job ended
+    log.jsonl             each start, and finally how the job ended
 
 The lock, the mark of a cancellation, the log, and the files of a published model's job are those of hfx.batch.folder.
 """
@@ -47,7 +47,7 @@ Status = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]
 
 
 class InputFile(NamedTuple):
-    """An input file: its path, size, and modification time when the job was created."""
+    """An input file: its path, and its size and modification time when the job was created."""
 
     path: str
     size: int
@@ -83,7 +83,7 @@ class AzureJob:
 
     @cached_property
     def invocation(self) -> Invocation:
-        """The input files and the output folder. Raises JobError if the file is damaged."""
+        """The input files and the output folder. Raises JobError if invocation.json is damaged."""
         try:
             values = json.loads((self.folder.path / INVOCATION).read_bytes())
             files = tuple(InputFile(*entry) for entry in values.pop("files"))
@@ -98,20 +98,20 @@ class AzureJob:
 
     @property
     def status(self) -> Status:
-        """The state. Paused: the job has not ended, but its process was stopped, perhaps with the machine."""
+        """The state. Paused means that the job has not ended, but its process was stopped, perhaps with the machine."""
         return "Running" if self.folder.is_locked else self._stopped(self.ended)
 
     @property
     def ended(self) -> dict[str, Any]:
-        """How the job ended; empty until then."""
+        """The event that says how the job ended; empty until then."""
         return _ended(self.folder.events())
 
     def end(self, status: Status, error: HfxError | None = None) -> None:
-        """Write how the job ended."""
+        """Write to the log how the job ended."""
         self.folder.log({"event": "ended", "status": status, **(described(error) if error else {})})
 
     def check_completed(self) -> None:
-        """Raise the reason if the job is not Completed."""
+        """Raise an error with the reason if the job is not Completed."""
         status = self.status
         if status in ("Paused", "Cancelled"):
             kind = JobCancelled if status == "Cancelled" else JobError
@@ -120,11 +120,11 @@ class AzureJob:
             raise reported(self.ended)
 
     def script_parts(self) -> dict[int, int]:
-        """A script's finished mini-batches: number -> failed files."""
+        """Return the finished mini-batches of a script: number -> failed files."""
         return {int(path.stem): int(path.suffix[1:]) for path in self.folder.parts.glob("[0-9]*.[0-9]*")}
 
     def script_part(self, batch: int, failed: int) -> Path:
-        """The path of the part of a script's mini-batch with so many `failed` files."""
+        """The path of the part of a script's mini-batch of which `failed` files failed."""
         return self.folder.part(batch, f".{failed}")
 
     def mini_batches(self) -> list[tuple[str, ...]]:
@@ -134,12 +134,12 @@ class AzureJob:
         return [files[first : first + size] for first in range(0, len(files), size)]
 
     def progress(self) -> dict[str, Any]:
-        """The state and the counts for --json. `failed` counts a script's files, or a published model's rows.
+        """Return the state and the counts for --json. `failed` counts files of a script, or rows of a published model.
 
         The number of mini-batches of a published model is 0 until the job is planned.
         """
         invocation, deployment = self.invocation, self.deployment
-        is_running = self.folder.is_locked  # read before the log: a job that ends meanwhile has written its end
+        is_running = self.folder.is_locked  # read before the log, which then has the end of a job that ends meanwhile
         events = [*self.folder.events()]
         if deployment.code is not None:
             parts = self.script_parts()
@@ -176,12 +176,12 @@ class AzureJob:
         if status in ("Running", "Completed"):
             raise JobError(f"The job {self.name} is {status}.", "Only a job that has stopped can be resumed.")
         with self.folder.locked() as has_locks:
-            if not has_locks:  # without them, two runners of one script could mix different results
+            if not has_locks:  # without locks, two runners of one script could mix different results
                 raise JobError(
                     f"The storage of {self.folder.path} has no file locks, which jobs of endpoints need.",
                     "Give a --workspace on a local disk; `hfx batch run` works without locks.",
                 )
-        for file in self.invocation.files if deployment.code else ():  # for a model, hfx.batch checks them
+        for file in self.invocation.files if deployment.code else ():  # hfx.batch checks a published model's files
             if not Path(file.path).is_file() or InputFile.of(Path(file.path)) != file:
                 raise InputChanged(f"{file.path} is not what it was.", "Invoke the endpoint again.")
         if error_threshold is not None:
@@ -195,13 +195,16 @@ class AzureJob:
         self.folder.uncancel()
         with storage(self.folder.path):
             command = (sys.executable, "-P", "-m", RUNNER, str(self.folder.path))
-            process = spawn(command, self.folder.path / DRIVER_LOG)  # outlives this process
+            process = spawn(command, self.folder.path / DRIVER_LOG)  # the new process outlives this one
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and not self.folder.is_locked and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 10)
 
     def cancel(self) -> None:
-        """Cancel the job, and wait for its process to end. Finished parts are kept. Raises JobError if it has ended."""
+        """Cancel the job, and wait until its process ends. Finished parts are kept.
+
+        Raises JobError if the job has ended.
+        """
         if self.ended:
             raise JobError(f"The job {self.name} is {self.status}.", "Only a job that has not ended can be cancelled.")
         self.folder.cancel()
@@ -209,9 +212,9 @@ class AzureJob:
             time.sleep(POLL_SECONDS)
 
     def download(self, folder: Path, output: str, logs: bool) -> Path:
-        """Copy the output, and with `logs` the logs, into `folder`. Returns the copied output's path.
+        """Copy the output, and with `logs` also the logs, into `folder`. Returns the path of the copied output.
 
-        Raises UsageError for another output than "score" and a target that exists, JobError for a running job.
+        Raises UsageError for an output other than "score" and for a target that exists, and JobError for a running job.
         """
         if output != "score":
             raise UsageError(f"The job has no output {output!r}.", "Its output is `score`.")
@@ -227,7 +230,7 @@ class AzureJob:
         return folder / OUTPUT
 
     def log_lines(self) -> Iterator[str]:
-        """The lines of the job's log as they appear, until the job has stopped. Raises JobError."""
+        """Yield the lines of the job's log as they appear, until the job has stopped. Raises JobError."""
         path = self.folder.path / DRIVER_LOG
         with storage(path), path.open(encoding="utf-8", errors="replace") as log:
             running = True
@@ -244,7 +247,7 @@ def _ended(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
-    """All jobs, or those of one endpoint, oldest first. Damaged jobs are left out."""
+    """Return all jobs, or only the jobs of `endpoint`, oldest first. Damaged jobs are left out."""
     found: list[tuple[str, str, AzureJob]] = []
     for path in workspace.jobs.glob(f"[!.]*/{INVOCATION}"):
         job = AzureJob(Folder(path.parent))
@@ -256,7 +259,7 @@ def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
 
 
 def job(workspace: Workspace, name: str) -> AzureJob:
-    """The job `name`. Raises UsageError."""
+    """Return the job `name`. Raises UsageError."""
     folder = workspace.jobs.absolute() / name
     if not PLAIN_NAME.fullmatch(name) or not (folder / INVOCATION).is_file():
         raise UsageError(f"There is no job {name!r} in {workspace.folder}.", "`hfx batch azure list-jobs` shows all.")
@@ -266,7 +269,7 @@ def job(workspace: Workspace, name: str) -> AzureJob:
 def create_job(
     workspace: Workspace, deployment: Deployment, inputs: Sequence[str], output: Path | None, name: str | None
 ) -> AzureJob:
-    """Create a job. Its complete folder appears by one rename.
+    """Create a job. The folder appears by one rename when it is complete.
 
     Raises UsageError for inputs or an output that can't be used, StorageFull and JobError.
     """
@@ -310,13 +313,13 @@ def _fill(folder: Path, deployment: Deployment, invocation: Invocation) -> None:
 
 
 def _write_deployment(folder: Path, deployment: Deployment) -> None:
-    """Write the deployment into the job's `folder`, with the job's copy of the code."""
+    """Write the deployment into the job's `folder`. Its code is the job's own copy."""
     code = None if deployment.code is None else Path("code")
     write_document(folder / DEPLOYMENT, replace(deployment, code=code).document())
 
 
 def _model_paths(model: Path | None) -> list[Path]:
-    """The entries of AZUREML_MODEL_DIR: the model's file or folder; a published model with its members."""
+    """Return the entries of AZUREML_MODEL_DIR: the model's file or folder, or a published model with its members."""
     if model is None:
         return []
     if (manifest := model / MANIFEST_FILE).is_file():
@@ -325,7 +328,7 @@ def _model_paths(model: Path | None) -> list[Path]:
 
 
 def _files(given: str) -> list[Path]:
-    """The files of a path, sorted, without hidden ones. Raises UsageError if there are none."""
+    """Return the files of a path, sorted, without hidden files. Raises UsageError if there are none."""
     path = Path(given.removeprefix("file://")).absolute()
     if "://" in given.removeprefix("file://") or given.startswith("azureml:"):
         raise UsageError(f"The input {given} is not on this machine.", "Give a file or a folder.")

@@ -1,10 +1,11 @@
 """Scoring the rows of files with a published model, as JSON lines, for the scoring script of `hfx deploy azureml`.
 
-A line has the file's name and the columns that `hfx batch run` writes. A deployment's YAML can only set environment
-variables: HFX_COLUMN has the values of --column, separated by commas, and HFX_SETTINGS a JSON object of settings.
+A line has the file's name and the columns that `hfx batch run` writes. The YAML of a deployment can only set
+environment variables: HFX_COLUMN has the values of --column, separated by commas, and HFX_SETTINGS a JSON object of
+settings.
 
-On Azure ML only the part of hfx that is copied beside the script exists (hfx/deploy/azureml.py), without the command
-line, client and exporter.
+On Azure ML, hfx consists only of the modules that hfx/deploy/azureml.py copies beside the script. The command line, the
+client and the exporter are missing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from hfx.rows.chunks import open_rows
 
 COLUMN, SETTINGS = "HFX_COLUMN", "HFX_SETTINGS"
 FILE = "file"
-BLOCK = 1024  # rows that are formatted at a time
+BLOCK = 1024  # rows that are formatted together
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RowSettings:
 
 
 def row_settings(task: Task, metadata: ModelMetadata, variables: Mapping[str, str]) -> RowSettings:
-    """The settings in the environment `variables` for a model. Raises UsageError."""
+    """Return the settings that the environment `variables` have for a model. Raises UsageError."""
     text = variables.get(COLUMN, "text")
     columns = tuple(text.split(",")) if "=" in text else (text,)
     chosen = _listed(variables.get(SETTINGS, "{}"))
@@ -86,9 +87,9 @@ class RowScorer:
     stack: ExitStack
 
     def lines(self, files: Iterable[str]) -> list[str]:
-        """The JSON lines of all rows of `files`, in order. Raises HfxError for a file that can't be read.
+        """Return the JSON lines of all rows of `files`, in order. Raises HfxError for a file that can't be read.
 
-        A file without rows gets one line whose `row` is null, as Azure counts a file without a line as failed.
+        A file without rows gets one line whose `row` is null, because Azure counts a file without a line as failed.
         """
         return [line for path in files for line in self._lines(Path(path))]
 
@@ -111,7 +112,8 @@ class RowScorer:
 def open_scorer(folder: Path, name: str, variables: Mapping[str, str]) -> RowScorer:
     """Open the model `name` below `folder` (AZUREML_MODEL_DIR) with the settings in `variables`.
 
-    Raises RepositoryError (ModelMissing), and UsageError for settings that the model does not take.
+    Raises RepositoryError (ModelMissing if there is no such model), and UsageError for settings that the model does not
+    accept.
     """
     stack = ExitStack()
     with stack:
@@ -125,7 +127,10 @@ def open_scorer(folder: Path, name: str, variables: Mapping[str, str]) -> RowSco
 
 
 def _repository(folder: Path, name: str) -> Path:
-    """The repository with the model: Azure mounts the uploaded folder itself, hfx the content of that folder."""
+    """Return the repository with the model.
+
+    Azure mounts the uploaded folder itself; hfx mounts the folder's content.
+    """
     places = sorted((*folder.glob(f"{name}/{MANIFEST_FILE}"), *folder.glob(f"*/{name}/{MANIFEST_FILE}")))
     if not places:
         raise ModelMissing(f"There is no model {name!r} below {folder}.", "Deploy the folder as it was written.")

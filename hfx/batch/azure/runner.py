@@ -1,8 +1,9 @@
 """The process that runs a job: `python -m hfx.batch.azure.runner FOLDER`. Its output is the job's log.
 
-A job without a script runs as `hfx batch run`, with a published model. A script's mini-batches are distributed to
-processes that run it; they are retried, and late processes are killed. A process writes the results of a mini-batch to
-a temporary file, which is renamed here, so that a killed job continues with the missing parts.
+A job without a script runs as `hfx batch run` does, with a published model. The mini-batches of a script are
+distributed to processes that run it. Failed mini-batches are retried, and processes that take too long are killed. A
+process writes the results of a mini-batch to a temporary file, which this process renames, so that a killed job can
+continue with the missing parts.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_
 from hfx.errors import HfxError, JobCancelled, JobError, StorageFull, TooManyErrors, UsageError
 from hfx.process import JsonChild, Messages, exit_reason
 
-GRACE_SECONDS = 10.0  # that a script gets to clean up at the end
+GRACE_SECONDS = 10.0  # time for a script to clean up at the end
 
 log = logging.getLogger("hfx.batch.azure")
 
 
 def main(folder: Path) -> int:
-    """Run the missing mini-batches of the job, and log how it ended; the exit code. SIGTERM leaves the job Paused."""
+    """Run the missing mini-batches of the job, log how it ended, and return the exit code.
+
+    SIGTERM leaves the job Paused.
+    """
     job = AzureJob(Folder(folder))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with job.folder.locked():
@@ -86,10 +90,10 @@ def _run(job: AzureJob) -> None:
 
 
 def run_published(job: AzureJob, deployment: Deployment) -> None:
-    """Score the missing rows, then copy the output. Raises the HfxError that ends the job early."""
+    """Score the missing rows, and then copy the output. Raises the HfxError that ends the job early."""
     spec, task, options = published_spec(deployment, tuple(file.path for file in job.invocation.files))
     folder = job.folder
-    os.environ.update(deployment.settings.environment_variables)  # the workers get them
+    os.environ.update(deployment.settings.environment_variables)  # the worker processes inherit them
     on_event = logged(folder, None, _log)
     is_new = not (folder.path / JOB).exists()
     try:
@@ -122,7 +126,7 @@ def _log(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """A request to a process of the script: `files` for run(), and the `path` for its results if `rows` are wanted."""
+    """A request to a process of the script: `files` for run(), and the `path` for its results if `rows` is set."""
 
     number: int
     files: tuple[str, ...]
@@ -131,7 +135,7 @@ class MiniBatch:
 
 
 class ScriptRunner:
-    """Runs the missing mini-batches of a job in a pool of processes of its script."""
+    """Runs the missing mini-batches of a job in a pool of processes that run its script."""
 
     def __init__(self, job: AzureJob, deployment: Deployment) -> None:
         self._job, self._deployment, self._settings = job, deployment, deployment.settings

@@ -1,7 +1,8 @@
 """The process that runs a scoring script: init() once, then run(files) for each request.
 
-It imports nothing of hfx, so that the script gets only what it imports itself. Requests and replies are JSON lines on
-copies of the standard input and output; the script's own output goes to the standard error. Results go into files.
+It imports nothing of hfx, so that only the script's own imports are loaded. Requests and replies are JSON lines on
+copies of the standard input and output; the script's own output goes to the standard error. Results are written to
+files.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ MAX_TRACEBACK = 20_000  # characters in a reply
 
 
 class WrongResult(Exception):
-    """run() returned neither a list, an array nor a DataFrame."""
+    """run() returned something other than a list, an array or a DataFrame."""
 
 
 def main() -> None:
-    """Run the script argv[1], which gets the rest of argv."""
+    """Run the script argv[1] with the rest of argv as its arguments."""
     sys.argv = sys.argv[1:]
-    sys.path[0] = str(Path.cwd())  # the code's folder
+    sys.path[0] = str(Path.cwd())  # the folder of the script's code
     requests, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -65,7 +66,10 @@ def _load(script: str) -> Any:
 
 
 def _lines(result: Any) -> tuple[int, str]:
-    """The number of elements and their lines in Azure's format: the cells of a DataFrame are separated by spaces."""
+    """Return the number of elements, and their lines in Azure's format.
+
+    The cells of a DataFrame are separated by spaces.
+    """
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas and isinstance(result, pandas.DataFrame):
         return len(result), result.to_csv(sep=" ", header=False, index=False, lineterminator="\n")

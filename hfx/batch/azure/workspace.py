@@ -38,20 +38,20 @@ NOT_CODE = ("__pycache__", ".git", ".ipynb_checkpoints")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A batch endpoint. `default` is its default deployment; `kept` are the keys that only Azure reads."""
+    """A batch endpoint. `default` is its default deployment; `kept` has the keys that only Azure reads."""
 
     name: str
     default: str | None
     kept: dict[str, Json]
 
     def document(self) -> dict[str, Json]:
-        """The YAML document, as `parse_endpoint` reads it."""
+        """The YAML document, in the format that `parse_endpoint` reads."""
         defaults: dict[str, Json] = {"defaults": {"deployment_name": self.default}} if self.default else {}
         return {"$schema": SCHEMA, "name": self.name, **self.kept, **defaults}
 
 
 def parse_endpoint(document: Node) -> Endpoint:
-    """The endpoint in a document. Raises UsageError."""
+    """Return the endpoint in a document. Raises UsageError."""
     members = document.known("$schema", "name", "description", "tags", "properties", "auth_mode", "defaults")
     defaults = members["defaults"].known("deployment_name") if "defaults" in members else {}
     if "auth_mode" in members:
@@ -63,7 +63,7 @@ def parse_endpoint(document: Node) -> Endpoint:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder of all endpoints, deployments and jobs. Methods raise UsageError."""
+    """The folder of all endpoints, deployments and jobs. Its methods raise UsageError."""
 
     folder: Path
     repository: Path = Path("model_repository")
@@ -78,11 +78,11 @@ class Workspace:
         return [parse_endpoint(read_document(path)) for path in sorted(self._endpoints.glob("[!.]*/endpoint.yml"))]
 
     def endpoint(self, name: str) -> Endpoint:
-        """The endpoint of this name."""
+        """Return the endpoint `name`."""
         return parse_endpoint(self.endpoint_file(name))
 
     def endpoint_file(self, name: str) -> Node:
-        """The document of an endpoint."""
+        """Return the document of an endpoint."""
         path = self._endpoints / name / "endpoint.yml"
         if not PLAIN_NAME.fullmatch(name) or not path.is_file():
             raise UsageError(f"There is no endpoint {name!r} in {self.folder}.", "See `hfx batch azure endpoint list`.")
@@ -108,9 +108,9 @@ class Workspace:
         return [parse_deployment(read_document(path), path.parent, self.repository) for path in paths]
 
     def deployment(self, endpoint: str, name: str, settings: Sequence[str] = ()) -> Deployment:
-        """A deployment of an endpoint, changed by `settings` of the form KEY=VALUE.
+        """Return a deployment of an endpoint, changed by `settings` such as KEY=VALUE.
 
-        For a file without `type`, whose settings are at the root, `settings.KEY` means KEY.
+        In a file without `type`, whose settings are at the root, `settings.KEY` means KEY.
         """
         document = self._deployment_file(endpoint, name)
         root = "" if "type" in document.value else "settings."
@@ -129,10 +129,10 @@ class Workspace:
         return read_document(path)
 
     def write_deployment(self, deployment: Deployment, set_default: bool = False) -> Deployment:
-        """Create or replace a deployment, with a copy of its code. Running jobs have their own copies."""
+        """Create or replace a deployment, with a copy of its code. Running jobs have copies of their own."""
         endpoint = self.endpoint(deployment.endpoint_name)
         size = DEFAULT_MINI_BATCH if deployment.code else published_spec(deployment)[0].mini_batch_size
-        if deployment.settings.mini_batch_size is None:  # Azure's parser requires one
+        if deployment.settings.mini_batch_size is None:  # Azure's parser requires a mini-batch size
             deployment = replace(deployment, settings=replace(deployment.settings, mini_batch_size=size))
         path = self._deployment_path(endpoint.name, deployment.name)
         if deployment.code is not None:
@@ -146,7 +146,7 @@ class Workspace:
         return self.deployment(endpoint.name, deployment.name)
 
     def delete_deployment(self, endpoint: str, name: str) -> None:
-        """Delete a deployment. If it was the endpoint's default, the endpoint has none afterwards."""
+        """Delete a deployment. If it was the endpoint's default, the endpoint has no default afterwards."""
         self._deployment_file(endpoint, name)
         parent = self.endpoint(endpoint)
         if parent.default == name:
@@ -177,7 +177,7 @@ def copy_code(code: Path, target: Path) -> None:
 
 
 def _remove_code(path: Path, keep: Path | None) -> None:
-    """Delete the code copies of the deployment in the file `path`, except `keep`."""
+    """Delete the copies of the code of the deployment in the file `path`, except `keep`."""
     for copy in path.parent.glob(f"{path.stem}.*"):
         if copy.is_dir() and (keep is None or copy.name != keep.name):
             shutil.rmtree(copy, ignore_errors=True)
