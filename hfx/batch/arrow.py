@@ -1,4 +1,4 @@
-"""Scoring Arrow record batches: their columns are kept, and typed columns with the predictions are appended."""
+"""Scoring Arrow record batches. Their columns are kept, and typed columns with the predictions are appended."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 Kind = CellKind | Literal["numbers by label"]
 Cells = tuple[Any, ...]
 
-ROWS = 256  # most rows of a yielded batch, which is yielded when its last row is answered
+ROWS = 256  # the most rows of a yielded batch; a batch is yielded when its last row is answered
 PREDICTED_LABEL = "predicted_label"
 PROBABILITIES = "probabilities"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An appended column. `cell` returns its value for a row, from the row's answer or error."""
+    """An appended column. `cell` returns the value of the column for a row, from the row's answer or error."""
 
     name: str
     kind: Kind
@@ -40,9 +40,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How batches are scored. `inputs`: input tensor -> text column; `settings` are the other tensors of all requests.
+    """How batches are scored.
 
-    A row's seed is derived from `seed` and its texts, as rows of a DataFrame have no numbers.
+    `inputs` maps input tensors to text columns; `settings` are tensors equal for all requests.
+
+    The seed of a row is derived from `seed` and the row's texts, because rows of a DataFrame have no numbers.
     """
 
     task: Task
@@ -61,7 +63,7 @@ class Scoring:
         )
 
     def request(self, cells: Cells) -> Request:
-        """The request for a row; `cells` are in the order of `inputs`. Raises UsageError for a wrong one."""
+        """Return the request for a row. `cells` are in the order of `inputs`. Raises UsageError for a wrong cell."""
         given = dict(zip(self.inputs, cells, strict=True))
         read = {name: given.pop(name) for name in self.inputs if name in TASKS[self.task].row.texts}
         texts = {name: [_text(cell, self.inputs[name])] for name, cell in read.items()}
@@ -72,7 +74,7 @@ class Scoring:
 def score_batches(
     model: Model, batches: Iterable[pa.RecordBatch], plan: Scoring
 ) -> Generator[pa.RecordBatch, None, None]:
-    """`batches` with the predictions appended, in order, in batches of at most ROWS rows.
+    """Yield `batches` with the predictions appended, in order, in batches of at most ROWS rows.
 
     Rows of several batches are in flight together. Raises errors that are not about one row, as `scoring.score` does,
     and ModelChanged if another model has answered.
@@ -100,12 +102,15 @@ def score_batches(
 
 
 def _predictions(task: Task, settings: Request, prefix: str, own: Collection[str]) -> Iterator[Prediction]:
-    """The columns of a task. A classifier's probabilities are one map, as labels need not be valid column names."""
+    """Yield the columns of a task.
+
+    A classifier's probabilities are one map, because labels may be invalid column names.
+    """
     if not TASKS[task].has_all_labels:
         for column in prediction_columns(task, (), settings, prefix, own):
             yield _of_answer(column.name, column.kind, column.cell)
         return
-    label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables already have a `label`
+    label = prefix + names.LABEL if prefix else PREDICTED_LABEL  # many tables already have a column `label`
     yield _of_answer(label, "text", lambda answer: answer[names.LABEL][0])
     yield _of_answer(prefix + names.SCORE, "number", lambda answer: answer[names.SCORE][0])
     yield _of_answer(prefix + PROBABILITIES, "numbers by label", _probabilities)
@@ -124,7 +129,7 @@ def _probabilities(answer: Answer) -> list[tuple[str, float]]:
 
 
 def _cells(column: pa.Array) -> list[Any]:
-    """The values of a text column as str, or as bytes where they are not UTF-8."""
+    """Return the values of a text column as str, or as bytes if they are not valid UTF-8."""
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
@@ -143,7 +148,7 @@ def _decoded(value: bytes | None) -> str | bytes | None:
 
 
 def _text(cell: Any, column: str) -> str:
-    if cell is None or cell != cell:  # NaN is the null of pandas
+    if cell is None or cell != cell:  # pandas represents null by NaN
         raise UsageError(f"The column {column!r} is null.")
     if isinstance(cell, bytes):
         raise UsageError(f"The column {column!r} is not UTF-8.")

@@ -1,4 +1,4 @@
-"""Creating a job: inputs are found and cut into chunks, columns and settings checked, before any row is scored."""
+"""Creating a job: finding the inputs, cutting them into chunks, and checking columns and settings, before scoring."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfx.rows import Format, Source, columns_of, find_sources
 
 STANDARD_INPUT = "-"
 ENDINGS: dict[Format, str] = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "text": "txt", "parquet": "parquet"}
-# Rows of a chunk: at most so many are computed again after a kill.
+# Rows per chunk: at most this many are computed again after a kill.
 ROWS_OF_GENERATORS, ROWS_OF_ENCODERS = 64, 4096
 KEEP_ALL, KEEP_NONE = "all", "none"
 OnBadRow = Literal["record", "fail"]
@@ -46,9 +46,9 @@ class JobSpec:
 def create(
     folder: Folder, spec: JobSpec, task: Task, options: RunOptions, opened: Callable[[], JobModel], shared: bool = False
 ) -> tuple[Job, list[PlannedChunk]]:
-    """Write plan.jsonl and job.json, and return both. `opened` waits for the model, which a worker opens meanwhile.
+    """Write plan.jsonl and job.json, and return both. `opened` waits until a worker has opened the model.
 
-    With `shared`, another shard may have created the job already: then its files are used if the job is the same.
+    With `shared`, another shard may have created the job already. Its files are then used if its job is the same.
     Raises JobError and UsageError.
     """
     columns = inputs_of(task, spec.columns, spec.settings)
@@ -81,12 +81,12 @@ def create(
 
 
 def default_rows(task: Task) -> int:
-    """The default number of rows of a chunk."""
+    """Return the default number of rows per chunk."""
     return ROWS_OF_GENERATORS if task in GENERATION_TASKS else ROWS_OF_ENCODERS
 
 
 def prepare(folder: Folder, shared: bool = False) -> None:
-    """Create the folder of a job. Raises JobError if it holds other files, or (unless `shared`) a job."""
+    """Create the folder of a job. Raises JobError if it contains other files, or (unless `shared`) a job."""
     with storage(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in folder.path.iterdir())
@@ -108,7 +108,7 @@ def _occupied(folder: Folder) -> JobError:
 
 
 def _spooled(folder: Folder, inputs: Sequence[str], form: Format | None) -> list[str]:
-    """The inputs, where `-` is replaced by a copy of the standard input in the job's folder."""
+    """Return the inputs, with `-` replaced by a copy of the standard input in the job's folder."""
     if STANDARD_INPUT not in inputs:
         return list(inputs)
     if form is None or inputs.count(STANDARD_INPUT) > 1:
@@ -120,7 +120,7 @@ def _spooled(folder: Folder, inputs: Sequence[str], form: Format | None) -> list
 
 
 def _kept(text: str, sources: Sequence[Source]) -> tuple[str, ...]:
-    """The columns of --keep-columns. Raises UsageError for "all" if the files have different columns."""
+    """Return the columns of --keep-columns. Raises UsageError for "all" if the files have different columns."""
     if text == KEEP_NONE:
         return ()
     headers = [columns_of(source) for source in sources]
@@ -135,7 +135,10 @@ def _kept(text: str, sources: Sequence[Source]) -> tuple[str, ...]:
 
 
 def _same(folder: Folder, job: Job, options: RunOptions) -> Job:
-    """The job in the folder. Raises JobError if it differs from `job`, or was planned on another kind of machine."""
+    """Return the job in the folder.
+
+    Raises JobError if it differs from `job`, or was planned on another kind of machine.
+    """
     there = read_job(folder)
     check_machine(there, options)
     neutral = replace(job, machine=there.machine, run=there.run, inputs=there.inputs)

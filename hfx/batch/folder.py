@@ -25,19 +25,19 @@ from hfx.repository.staging import flush
 
 JOB, PLAN, PARTS, LOG = "job.json", "plan.jsonl", "parts", "log.jsonl"
 LOCK, SUMMARY, CANCEL = "lock", "summary.json", "cancelled"
-TEMPORARY, SPOOLED = ".writing-", "input."  # prefixes of files being written, and of the copied standard input
+TEMPORARY, SPOOLED = ".writing-", "input."  # name prefixes of a file being written, and of the copy of standard input
 PART = re.compile(r"([0-9]{6,18})\.[a-z]+")
 WRITER = re.compile(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-([0-9]{{1,9}})-")
 DAY = 86_400.0
-GLANCE_SECONDS = 0.2  # `is_locked` in another process may hold the lock so long
+GLANCE_SECONDS = 0.2  # `is_locked` in another process may hold the lock for this time
 # Errors of flock(2) on storage without locks: DBFS and other FUSE, Lustre without `-o flock`, NFS without lockd. NFSv4
-# gives EBADF for an exclusive lock of a file that can only be read.
+# gives EBADF for an exclusive lock of a read-only file.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder that holds all of a job: its plan, its parts and its output."""
+    """The folder that contains everything of a job: its plan, its parts and its output."""
 
     path: Path
 
@@ -63,33 +63,36 @@ class Folder:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `hfx batch cancel` has been called, and `resume` has not since."""
+        """Whether `hfx batch cancel` has been called, and `hfx batch resume` has not been called since."""
         return (self.path / CANCEL).exists()
 
     def check_cancelled(self) -> None:
-        """Raise JobCancelled if the job is to stop."""
+        """Raise JobCancelled if the job is cancelled."""
         if self.is_cancelled:
             raise JobCancelled(f"{self.path} was cancelled.", f"`hfx batch resume {self.path}` continues it.")
 
     def cancel(self) -> None:
-        """Stop the job's runners on all machines, and those started later, until `uncancel`."""
+        """Stop the job's runners on all machines, and any that start later, until `uncancel` is called."""
         write_file(self.path / CANCEL, lambda file: None)
 
     def uncancel(self) -> None:
-        """Allow runners to run again."""
+        """Allow the job's runners to run again."""
         with storage(self.path):
             (self.path / CANCEL).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Delete temporary files of dead processes of this machine, and those of other machines that are a day old."""
+        """Delete temporary files of this machine's dead processes, and those of other machines that are a day old."""
         for folder in (self.path, self.parts):
             for leftover in folder.glob(f"{TEMPORARY}*"):
-                with suppress(OSError):  # a leftover only takes disk space
+                with suppress(OSError):  # a leftover only wastes disk space
                     if _is_abandoned(leftover):
                         leftover.unlink(missing_ok=True)
 
     def discard_unplanned(self) -> bool:
-        """Delete the files of a job that has no job.json yet, and its folder if empty. Returns whether it had none."""
+        """Delete the files of a job without a job.json, and its folder if it is empty.
+
+        Return whether job.json was missing.
+        """
         if (self.path / JOB).exists():
             return False
         with suppress(OSError):
@@ -100,13 +103,13 @@ class Folder:
         return True
 
     def log(self, event: dict[str, Any]) -> None:
-        """Append an event with the time to the log. Jobs do not depend on the log, so errors are ignored."""
+        """Append an event and the time to the log. Errors are ignored, because jobs do not depend on the log."""
         line = json.dumps({"time": round(time.time(), 3), **event}) + "\n"
         with suppress(OSError), open(self.path / LOG, "ab", opener=_open_regular) as file:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events of the log. Lines that a crash cut off, or that can't be read, are left out."""
+        """Yield the events of the log. Lines that were cut off by a crash, or that can't be read, are left out."""
         with suppress(OSError), open_file(self.path / LOG) as file:
             for line in file:
                 with suppress(ValueError, RecursionError):
@@ -116,9 +119,11 @@ class Folder:
 
     @contextmanager
     def locked(self, shared: bool = False) -> Iterator[bool]:
-        """Hold the lock, alone or `shared` with runners of other shards. Yields whether the storage has locks.
+        """Hold the lock, exclusively or `shared` with runners of other shards.
 
-        Raises JobError if another runner on this machine holds it.
+        Yield whether the storage supports locks.
+
+        Raises JobError if another runner on this machine holds the lock.
         """
         with storage(self.path):
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -137,7 +142,7 @@ class Folder:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a runner on this machine holds the lock; false on storage without locks. Raises JobError."""
+        """Whether a runner on this machine holds the lock; false if the storage has no locks. Raises JobError."""
         access = os.O_RDWR if os.access(self.path / LOCK, os.W_OK) else os.O_RDONLY
         try:
             descriptor = os.open(self.path / LOCK, access | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -151,7 +156,7 @@ class Folder:
 
 
 def _is_event(event: Any) -> bool:
-    """Whether a line of the log has the form that `log` writes."""
+    """Return whether `event` is a valid line of the log, as `log` writes them."""
     if not isinstance(event, dict) or type(event.get("event")) is not str or type(event.get("time")) is not float:
         return False
     chunk = (event.get("number"), event.get("rows"), event.get("errors"))
@@ -159,7 +164,7 @@ def _is_event(event: Any) -> bool:
 
 
 def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool | None:
-    """Whether the lock was taken within `patience` seconds; None if the storage has no locks."""
+    """Return whether the lock was acquired within `patience` seconds; None if the storage has no locks."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -177,13 +182,16 @@ def _lock(descriptor: int, kind: int, patience: float = 0.0) -> bool | None:
 
 
 def temporary(target: Path) -> Path:
-    """The temporary path for writing `target`. Its name has the machine and the process id of the writer."""
+    """Return the temporary path for writing `target`. Its name contains the writer's machine and process id."""
     return target.with_name(f"{TEMPORARY}{_machine()}-{os.getpid()}-{target.name}")
 
 
 @cache
 def _machine() -> str:
-    """Eight hexadecimal digits for this boot and PID namespace, where process ids are unique; else random ones."""
+    """Return eight hexadecimal digits for this boot and PID namespace, in which process ids are unique.
+
+    If the boot or the namespace can't be read, return random digits.
+    """
     try:
         boot, space = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/pid").readlink()
     except OSError:
@@ -192,9 +200,9 @@ def _machine() -> str:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary file is dead, or on another machine and silent for a day.
+    """Return whether the writer of a temporary file has ended. On another machine: whether the file is a day old.
 
-    The day is measured by the storage's clock, which may differ from this machine's.
+    The day is measured by the storage's clock, which may differ from this machine's clock.
     """
     writer = WRITER.match(path.name)
     if writer is None or writer[1] != _machine():
@@ -213,21 +221,21 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file of a job for reading. Raises OSError for a FIFO and the like, which could block for ever."""
+    """Open a file of a job for reading. Raises OSError for a FIFO or a similar file, which could block for ever."""
     return open(path, "rb", opener=_open_regular)
 
 
 def _open_regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # `open` itself refuses folders
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # `open` itself reports an error for folders
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "Not a regular file", path)
 
 
 class HashedFile(io.BufferedWriter):
-    """A new file that is written sequentially; `sha256` is the hash of its content so far."""
+    """A new file that is written sequentially. `sha256` is the hash of the content written so far."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "xb"))
@@ -241,9 +249,9 @@ class HashedFile(io.BufferedWriter):
 
 @contextmanager
 def new_file(target: Path) -> Iterator[HashedFile]:
-    """A file that becomes `target` when the block ends, or never: write, fsync, rename, fsync the folder.
+    """Open a new file that becomes `target` only if the block succeeds: write, fsync, rename, fsync the folder.
 
-    Raises StorageFull, and JobError for other errors of the file system; then `target` is unchanged.
+    Raises StorageFull, and JobError for other errors of the file system. After an error, `target` is unchanged.
     """
     written = temporary(target.with_name(f"{target.name}-{secrets.token_hex(4)}"))
     with storage(target):
@@ -262,19 +270,22 @@ def new_file(target: Path) -> Iterator[HashedFile]:
 
 @contextmanager
 def new_part(target: Path) -> Iterator[HashedFile]:
-    """Like `new_file`, for a part. Its SHA-256 is written beside it before the part appears."""
+    """Open a new part as `new_file` does. Its SHA-256 is written beside it before the part appears."""
     with new_file(target) as file:
         yield file
         write_sum(target, file.sha256.hexdigest())
 
 
 def write_sum(part: Path, sha256: str) -> None:
-    """Write the SHA-256 of a part beside it, as `sha256sum --check` reads it."""
+    """Write the SHA-256 of a part beside it, in the format of `sha256sum --check`."""
     write_file(_sum_of(part), lambda file: file.write(f"{sha256}  {part.name}\n".encode()))
 
 
 def check_sum(part: Path, file: io.BufferedReader) -> None:
-    """Raise ValueError if a part, open as `file`, differs from its SHA-256. Parts of earlier versions have none."""
+    """Raise ValueError if a part, open as `file`, does not match its SHA-256.
+
+    Parts of earlier versions have no SHA-256.
+    """
     path = _sum_of(part)
     if path.exists():
         with storage(path), open_file(path) as sums:
@@ -289,14 +300,14 @@ def _sum_of(part: Path) -> Path:
 
 
 def write_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write `target` atomically, as `new_file` does; `write` gets the open file."""
+    """Write `target` atomically, as `new_file` does. `write` is called with the open file."""
     with new_file(target) as file:
         write(file)
 
 
 @contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn an OSError about `path` into StorageFull or JobError."""
+    """Raise StorageFull or JobError instead of an OSError about `path`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""job.json: everything that decides the output of a job. It is written once, and a resumed run must agree with it."""
+"""job.json: everything that decides the output of a job. It is written once, and a resumed run must match it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ FORMAT = 1
 MAX_BYTES = 64 << 20
 ENDINGS = (".csv", ".jsonl", ".parquet")
 Action = Literal["append_row", "summary_only"]
-# CPU features by which libraries choose their kernels, whose sums differ in the last bits.
+# CPU features by which libraries choose their kernels. The sums of different kernels differ in the last bits.
 INSTRUCTIONS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve",
     "i8mm",
 )  # fmt: skip
 LIBRARIES = ("onnxruntime", "openvino", "tokenizers", "numpy")
 CPUINFO = Path("/proc/cpuinfo")
-IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that only a model in this process has
+IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that a model has only in this process, not behind a server
 
 
 @dataclass(frozen=True)
 class JobModel:
-    """The model, with SHA-256s of its `files` (empty if its server does not report it) and of its `inputs`."""
+    """The model. `files` and `inputs` are SHA-256s; `files` is empty if the model's server does not report it."""
 
     name: str
     task: str
@@ -47,7 +47,7 @@ class JobModel:
 
 @dataclass(frozen=True)
 class Output:
-    """The output. `keep`: the input columns before the predictions; `prefix` begins the predictions' names."""
+    """The output. `keep` lists the input columns before the predictions; the predictions' names begin with `prefix`."""
 
     action: Action
     file_name: str
@@ -56,7 +56,7 @@ class Output:
 
     @property
     def ending(self) -> str:
-        """The ending of the output file, which decides its format."""
+        """The ending of the output file, which decides the file's format."""
         return PurePath(self.file_name).suffix
 
     def __post_init__(self) -> None:
@@ -70,9 +70,9 @@ class Output:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether `name` can be the output file: one path component, not a file of the job, and short enough.
+    """Return whether `name` can be the output file: one path component, not a file of the job, and short enough.
 
-    While it is written, the name has a prefix and a suffix (see `temporary`).
+    The limit leaves room for the prefix and the suffix that the name has while the file is written (see `temporary`).
     """
     own = name in RESERVED or name.startswith((TEMPORARY, SPOOLED))
     return PurePath(name).name == name and len(os.fsencode(name)) <= LONGEST_NAME and "\0" not in name and not own
@@ -84,7 +84,7 @@ LONGEST_NAME = 200  # bytes
 
 @dataclass(frozen=True)
 class Machine:
-    """What the last bits of answers depend on: versions of libraries, and the processor's instruction sets."""
+    """The facts that decide the last bits of answers: versions of libraries, and the processor's instruction sets."""
 
     versions: Mapping[str, str]
     instructions: tuple[str, ...]
@@ -92,7 +92,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Job:
-    """A job. `columns`: input tensor -> column; `settings` are the other tensors of all requests.
+    """A job. `columns` maps input tensors to columns; `settings` are tensors that are equal for all requests.
 
     `run` has the RunOptions of the first run (see RunOptions.as_json), which a later run may change.
     """
@@ -109,7 +109,7 @@ class Job:
 
 
 def model_record(model: Model, labels: tuple[str, ...]) -> JobModel:
-    """The record of an opened model."""
+    """Return the record of an opened model."""
     described = [tensor for tensor in model.metadata.inputs if tensor.name not in IN_PROCESS]
     tensors = [[tensor.name, tensor.datatype, *tensor.shape] for tensor in described]
     inputs = hashlib.sha256(json.dumps(sorted(tensors)).encode()).hexdigest()
@@ -117,7 +117,7 @@ def model_record(model: Model, labels: tuple[str, ...]) -> JobModel:
 
 
 def this_machine(in_process: bool) -> Machine:
-    """This machine; for a model behind a server, only the version of hfx is recorded."""
+    """Describe this machine. For a model behind a server, only the version of hfx is recorded."""
     own = {"hfx": hfx.__version__}
     if not in_process:
         return Machine(own, ())
@@ -131,7 +131,7 @@ def _instructions() -> tuple[str, ...]:
 
 
 def differences(planned: Machine, here: Machine) -> str:
-    """How the machine `here` differs from the `planned` one, as text; empty if it does not."""
+    """Describe in words how the machine `here` differs from the `planned` one. Empty if they are equal."""
     versions = [
         f"{name} {here.versions.get(name, 'is missing')} here, {version} there"
         for name, version in planned.versions.items()
@@ -149,7 +149,7 @@ def write_job(folder: Folder, job: Job) -> None:
 
 
 def read_job(folder: Folder) -> Job:
-    """Read job.json. Raises JobError if it is missing, damaged or of another version."""
+    """Read job.json. Raises JobError if it is missing, damaged, or from another version."""
     path = folder.path / JOB
     if not path.is_file():
         raise JobError(f"{folder.path} is not the folder of a batch job.", "Give the --output of a `hfx batch run`.")
@@ -169,13 +169,13 @@ def read_job(folder: Folder) -> Job:
     return job
 
 
-# Values from a file, checked against the types of a dataclass's fields
+# Checking values from a file against the types of a dataclass's fields
 
 Record = TypeVar("Record")
 
 
 def record_of(kind: type[Record], values: Any) -> Record:
-    """The dataclass `kind` from a JSON object with exactly its fields. Raises ValueError."""
+    """Return an instance of the dataclass `kind` from a JSON object with exactly its fields. Raises ValueError."""
     hints = get_type_hints(kind)
     if not isinstance(values, dict) or values.keys() != hints.keys():
         raise ValueError(f"{kind.__name__} needs the members {', '.join(hints)}")
@@ -183,7 +183,7 @@ def record_of(kind: type[Record], values: Any) -> Record:
 
 
 def _value(hint: Any, value: Any, name: str) -> Any:
-    """`value`, converted to the type `hint`. Raises ValueError for a value of another type."""
+    """Return `value` converted to the type `hint`. Raises ValueError for a value of another type."""
     if hint is float and type(value) is int:
         return float(value)
     if isinstance(hint, type) and is_dataclass(hint):
@@ -198,7 +198,7 @@ def _value(hint: Any, value: Any, name: str) -> Any:
 
 
 def _members(hint: Any, value: Any, name: str) -> Any:
-    """A tuple, list or mapping `value`, its members converted to the types in `hint`."""
+    """Return a tuple, list or mapping `value` with its members converted to the types in `hint`."""
     origin, inner = get_origin(hint), get_args(hint)
     if type(value) is not (list if origin in (tuple, list) else dict):
         raise ValueError(f"{name!r} can't be {value!r:.40}")

@@ -1,7 +1,7 @@
-"""Worker processes on this machine: a generic pool, and the runner that scores missing chunks with it.
+"""Worker processes on this machine: a generic pool, and the runner that uses it to score missing chunks.
 
-No row is lost when a worker dies: another worker gets its chunks. The rows of a chunk that was in progress at three
-deaths are scored one by one, and a row during which the process died twice becomes an error row.
+No row is lost when a worker dies, because another worker gets its chunks. If a chunk was in progress at three deaths,
+its rows are scored one by one, and a row during which the process died twice becomes an error row.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from hfx.errors import ModelChanged, ServerError
 from hfx.process import JsonChild, Messages, exit_reason
 
 POLL_SECONDS = 0.2
-OUTPUT_SECONDS = 1.0  # to read the last output of a dead process whose pipe another process keeps open
+OUTPUT_SECONDS = 1.0  # time to read the last output of a dead process, as another process may keep its pipe open
 Item = TypeVar("Item")  # a piece of work: a dataclass, which is sent as JSON
-DEATHS_TOGETHER, DEATHS_ALONE = 3, 2  # deaths during a chunk, or during a row that is scored alone
+DEATHS_TOGETHER, DEATHS_ALONE = 3, 2  # limits: deaths during a chunk, and during a row that is scored alone
 DEATHS_IDLE = 3  # deaths of workers that had begun no chunk, since the last finished chunk
 DEATHS_IN_A_ROW = 20  # deaths without an answer between them: the machine is to blame, not a row
 VMSTAT = Path("/proc/vmstat")
@@ -39,9 +39,9 @@ VMSTAT = Path("/proc/vmstat")
 
 @dataclass(eq=False)
 class Worker(Generic[Item]):
-    """A worker process and the `work` that it has until `deadline` (time.monotonic).
+    """A worker process, and the `work` that it must finish before `deadline` (time.monotonic).
 
-    `begun` are the chunks of that work in progress, `row` is the row that it scores alone.
+    `begun` are the chunks of that work that are in progress; `row` is the row that the worker scores alone.
     """
 
     number: int
@@ -53,13 +53,13 @@ class Worker(Generic[Item]):
     row: int | None = None
 
     def give(self, work: Item, seconds: float) -> None:
-        """Send `work`, which may take so many `seconds`."""
+        """Send `work`, which may take up to `seconds`."""
         self.work, self.begun, self.row = work, set(), None
         self.deadline = time.monotonic() + seconds
         self.child.send(asdict(work))  # type: ignore[call-overload]
 
     def is_late(self) -> bool:
-        """Whether the deadline has passed, or the process ended a while ago."""
+        """Whether the deadline has passed, or the process ended more than OUTPUT_SECONDS ago."""
         if self.child.process.poll() is not None:
             self.deadline = min(self.deadline, time.monotonic() + OUTPUT_SECONDS)
         return time.monotonic() > self.deadline
@@ -67,11 +67,12 @@ class Worker(Generic[Item]):
 
 @dataclass
 class Pool(Generic[Item]):
-    """Up to `size` processes that do the `pending` work, each item within `seconds`. A context manager that kills them.
+    """Up to `size` processes that do the `pending` work. As a context manager, the pool kills them at the end.
 
-    `start` starts the process of a number, which reports `opened` when it is ready, and `finished` after each item.
-    `take` gets every report of a worker. `ended` gets each dead worker, whose work it may put back into `pending`, and
-    its exit code (None: it was late, and was killed). Both may raise an error that ends the run.
+    Each item may take `seconds`. `start` starts the process with a given number; the process reports `opened` when it
+    is ready, and `finished` after each item. `take` is called with every report of a worker. `ended` is called with
+    each dead worker, whose work it may put back into `pending`, and the exit code (None if the worker was killed
+    because it was late). Both callbacks may raise an error, which ends the run.
     """
 
     start: Callable[[int, Messages], JsonChild]
@@ -94,13 +95,13 @@ class Pool(Generic[Item]):
             self.step()
 
     def grow(self, size: int) -> None:
-        """Start processes until there are `size`."""
+        """Start processes until there are `size` of them."""
         free = (number for number in range(self.size) if number not in self.workers)
         for number in [number for number, _ in zip(free, range(size - len(self.workers)), strict=False)]:
             self.workers[number] = Worker(number, self.start(number, self.messages))
 
     def step(self) -> None:
-        """Handle reports, waiting up to POLL_SECONDS for the first; then kill the workers that are late."""
+        """Handle reports, waiting up to POLL_SECONDS for the first one. Then kill the workers that are late."""
         with suppress(queue.Empty):
             report = self.messages.get(timeout=POLL_SECONDS)
             while True:
@@ -128,7 +129,7 @@ class Pool(Generic[Item]):
         self.ended(worker, code)
 
     def close(self, seconds: float) -> None:
-        """Close the input of all processes, and wait up to `seconds` until those that had opened end."""
+        """Close the input of all processes, and wait up to `seconds` for the end of the processes that were open."""
         deadline = time.monotonic() + seconds
         for worker in self.workers.values():
             worker.child.close()
@@ -145,7 +146,7 @@ class Pool(Generic[Item]):
 
 
 def count_oom_kills() -> int:
-    """How many processes the OOM killer of this machine has killed since boot; 0 if unknown."""
+    """Return how many processes this machine's OOM killer has killed since boot; 0 if unknown."""
     with suppress(OSError, ValueError):
         counts = dict(line.split(maxsplit=1) for line in VMSTAT.read_text(encoding="utf-8").splitlines())
         return int(counts.get("oom_kill", 0))
@@ -153,7 +154,7 @@ def count_oom_kills() -> int:
 
 
 class Runner:
-    """Runs chunks in worker processes, replaces dead workers, and finds the rows that kill them."""
+    """Runs chunks in worker processes, replaces dead workers, and finds the rows that kill workers."""
 
     def __init__(self, start: Start, options: RunOptions) -> None:
         self.options = options
@@ -165,11 +166,11 @@ class Runner:
         self._deaths: Counter[int] = Counter()  # by chunk
         self._alone_deaths: Counter[int] = Counter()  # by row
         self._idle_deaths = 0  # since the last finished chunk
-        self._futile_deaths = 0  # since the last finished chunk, or row that was scored alone
+        self._futile_deaths = 0  # since the last finished chunk, or the last row that was scored alone
         self._oom_kills = count_oom_kills()
 
     def open(self) -> JobModel:
-        """Wait until a worker has opened the model, and return its record. Raises HfxError."""
+        """Wait until a worker has opened the model, and return the model's record. Raises HfxError."""
         while self._model is None:
             self.pool.grow(1)
             self.pool.step()
@@ -208,7 +209,7 @@ class Runner:
             raise reported(content["error"])
 
     def _ended(self, worker: Worker[Work], code: int | None) -> None:
-        """Count the death of a worker: for the row scored alone, for the chunks in progress, or as idle."""
+        """Count the death of a worker: for the row that it scored alone, for its chunks in progress, or as idle."""
         if worker.is_open and worker.work is None:
             return  # no work is lost
         how = exit_reason(code or 0)
@@ -225,7 +226,7 @@ class Runner:
             self._put_back(worker, how, self._folder)
 
     def _put_back(self, worker: Worker[Work], how: str, folder: Folder) -> None:
-        """Put the unfinished chunks of a dead worker back; those of too many deaths are scored row by row."""
+        """Put the unfinished chunks of a dead worker back. Chunks with too many deaths are then scored row by row."""
         self._futile_deaths += 1
         if self._futile_deaths >= DEATHS_IN_A_ROW:
             raise ServerError(
@@ -243,7 +244,7 @@ class Runner:
             self.pool.pending.appendleft(Work(work.folder, together, alone, killers))
 
     def _cause(self) -> str:
-        """A hint at why processes died, for the `fix` of an error."""
+        """Return a hint at why processes died, for the `fix` of an error."""
         if killed := count_oom_kills() - self._oom_kills:
             return f"The kernel has killed {killed} processes meanwhile, as memory ran out: use fewer --workers."
         return "The output of the process is above."

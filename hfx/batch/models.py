@@ -15,7 +15,7 @@ from hfx.errors import ModelChanged, UsageError
 from hfx.metadata import ModelMetadata
 from hfx.tasks import TASKS
 
-# Answers to one text in batches of BATCHES rows must be equal to the bit, for texts of WIDTHS words.
+# Answers to equal texts of WIDTHS words, in batches of BATCHES rows, must be equal to the bit.
 BATCHES = (1, 2, 8, 16)
 WIDTHS = (4, 40)
 
@@ -31,10 +31,10 @@ class Repository:
 
 @dataclass(frozen=True)
 class Servers:
-    """Servers of the same model. Each gets up to `at_once` requests at a time.
+    """Servers of the same model. Each server gets up to `at_once` requests at a time.
 
-    `options` are keyword arguments of hfx.client.Client, with a file `tls_ca` for its `tls`. `sha256` is the hash that
-    the model's files must have; empty: any.
+    `options` are keyword arguments of hfx.client.Client, with a file `tls_ca` instead of its `tls`. The model's files
+    must have the hash `sha256`, unless it is empty.
     """
 
     urls: tuple[str, ...]
@@ -48,10 +48,10 @@ Place = Repository | Servers
 
 @contextmanager
 def open_model(name: str, place: Place, persistence: Persistence | None = None) -> Iterator[Model]:
-    """The opened model `name`. Its answers raise RequestRefused only for errors of the request itself.
+    """Open the model `name`. Its answers raise RequestRefused only for errors of the request itself.
 
-    Raises RepositoryError or ServerError if there is no such model, and UsageError if its answers depend, on this
-    processor, on the other rows of their batch.
+    Raises RepositoryError or ServerError if there is no such model. Raises UsageError if, on this processor, the
+    model's answers depend on the other rows of their batch.
     """
     persistence = persistence or Persistence()
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def open_model(name: str, place: Place, persistence: Persistence | None = None) 
 
 
 def describe(name: str, place: Place) -> tuple[names.Task, ModelMetadata, Place]:
-    """The task and metadata of a model, without opening it, and `place` with the hash of a served model's files.
+    """Return the task and metadata of a model without opening it, and `place` with the hash of a served model's files.
 
     Raises RepositoryError or ServerError.
     """
@@ -97,7 +97,7 @@ def _served(name: str, url: str, place: Servers, persistence: Persistence) -> It
 
 
 def _check_independence(model: Model) -> None:
-    """Raise UsageError for an encoder whose answer to a text depends on the size of its batch."""
+    """Raise UsageError for an encoder whose answer to a text depends on the size of the text's batch."""
     if model.answer_many is None or model.task is names.Task.QUESTION_ANSWERING:
         return
     task = TASKS[model.task]
@@ -113,7 +113,7 @@ def _check_independence(model: Model) -> None:
 
 
 def _check_equal(models: Sequence[Model], sha256: str) -> None:
-    """Raise UsageError if the servers' models differ, and ModelChanged if they are not the model of `sha256`."""
+    """Raise UsageError if the servers' models differ, and ModelChanged if their hash is not `sha256`."""
     first = models[0]
     for model in models[1:]:
         if (model.task, model.metadata, model.sha256) != (first.task, first.metadata, first.sha256):

@@ -1,4 +1,4 @@
-"""The options of a run. They may differ between runs of one job, as answers do not depend on them."""
+"""The options of a run. Runs of one job may have different options, because answers do not depend on the options."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ANY = -1  # no limit
 
 @dataclass(frozen=True)
 class Threshold:
-    """The largest number of error rows, or with `percent` their largest percentage of all rows; ANY: no limit."""
+    """The largest number of error rows, or with `percent` their largest percentage of all rows. ANY means no limit."""
 
     limit: float
     percent: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """`N`, `P%` or `-1`. Raises UsageError."""
+        """Return the threshold in `N`, `P%` or `-1`. Raises UsageError."""
         if text == str(ANY):
             return cls(ANY)
         match = re.fullmatch(r"([0-9]{1,15})|([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
@@ -47,9 +47,9 @@ class Threshold:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where the model is, and how a run works. Fields are plain values, as they are written to job.json.
+    """The location of the model, and how a run works. Fields are plain values, because they are written to job.json.
 
-    `client` are options of the connection, which may be secrets and are therefore not written to job.json.
+    `client` has options of the connection. They may be secrets, and are therefore not written to job.json.
     """
 
     repository: str = ""
@@ -66,7 +66,7 @@ class RunOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunOptions:
-        """The options from the object that `as_json` returned. Raises UsageError for a damaged one."""
+        """Return the options in an object that `as_json` returned. Raises UsageError if the object is damaged."""
         try:
             return record_of(cls, {"client": {}, **values})
         except ValueError as error:
@@ -76,7 +76,7 @@ class RunOptions:
 
     @property
     def in_process(self) -> bool:
-        """Whether the model runs in the workers, not behind servers."""
+        """Whether the model runs in the workers, and not behind servers."""
         return not self.urls
 
     @property
@@ -90,11 +90,11 @@ class RunOptions:
         return Persistence(self.patience, self.retries, self.row_timeout)
 
     def place(self, threads: int | None = None) -> Place:
-        """Where the model is; in process, it uses `threads` threads."""
+        """Return the location of the model. A model in this process uses `threads` threads."""
         if self.urls:
             return Servers(self.urls, self.max_concurrency or CONCURRENCY, dict(self.client))
         return Repository(Path(self.repository), self.device, threads)
 
     def as_json(self) -> dict[str, Any]:
-        """The options as job.json has them."""
+        """Return the options as they are written to job.json."""
         return {name: value for name, value in asdict(self).items() if name != "client"}

@@ -1,4 +1,4 @@
-"""The output's formats (CSV, JSON lines, Parquet): parts are written, read back for a check, and joined.
+"""The output's formats (CSV, JSON lines, Parquet): writing parts, reading them back to check them, and joining them.
 
 Equal rows have equal bytes on every machine: lines end in "\\n", a float is the shortest decimal text of its float32,
 and a part contains nothing about the run (time, host, path).
@@ -36,14 +36,17 @@ class PartFormat(Protocol):
         """Write a part."""
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the rows of `parts` to `target`; yields number and error of each row for the caller to check.
+        """Copy the rows of `parts` to `target`, and yield the number and the error of each row for the caller to check.
 
         Raises ValueError for a damaged part.
         """
 
 
 def format_of(ending: str, columns: Columns, kept: Mapping[str, Any]) -> PartFormat:
-    """The format for a file's ending. `kept` has the Arrow types of kept columns of Parquet inputs, where known."""
+    """Return the format for a file's ending.
+
+    `kept` maps kept columns of Parquet inputs to their Arrow types, where known.
+    """
     if ending == ".parquet":
         return Parquet(columns, kept)
     return Csv(columns) if ending == ".csv" else JsonLines(columns)
@@ -111,7 +114,7 @@ class JsonLines:
 
 
 class Parquet:
-    """Parquet. The joined file has row groups of GROUP rows, so its bytes do not depend on the parts."""
+    """Parquet. The joined file has row groups of GROUP rows, so that its bytes do not depend on the parts."""
 
     def __init__(self, columns: Columns, kept: Mapping[str, Any]) -> None:
         pyarrow = _pyarrow()
@@ -173,14 +176,17 @@ def _pyarrow() -> Any:
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
-    """CSV lines that end in "\\n". Written with "\\r\\n" first: CPython 3.11 quotes a cell with "\\r" only then."""
+    """Return CSV lines that end in "\\n".
+
+    They are written with "\\r\\n" first, because CPython 3.11 quotes a cell with "\\r" only then.
+    """
     lines: list[str] = []
     csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
     return _utf8("".join([f"{line[:-2]}\n" for line in lines]))
 
 
 def _utf8(text: str) -> bytes:
-    """`text` in UTF-8. Input bytes that were not UTF-8 (surrogates) become U+FFFD."""
+    """Encode `text` in UTF-8. Input bytes that were not UTF-8 (surrogates) become U+FFFD."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -197,7 +203,7 @@ def _copy(part: BinaryIO, target: BinaryIO) -> None:
 
 
 def _texts(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
-    """The cells of a column as csv.writer takes them."""
+    """Return the cells of a column in the types that csv.writer accepts."""
     if kind == "number":
         return _numbers(values)
     if kind == "numbers":
@@ -206,12 +212,12 @@ def _texts(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _text(value: Any) -> Any:
-    """A kept value as text: JSON, unless it is text already."""
+    """Return a kept value as text: JSON, unless the value is text already."""
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _numbers(values: Sequence[float | None]) -> list[float | None]:
-    """float32 values as floats with the shortest decimal texts; None stays None."""
+    """Return float32 values as floats with the shortest decimal texts. None stays None."""
     known = iter(as_float32s([value for value in values if value is not None]))
     return [None if value is None else next(known) for value in values]
 
@@ -227,9 +233,9 @@ def _json_values(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _nothing(constant: str) -> None:
-    """Replace NaN and infinities, which JSON lacks, by null."""
+    """Return None (JSON null) for NaN and infinities, which JSON lacks."""
 
 
 def _is_other(value: Any) -> bool:
-    """Whether JSON may have no form for `value`, such as a date from a Parquet file."""
+    """Return whether `value` may have no JSON representation, such as a date from a Parquet file."""
     return value is not None and not isinstance(value, str | int | bool)

@@ -1,4 +1,4 @@
-"""plan.jsonl, the chunks of a job's inputs, which one pass finds before any row is scored; and shards.
+"""plan.jsonl: the chunks of a job's inputs, found in one pass before any row is scored. Also shards.
 
 A shard is a range of consecutive chunks for one of several processes. Shards share no state: two processes that score
 the same chunk write the same bytes.
@@ -22,9 +22,9 @@ from hfx.rows import Chunk, ChunkReader, Source, cut, source_of, verify
 
 @dataclass(frozen=True)
 class PlannedChunk:
-    """Chunk `number` of a job: the part `extent` of the file `source` (an index into the job's inputs).
+    """Chunk `number` of a job: the range `extent` of the file `source` (an index into the job's inputs).
 
-    `first_row` is the number of its first row over the whole job, from 1.
+    `first_row` is the number of the chunk's first row over the whole job, from 1.
     """
 
     number: int
@@ -34,12 +34,12 @@ class PlannedChunk:
 
     @property
     def rows(self) -> range:
-        """The numbers of its rows."""
+        """The numbers of the chunk's rows."""
         return range(self.first_row, self.first_row + self.extent.rows)
 
 
 def count_rows(chunks: Iterable[PlannedChunk]) -> int:
-    """The number of rows in chunks."""
+    """Return the number of rows in chunks."""
     return sum(chunk.extent.rows for chunk in chunks)
 
 
@@ -69,7 +69,10 @@ def _planned(sources: Sequence[Source], columns: Sequence[str], rows: int) -> It
 
 
 def read_plan(folder: Folder) -> list[PlannedChunk]:
-    """The chunks of a plan. Raises JobError if it is damaged: its last line is the hash of the lines before."""
+    """Read the chunks of a plan. The last line is the hash of the lines before it.
+
+    Raises JobError for a damaged plan.
+    """
     path = folder.path / PLAN
     planned: list[PlannedChunk] = []
     digest, line = hashlib.sha256(), b""
@@ -93,7 +96,7 @@ def _chunk(number: int, values: dict[str, Any]) -> PlannedChunk:
 def check_rows(
     sources: Sequence[Source], planned: Iterable[PlannedChunk], check: Callable[[NumberedRow], object]
 ) -> None:
-    """Read all rows. Raises UsageError with the number of the first row that `check` refuses."""
+    """Read all rows. Raises UsageError with the number of the first row for which `check` raises an error."""
     for item in rows_of(sources, planned):
         try:
             check(item)
@@ -104,9 +107,9 @@ def check_rows(
 def rows_of(
     sources: Sequence[Source], planned: Iterable[PlannedChunk], kept: Sequence[str] | None = None
 ) -> Iterator[NumberedRow]:
-    """The rows of chunks, in order. The last row of a chunk is yielded only after the chunk's hash was checked.
+    """Yield the rows of chunks, in order. The last row of a chunk is yielded only after the chunk's hash is checked.
 
-    From Parquet, only the columns `kept` are read (None: all). Raises InputChanged.
+    From Parquet files, only the columns `kept` are read (None: all). Raises InputChanged.
     """
     with ChunkReader(kept) as reader:
         for chunk in planned:
@@ -120,7 +123,10 @@ def rows_of(
 
 
 def check_inputs(sources: Sequence[Source], planned: Sequence[PlannedChunk]) -> None:
-    """Raise InputChanged for a file that has changed since the plan. If only its time differs, it is hashed."""
+    """Raise InputChanged if a file has changed since the plan was made.
+
+    If only its time differs, compare the hashes.
+    """
     for index, source in enumerate(sources):
         now = source_of(source.name, source.format)
         if now.size != source.size:
@@ -135,7 +141,7 @@ def check_inputs(sources: Sequence[Source], planned: Sequence[PlannedChunk]) -> 
 # Shards
 
 # Environment variables of a process's rank and the number of processes: torchrun and Azure ML, Open MPI, Slurm, MPICH
-# and Intel MPI, Kubernetes. Kubernetes sets no variable for the completions of an indexed job; a manifest has to.
+# and Intel MPI, Kubernetes. Kubernetes sets no variable for the completions of an indexed job; a manifest must set it.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -149,13 +155,16 @@ MAX_SHARDS = 1_000_000
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index` (from 0) of `count`. As text: "0/3" to "2/3"."""
+    """Shard `index` (from 0) of `count`. Its text is "0/3" to "2/3"."""
 
     index: int
     count: int
 
     def chunks(self, total: int) -> range:
-        """The indices of this shard's chunks, of `total`. Shards differ by at most one chunk, and may be empty."""
+        """Return the indices of this shard's chunks, of `total`.
+
+        Shards differ by at most one chunk, and may be empty.
+        """
         return range(self.index * total // self.count, (self.index + 1) * total // self.count)
 
     def __str__(self) -> str:
@@ -163,7 +172,7 @@ class Shard:
 
 
 def parse_shard(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
-    """The shard "I/N", I from 1 to N (0/N is N/N), or for "env" the one that a launcher's variables name.
+    """Return the shard "I/N", with I from 1 to N (0/N means N/N). "env" is the shard given by a launcher's variables.
 
     Raises UsageError.
     """

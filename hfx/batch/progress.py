@@ -1,4 +1,4 @@
-"""Running a job from its missing chunks to its output, and its status.
+"""Running a job from its missing chunks to its output, and reporting its status.
 
 The status is read from the job's folder, so that another terminal or machine can show it.
 """
@@ -24,7 +24,7 @@ RECENT = 300.0  # seconds over which the rate is measured
 
 
 class ChunkRunner(Protocol):
-    """A runner scores chunks: in processes of this machine (local.Runner) or as Spark tasks (SparkRunner)."""
+    """A runner that scores chunks: in processes on this machine (local.Runner), or as Spark tasks (SparkRunner)."""
 
     @property
     def options(self) -> RunOptions:
@@ -38,14 +38,14 @@ class ChunkRunner(Protocol):
 
 
 def missing_chunks(folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None = None) -> list[int]:
-    """The numbers of the chunks, of `shard` or of the job, whose parts do not exist."""
+    """Return the numbers of the chunks without a part: of `shard`, or of the whole job."""
     done = folder.done()
     mine = shard.chunks(len(planned)) if shard else range(len(planned))
     return [number for number in mine if number not in done]
 
 
 def logged(folder: Folder, shard: Shard | None, on_event: Progress) -> Progress:
-    """A function that writes an event to the job's log, and passes it to `on_event`."""
+    """Return a function that writes an event to the job's log, and then passes it to `on_event`."""
     of_shard = {"shard": str(shard)} if shard else {}
 
     def take(event: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ def score_missing(
 def finish(
     folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, on_event: Progress
 ) -> dict[str, Any] | None:
-    """Publish the output and return its summary; None while other shards still have missing parts."""
+    """Publish the output, and return its summary. Returns None while other shards still have missing parts."""
     if missing_chunks(folder, planned):
         return None
     summary = publish(folder, job, planned, threshold)
@@ -93,7 +93,7 @@ def finish(
 
 
 def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, options: RunOptions) -> None:
-    """Raise JobError (or a kind of it) if the model, the inputs or the machine differ from those of the plan."""
+    """Raise JobError (or a subclass) if the model, the inputs or the machine are not those of the plan."""
     check_inputs(job.inputs, planned)
     if model.task != job.model.task or model.inputs != job.model.inputs or model.labels != job.model.labels:
         raise JobError(f"{model.name} is another model than when the job was planned.", "Start a new job.")
@@ -102,13 +102,13 @@ def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, option
 
 
 def check_files(sha256: str, job: Job) -> None:
-    """Raise ModelChanged if the model's files have another hash than at the plan, where both are known."""
+    """Raise ModelChanged if the hash of the model's files differs from the plan's hash, and both are known."""
     if sha256 and job.model.files and sha256 != job.model.files:
         raise ModelChanged(f"{job.model.name} was exported again since the job was planned.", "Start a new job.")
 
 
 def check_machine(job: Job, options: RunOptions) -> None:
-    """Raise JobError if this machine may compute other last digits than the machine of the plan."""
+    """Raise JobError if the last digits of answers on this machine may differ from those on the plan's machine."""
     if not options.mixed_processors and (difference := differences(job.machine, this_machine(options.in_process))):
         raise JobError(
             f"Answers may differ in their last digits from those that are there: {difference}.",
@@ -123,8 +123,8 @@ def check_machine(job: Job, options: RunOptions) -> None:
 class Status:
     """The state of a job. `rows_per_second` and `eta` (seconds) are None unless it runs and has finished a chunk.
 
-    States have Azure ML's names: Running, Completed, Failed, Cancelled, Paused (chunks are missing and nothing runs).
-    `errors` counts the log's error rows by kind.
+    The states have Azure ML's names: Running, Completed, Failed, Cancelled, and Paused (chunks are missing, and nothing
+    runs). `errors` counts the error rows in the log by kind.
     """
 
     folder: str
@@ -138,7 +138,7 @@ class Status:
 
 
 def status_of(folder: Folder) -> Status:
-    """The status of the job in `folder`. Raises JobError if there is none."""
+    """Return the status of the job in `folder`. Raises JobError if there is no job."""
     job, planned = read_job(folder), read_plan(folder)
     done = folder.done()
     rows = count_rows(planned)
@@ -151,7 +151,7 @@ def status_of(folder: Folder) -> Status:
 
 
 def unreadable(folder: Folder) -> Status:
-    """The status that stands for a job whose files are damaged."""
+    """Return the status for a job whose files are damaged."""
     return Status(str(folder.path), "", "Unreadable", 0, 0, {})
 
 
@@ -166,7 +166,7 @@ def _state(folder: Folder, events: list[dict[str, Any]]) -> str:
 
 
 def errors_of(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Error rows by kind; for a chunk that was scored repeatedly, those of the last time."""
+    """Count error rows by kind. For a chunk that was scored repeatedly, only the last time counts."""
     chunks = {event["number"]: event["errors"] for event in events if event["event"] == "chunk"}
     kinds: Counter[str] = Counter()
     for errors in chunks.values():
@@ -175,7 +175,7 @@ def errors_of(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _rate(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """Rows per second over the last RECENT seconds, but not before the last start of an unsharded run."""
+    """Return the rows per second over the last RECENT seconds, or since the last start of an unsharded run if later."""
     now = time.time()
     recent: list[Mapping[str, Any]] = []
     for event in events:
@@ -188,7 +188,10 @@ def _rate(events: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def jobs_in(folder: Path) -> list[Folder]:
-    """The jobs in subfolders of `folder`, and `folder` itself if it is one. Raises JobError if it is no folder."""
+    """Return the jobs in subfolders of `folder`, and `folder` itself if it is a job.
+
+    Raises JobError if it is not a folder.
+    """
     if not folder.is_dir():
         raise JobError(f"{folder} is not a folder.", "Give a folder of jobs.")
     candidates = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]

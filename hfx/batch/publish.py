@@ -1,4 +1,4 @@
-"""Joining the parts into the output: every row in order, counted and checked."""
+"""Joining the parts into the output, with all rows in order. The rows are counted and checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAMAGE = (ValueError, LookupError, TypeError, RecursionError)
 
 @dataclass(frozen=True)
 class Counts:
-    """The number of rows and of error rows, and the error rows by kind."""
+    """The numbers of rows and of error rows, and the error rows by kind."""
 
     rows: int
     errors: int
@@ -42,8 +42,8 @@ def publish(
 ) -> dict[str, Any]:
     """Join the parts into the output, write summary.json, and return the summary.
 
-    With `partial`, missing parts are skipped and the files are marked so. Raises JobError for missing or damaged parts,
-    and TooManyErrors above the threshold; then nothing is published.
+    With `partial`, missing parts are skipped, and the names of the files are marked as partial. Raises JobError for
+    missing or damaged parts, and TooManyErrors above the threshold. After an error, nothing is published.
     """
     done = folder.done()
     missing = [chunk for chunk in planned if chunk.number not in done]
@@ -65,7 +65,7 @@ def publish(
 
 
 def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold) -> dict[str, Any] | None:
-    """The summary, if the job is completed and its output unchanged; else None. Nothing is written.
+    """Return the summary if the job is completed and its output is unchanged, else None. Nothing is written.
 
     Raises TooManyErrors, and JobError for a damaged part of a job without an output file (summary_only).
     """
@@ -89,7 +89,7 @@ def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], thresho
 
 
 def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError:
-    """The error that names the missing parts, and the shards that they belong to according to the log."""
+    """Return the error that names the missing parts and, according to the log, the shards that they belong to."""
     counts = {int(shard.partition("/")[2]) for event in folder.events() if (shard := event.get("shard"))}
     shards = [Shard(index, count) for count in counts for index in range(count)]
     lacking = [str(shard) for shard in shards if not set(missing).isdisjoint(shard.chunks(chunks))]
@@ -102,7 +102,7 @@ def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError
 
 
 def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: Threshold, mark: str) -> dict[str, Any]:
-    """Write the output file (summary_only: only count), and return its members of the summary."""
+    """Write the output file, and return its members of the summary. For summary_only, only count the rows."""
     total = count_rows(there)
     if job.output.action == "summary_only":
         return _figures(folder, count(folder, job, there), threshold, total)
@@ -120,7 +120,7 @@ def _figures(folder: Folder, counts: Counts, threshold: Threshold, total: int) -
 
 
 def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> TooManyErrors:
-    """The error for a job above its error threshold."""
+    """Return the error for a job above its error threshold."""
     return TooManyErrors(
         f"{errors} of {total} rows are errors, and --error-threshold allows {threshold}.",
         f"What was done is kept: `hfx batch resume {folder.path} --error-threshold N` continues with a higher one.",
@@ -134,7 +134,7 @@ def count(folder: Folder, job: Job, there: Sequence[PlannedChunk]) -> Counts:
 
 
 def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: BinaryIO) -> Counts:
-    """Join the parts into `target`, and check that each has exactly the rows of its chunk. Raises JobError."""
+    """Join the parts into `target`, and check that each part has exactly the rows of its chunk. Raises JobError."""
     kinds: Counter[str] = Counter()
     rows = 0
     parts = _Parts(folder, job.output.ending, there)
@@ -145,7 +145,7 @@ def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: Bin
             kinds.update(kind_of(error) for _, error in found if error is not None)
     except (*DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # an error of the file system, not of pyarrow
+            raise  # the error is from the file system, not from pyarrow
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise JobError(
             f"{parts.current} is damaged: {reason}.", f"Delete it, then `hfx batch resume {folder.path}`."
@@ -154,7 +154,7 @@ def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: Bin
 
 
 class _Parts:
-    """Opens parts one after the other; `current` is the open one, whose row numbers are checked."""
+    """Opens the parts one after the other. `current` is the open part, whose row numbers are checked."""
 
     def __init__(self, folder: Folder, ending: str, there: Iterable[PlannedChunk]) -> None:
         self._parts = [(folder.part(chunk.number, ending), chunk.rows) for chunk in there]
@@ -162,7 +162,10 @@ class _Parts:
         self.current = folder.parts
 
     def files(self) -> Iterator[BinaryIO]:
-        """Each part as an open file, closed before the next one. Raises ValueError for a damaged part."""
+        """Yield each part as an open file, which is closed before the next one.
+
+        Raises ValueError for a damaged part.
+        """
         for path, rows in self._parts:
             self.current, self._expected = path, iter(rows)
             with storage(path):
@@ -180,7 +183,7 @@ class _Parts:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ranges: "0-3, 7"."""
+    """Return ascending numbers as ranges: "0-3, 7"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

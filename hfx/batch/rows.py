@@ -1,4 +1,4 @@
-"""Making a request from an input row, and an output row from its answer."""
+"""Making a request from an input row, and an output row from the answer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TOKEN = ("id", "text", "logprob", "special")
 def prediction_columns(
     task: Task, labels: Sequence[str], settings: Request, prefix: str = "", own: Collection[str] = ()
 ) -> tuple[Column, ...]:
-    """The columns of a task's predictions, with `prefix` before their names. `labels` are a classifier's.
+    """Return the columns of a task's predictions. `labels` are a classifier's; `prefix` precedes the columns' names.
 
-    `settings` are the tensors that all requests have; they can ask for log-probabilities, tokens and several answers.
-    `own` are the names of those that each row has: where each has its labels, no label has a column.
+    `settings` are the tensors that all requests share; they can request log-probabilities, tokens and several answers.
+    `own` are the names of the tensors that each row provides. If each row provides its labels, no label has a column.
     """
     columns = TASKS[task].columns(() if names.CANDIDATE_LABELS in own else labels)
     if task is Task.QUESTION_ANSWERING and names.TOP_K in {*settings, *own}:
@@ -50,18 +50,18 @@ def prediction_columns(
 
 
 def fact_columns(task: Task) -> tuple[Column, ...]:
-    """The columns after `error`: the number of truncated tokens, and a generator's finish reason."""
+    """Return the columns after `error`: the number of truncated tokens, and for a generator the finish reason."""
     truncated = output(names.TRUNCATED_TOKENS, "integer")
     return (truncated, output(names.FINISH_REASON, "text")) if task in GENERATION_TASKS else (truncated,)
 
 
 def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
-    """The labels of a classifier, sorted, from its answer to a short text; empty for other tasks.
+    """Return the sorted labels of a classifier, from its answer to a short text. Empty for other tasks.
 
-    Those of a zero-shot job whose rows have their own are empty, too.
+    They are also empty for a zero-shot job whose rows have their own labels.
 
     Raises UsageError for equal labels, and for a model with several scores or vectors per row, for which the output has
-    no columns: a cross-encoder with several labels, an embedder of tokens.
+    no columns: a cross-encoder with several labels, or an embedder of tokens.
     """
     kind = kind_of(model.metadata, model.task)
     if kind in VECTORS_OF_TOKENS:
@@ -84,15 +84,15 @@ def labels_of(model: Model, settings: Request) -> tuple[str, ...]:
 
 
 def all_labels(task: Task) -> Request:
-    """The setting that makes a classifier return all of its labels; empty for other tasks."""
+    """Return the setting that makes a classifier return all of its labels. Empty for other tasks."""
     return {names.TOP_K: [INT32_MAX]} if TASKS[task].has_all_labels else {}
 
 
 def as_float32s(values: Sequence[float]) -> list[float]:
-    """`as_float32` of each value, vectorized: numpy's own text of a float32 takes four times as long.
+    """Apply `as_float32` to each value, vectorized. numpy's own text of a float32 takes four times as long.
 
-    A decimal of up to nine digits is an integer divided by a power of ten. Both are exact doubles (up to 1e22), so the
-    quotient is the double with that text.
+    A decimal of up to nine digits is an integer divided by a power of ten. Both are exact as doubles (up to 1e22), so
+    the quotient is the double with that text.
     """
     import numpy as np
 
@@ -101,7 +101,7 @@ def as_float32s(values: Sequence[float]) -> list[float]:
     fits = (size >= 1e-13) & (size < 1e5)
     exponents = np.floor(np.log10(np.where(fits, size, 1), dtype=np.float64)).astype(np.int64)
     powers = np.array([float(f"1e{exponent}") for exponent in range(23)])
-    for digits in (9, 8, 7, 6):  # nine always suffice; six cover all shorter texts
+    for digits in (9, 8, 7, 6):  # nine digits always suffice; six digits cover all shorter texts
         scale = powers[digits - 1 - exponents]
         rounded = np.rint(floats * scale) / scale
         shortest = np.where(fits & (rounded.astype(np.float32) == floats), rounded, shortest)
@@ -112,12 +112,12 @@ def as_float32s(values: Sequence[float]) -> list[float]:
 
 
 def _scores(answer: Mapping[str, Any]) -> dict[str, float]:
-    """The score of each label."""
+    """Return label -> score."""
     return dict(zip(answer[names.LABEL], answer[names.SCORE], strict=True))
 
 
 def _tokens(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tokens of a generated text, each with its alternatives as `top`."""
+    """Return the tokens of a generated text, each with its alternatives as `top`."""
     tables = [answer[name] for name in (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)]
     rows = [
         [dict(zip(TOKEN, each, strict=True)) for each in zip(*row, strict=True)] for row in zip(*tables, strict=True)
@@ -138,7 +138,7 @@ class NumberedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of the output: the row number, `kept` input columns, predictions, the error, and `facts`."""
+    """The columns of the output: row number, `kept` input columns, `predictions`, the error, and `facts`."""
 
     kept: tuple[str, ...]
     predictions: tuple[Column, ...]
@@ -152,7 +152,7 @@ class Layout:
         return {ROW: "integer", **kept, **predictions, ERROR: "text", **facts}
 
     def cells(self, scored: Sequence[tuple[NumberedRow, Answer | HfxError]]) -> list[list[Any]]:
-        """The output cells of scored rows, column by column."""
+        """Return the output cells of scored rows, column by column."""
         errors = [reason(outcome) if isinstance(outcome, HfxError) else None for _, outcome in scored]
         answers = [None if isinstance(outcome, HfxError) else outcome for _, outcome in scored]
 
@@ -165,7 +165,7 @@ class Layout:
 
 
 def layout_of(job: Job) -> Layout:
-    """The columns of a job's output. Raises UsageError if a kept column has the name of another one."""
+    """Return the columns of a job's output. Raises UsageError if a kept column has the same name as another column."""
     task = Task(job.model.task)
     layout = Layout(
         job.output.keep,
@@ -183,7 +183,7 @@ def layout_of(job: Job) -> Layout:
 
 
 class Requests:
-    """Makes the request for each row; `columns`: input tensor -> column. A row's own settings come before the job's."""
+    """Makes the request for each row. `columns` maps input tensors to columns. A row's settings override the job's."""
 
     def __init__(self, columns: Mapping[str, str], settings: Request, task: Task, seed: int) -> None:
         self._texts = {name: column for name, column in columns.items() if name in TASKS[task].row.texts}
@@ -193,11 +193,11 @@ class Requests:
 
     @classmethod
     def of(cls, job: Job) -> Requests:
-        """The requests for the rows of `job`."""
+        """Create the Requests for the rows of `job`."""
         return cls(job.columns, job.settings, Task(job.model.task), job.seed)
 
     def __call__(self, item: NumberedRow) -> Request:
-        """The tensors for a row. Raises the RowError of an unreadable row, UsageError for a wrong cell."""
+        """Return the tensors for a row. Raises the RowError of an unreadable row, and UsageError for a wrong cell."""
         if item.row.error is not None:
             raise item.row.error
         row = item.row
@@ -218,16 +218,16 @@ class Requests:
 
 
 def own_settings(cells: Mapping[str, Any], columns: Mapping[str, str], textual: bool = False) -> Request:
-    """The settings of a row from its `cells` (input tensor -> value) in `columns`; without those that it has not.
+    """Return the settings of a row from its `cells` (input tensor -> value) in `columns`. Empty cells are left out.
 
     Raises UsageError.
     """
     settings: Request = {}
     for name, value in cells.items():
-        if value is None or value != value or (textual and value == ""):  # NaN is the null of pandas
+        if value is None or value != value or (textual and value == ""):  # pandas represents null by NaN
             continue
         if isinstance(value, float) and value.is_integer() and KINDS.get(name) == "integer":
-            value = int(value)  # beside nulls, pandas writes whole numbers so
+            value = int(value)  # in a column with nulls, pandas writes integers as floats
         try:
             settings[name] = [*values_of(name, value, textual)]
         except UsageError as error:
@@ -236,13 +236,16 @@ def own_settings(cells: Mapping[str, Any], columns: Mapping[str, str], textual: 
 
 
 def row_seed(seed: int, *row: int | str) -> int:
-    """The seed of a row: the SHA-256 of "SEED:ROW", its first 8 bytes modulo 2^63. `row` is its number or its texts."""
+    """Return the seed of a row: the first 8 bytes of the SHA-256 of "SEED:ROW", modulo 2^63.
+
+    `row` is the row's number or its texts.
+    """
     digest = hashlib.sha256(":".join(map(str, (seed, *row))).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % SEEDS
 
 
 def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str, str]:
-    """Input tensor -> column, from values of --column ([INPUT=]COLUMN). Inputs in `settings` need no column.
+    """Return input tensor -> column, from values of --column ([INPUT=]COLUMN). Inputs in `settings` need no column.
 
     Raises UsageError for two columns of one input, for an input without a column, and for a setting that decides which
     columns the output has.
@@ -269,7 +272,7 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
 def check_settings(task: Task, settings: Request, columns: Collection[str] = ()) -> None:
     """Raise UsageError for --top-k, which contradicts one column per label, and for missing zero-shot labels.
 
-    `columns` are the inputs that each row has.
+    `columns` are the inputs that each row provides.
     """
     if names.TOP_K in settings and TASKS[task].has_all_labels:
         raise UsageError("The output has a column for each label.", "Leave --top-k out.")
@@ -279,7 +282,7 @@ def check_settings(task: Task, settings: Request, columns: Collection[str] = ())
 
 
 def check_columns(columns: Mapping[str, str], model: ModelMetadata) -> None:
-    """Raise UsageError for a column of an input that the model does not have."""
+    """Raise UsageError if a column is for an input that the model does not have."""
     for name, column in columns.items():
         if name not in model.input_types:
             message = f"The model {model.name!r} has no input {name}, for which the column {column!r} is given."
@@ -287,7 +290,7 @@ def check_columns(columns: Mapping[str, str], model: ModelMetadata) -> None:
 
 
 def probe(model: Model, settings: Request) -> None:
-    """Answer a short text, so that wrong settings are refused before any row is scored. Raises HfxError."""
+    """Answer a short text, so that wrong settings cause an error before any row is scored. Raises HfxError."""
     request: Request = {name: [TASKS[model.task].probe] for name in TASKS[model.task].row.texts}
     request |= {name: ["a", "b"] for name in TASKS[model.task].row.required}
     least = {}

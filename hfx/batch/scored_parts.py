@@ -1,4 +1,4 @@
-"""Scoring chunks of the input into parts of the output, in the workers of every runner."""
+"""Scoring chunks of the input into parts of the output; the workers of every runner use it."""
 
 from __future__ import annotations
 
@@ -39,24 +39,27 @@ class ChunkDone:
 
 @dataclass(frozen=True)
 class Watch:
-    """Callbacks, from any thread: `chunk` with the number of each chunk that begins, `row` with that of each row."""
+    """Callbacks, which any thread may call: `chunk` for each chunk that begins, and `row` for each row.
+
+    Their argument is the number of the chunk or row.
+    """
 
     chunk: Callable[[int], object] = lambda number: None
     row: Callable[[int], object] = lambda number: None
 
 
 class _Unsure(Exception):
-    """A server was lost before it confirmed that it still has the job's model, so a chunk must be scored again."""
+    """A server was lost before confirming that it still has the job's model, so a chunk must be scored again."""
 
 
 def part_format(job: Job, layout: Layout) -> PartFormat:
-    """The format of a job's parts and output."""
+    """Return the format of a job's parts and output."""
     types = kept_types(job.inputs, job.output.keep) if job.output.ending == ".parquet" else {}
     return format_of(job.output.ending, layout.columns, types)
 
 
 def kept_types(sources: Sequence[Source], kept: Sequence[str]) -> dict[str, Any]:
-    """The Arrow types of kept columns, where all inputs agree; empty unless all inputs are Parquet files."""
+    """Return the Arrow types of kept columns on which all inputs agree. Empty unless all inputs are Parquet files."""
     if not all(source.format == "parquet" for source in sources):
         return {}
     import pyarrow.parquet
@@ -83,10 +86,11 @@ def score_chunks(
 ) -> Generator[ChunkDone, None, None]:
     """Score the `planned` chunks, write their parts, and yield each chunk when its part is on the disk.
 
-    At most `at_once` rows are in flight, with `alone` one. Rows whose numbers are in `killers` become error rows, and
-    are not scored. If a server is lost before it is known which model answered a chunk, the chunk is scored again.
+    At most `at_once` rows are in flight, or one row with `alone`. Rows whose numbers are in `killers` become error
+    rows, and are not scored. If a server is lost before it is known which model answered a chunk, the chunk is scored
+    again.
 
-    Raises InputChanged, ModelChanged, StorageFull, and what `score` raises; finished parts are kept. Closing the
+    Raises InputChanged, ModelChanged, StorageFull, and the errors of `score`; finished parts are kept. Closing the
     generator cancels the requests in flight.
     """
     watch = watch or Watch()
@@ -129,19 +133,19 @@ def _watched(items: Iterable[NumberedRow], watch: Watch) -> Iterator[NumberedRow
 def _blocks(
     layout: Layout, outcomes: Iterator[tuple[NumberedRow, Answer | HfxError]], errors: Counter[str]
 ) -> Iterator[list[list[Any]]]:
-    """The cells of up to BLOCK rows at a time, column by column."""
+    """Yield the cells of up to BLOCK rows at a time, column by column."""
     while block := list(islice(outcomes, BLOCK)):
         errors.update(kind_of(reason(outcome)) for _, outcome in block if isinstance(outcome, HfxError))
         yield layout.cells(block)
 
 
 def commonest(errors: Counter[str]) -> dict[str, int]:
-    """The KINDS_SHOWN most frequent kinds of errors; the others are counted together."""
+    """Return the KINDS_SHOWN most frequent kinds of errors. All other kinds are counted together."""
     shown = dict(errors.most_common(KINDS_SHOWN))
     others = errors.total() - sum(shown.values())
     return {**shown, OTHERS: others} if others else shown
 
 
 def kind_of(text: str) -> str:
-    """The kind of an error: its text with N for every number."""
+    """Return the kind of an error: its text with every number replaced by N."""
     return re.sub(r"\d+", "N", text)[:200]

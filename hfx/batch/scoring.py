@@ -1,6 +1,6 @@
-"""Scoring items with a model: answers in the items' order, with a bounded number of rows in flight.
+"""Scoring items with a model: answers come in the order of the items, with a bounded number of rows in flight.
 
-Independent of files and processes.
+This module does not depend on files and processes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Item = TypeVar("Item")
 Outcome = Answer | HfxError
 
 TOGETHER = 256  # rows per call of an encoder in this process
-MOST_CHARACTERS = 4 << 20  # characters of the texts of such a group
-FIRST_TOGETHER = 16  # rows of the first group; groups double from there, so that the first answers come soon
-PIPELINED = 2  # groups at a time: one is tokenized while the net runs the other
+MOST_CHARACTERS = 4 << 20  # the most characters in the texts of such a call
+FIRST_TOGETHER = 16  # rows of the first group; the size then doubles with each group, so that first answers come soon
+PIPELINED = 2  # groups at a time: one group is tokenized while the net runs the other
 
 
 def score(
     model: Model, items: Iterable[Item], request_of: Callable[[Item], Request], at_once: int | None = None
 ) -> Generator[tuple[Item, Outcome], None, None]:
-    """Yield each item with its outcome: the answer to its request (`request_of`), or the error of its row.
+    """Yield each item with its outcome: the answer to its request (see `request_of`), or the error of its row.
 
     At most `at_once` items are read ahead (None: enough to keep the model busy). Raises errors that are not about one
     row (see is_of_row), such as an unreachable server. Closing the generator cancels the requests in flight.
@@ -43,12 +43,12 @@ def score(
 
 
 def is_of_row(error: HfxError) -> bool:
-    """Whether an error is about one row, not about a server or this process."""
+    """Return whether an error is about one row, and not about a server or this process."""
     return isinstance(error, UsageError | RequestRefused)
 
 
 def reason(error: HfxError) -> str:
-    """The text of an error cell: one line, equal for a model in this process and one behind a server.
+    """Return the text of an error cell: one line, equal for a model in this process and a model behind a server.
 
     A server's message includes the advice that an error of this process has in `fix`.
     """
@@ -64,7 +64,7 @@ def reason(error: HfxError) -> str:
 def _together(
     model: Model, items: Iterable[Item], request_of: Callable[[Item], Request], at_once: int
 ) -> Generator[tuple[Item, Outcome], None, None]:
-    """Score groups of rows, each by one call of `answer_many`."""
+    """Score groups of rows, with one call of `answer_many` for each group."""
     answer_many = model.answer_many
     assert answer_many is not None
 
@@ -85,7 +85,7 @@ def _together(
 def _groups(
     items: Iterable[Item], request_of: Callable[[Item], Request], rows: int
 ) -> Iterator[list[tuple[Item, Request | HfxError]]]:
-    """Group consecutive items, up to `rows` per group; the first groups, and those of long texts, are smaller."""
+    """Yield groups of up to `rows` consecutive items. The first groups, and groups of long texts, are smaller."""
     group: list[tuple[Item, Request | HfxError]] = []
     characters, size = 0, min(rows, FIRST_TOGETHER)
     for item in items:

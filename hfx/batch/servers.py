@@ -1,6 +1,6 @@
-"""One model behind several servers: a request goes to the least loaded server, and is retried on another if it fails.
+"""One model behind several servers. A request goes to the least loaded server, and after a failure to another server.
 
-A refusal (RequestRefused) is about the request and becomes its error row. Other failures are about the server: the
+A refusal (RequestRefused) is about the request, and becomes its error row. Other failures are about the server: the
 request is retried until no server has answered anything for `Persistence.patience` seconds.
 """
 
@@ -23,7 +23,7 @@ from hfx.errors import (
 )
 
 SHORTEST, LONGEST = 0.1, 5.0  # seconds before a server that failed gets another request
-# Statuses of refusals of one request. Other refusals, such as of a wrong token, hold for all requests.
+# Statuses of refusals that concern one request. Other refusals, such as of a wrong token, concern all requests.
 REFUSALS = frozenset(
     {"", "INVALID_ARGUMENT", "OUT_OF_RANGE", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "400", "413"}
 )
@@ -33,9 +33,10 @@ REFUSALS = frozenset(
 class Persistence:
     """How long failed requests are retried.
 
-    The run ends after `patience` seconds in which no server has answered anything. A request is itself blamed after its
-    first failure and `retries` further ones, each on a server that had answered another request in between; during the
-    last try it is the only request in flight. An answer that takes longer than `row_timeout` seconds is a failure.
+    The run ends after `patience` seconds in which no server has answered anything. The request itself is blamed after
+    its first failure and `retries` further failures, each on a server that had answered another request in between;
+    during the last try it is the only request in flight. An answer that takes longer than `row_timeout` seconds is a
+    failure.
     """
 
     patience: float = 300.0
@@ -44,24 +45,24 @@ class Persistence:
 
 
 class Server:
-    """The model at one address. `limit`, the requests in flight, adapts to what the server accepts."""
+    """The model at one address. `limit`, the largest number of requests in flight, adapts to the server."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.in_flight = 0
         self.limit = float(model.at_once)
         self.pause = 0.0
-        self.next = 0.0  # time.monotonic() from which it may get requests again
+        self.next = 0.0  # the time.monotonic() from which the server may get requests again
         self.may_differ = False  # it was unreachable, and may have another model now
         self.unchecked = False  # it has answered since its model was last checked
 
     def succeeded(self) -> None:
-        """Raise the limit by one request per `limit` successes."""
+        """Raise the limit, by one request per `limit` successes."""
         self.pause = 0.0
         self.limit = min(self.model.at_once, self.limit + 1 / self.limit)
 
     def failed(self, now: float, busy: bool) -> None:
-        """Pause the server, longer each time; halve the limit of a busy server."""
+        """Pause the server, longer each time. If it is `busy`, also halve its limit."""
         self.may_differ = self.may_differ or not busy
         if now < self.next:
             return  # another request failed at the same time
@@ -71,7 +72,10 @@ class Server:
             self.limit = max(1.0, self.limit / 2)
 
     def is_unchanged(self) -> bool:
-        """Whether it still has its first model; false if it does not report that. Raises ModelChanged."""
+        """Return whether the server still has its first model; false if it does not report its model.
+
+        Raises ModelChanged.
+        """
         is_same = self.model.is_unchanged()
         self.may_differ = self.may_differ and not is_same
         return is_same
@@ -80,8 +84,8 @@ class Server:
 class Servers:
     """Answers requests from many threads.
 
-    `answer` raises RequestRefused if the request itself is to blame, and another ServerError when the run must end. An
-    unreachable model ends it at once unless it `returns`; a model in this process does not.
+    `answer` raises RequestRefused if the request itself is to blame, and another ServerError if the run must end. If
+    the model is unreachable, the run ends at once unless `returns` is set; a model in this process does not return.
     """
 
     def __init__(self, models: Sequence[Model], persistence: Persistence, returns: bool) -> None:
@@ -90,7 +94,7 @@ class Servers:
         self._returns = returns
         self._changed = threading.Condition()
         self._alone: object | None = None  # the request that must be the only one in flight
-        self._last_answer = self._last_sound = time.monotonic()  # times of the last answer to a row; to any request
+        self._last_answer = self._last_sound = time.monotonic()  # times of the last answer to a row, and to any request
         self._answered: Request | None = None  # the last request that was answered
         self._unsure = 0  # consecutive checks in which a server did not report its model
 
@@ -126,10 +130,10 @@ class Servers:
                 return answer
 
     def is_unchanged(self) -> bool:
-        """Whether all answers since the last call are of the first model.
+        """Return whether all answers since the last call are from the first model.
 
-        False if a server can't confirm that, because it is unreachable: then send those requests again. Raises
-        ModelChanged, and ServerError if that happens too often in a row.
+        Returns false if a server is unreachable and can't confirm that; the caller must then send those requests again.
+        Raises ModelChanged, and ServerError if servers can't confirm it too often in a row.
         """
         unchecked = [server for server in self._servers if server.unchecked]
         for server in unchecked:
@@ -146,7 +150,10 @@ class Servers:
         return not away
 
     def _probe(self, server: Server) -> bool:
-        """Whether `server` answers an already answered request again; false if there is none. Raises ServerError."""
+        """Return whether `server` answers the last answered request again; false if there is none.
+
+        Raises ServerError.
+        """
         if self._answered is None:
             return False
         try:
@@ -157,13 +164,16 @@ class Servers:
         return True
 
     def _counts(self, error: ServerError) -> bool:
-        """Whether the request may be to blame for this failure of a server that had just answered another one."""
+        """Return whether the request may be to blame for this failure. The server had just answered another request."""
         if isinstance(error, RequestTimeout):
             return self._persistence.row_timeout is not None
         return not isinstance(error, ServerBusy | ModelUnknown | RequestCancelled)
 
     def _request_fault(self, error: ServerError) -> str:
-        """The text of the error row of a request that is to blame; without an address, which differs between runs."""
+        """Return the text of the error row of a request that is to blame.
+
+        It has no address, which differs between runs.
+        """
         if isinstance(error, RequestTimeout):
             return f"It takes longer than {self._persistence.row_timeout:g} s."
         if isinstance(error, ServerUnreachable):
@@ -171,7 +181,7 @@ class Servers:
         return f"The server fails at it: {error.message}"
 
     def _check(self, error: ServerError, began: float) -> None:
-        """Raise the error that ends the retries, if it is time."""
+        """Raise the error that ends the retries, if they must end."""
         if isinstance(error, RequestRefused) and not isinstance(error, ModelUnknown):
             raise error if error.status in REFUSALS else of_server(error)
         if isinstance(error, ServerUnreachable) and not self._returns:
@@ -181,7 +191,7 @@ class Servers:
             raise gave_up(error, waited) from error
 
     def _acquire(self, request: Request, alone: bool) -> Server:
-        """Wait for a server that may get `request`, the least loaded one, and count the request as in flight."""
+        """Wait for the least loaded server that may get `request`, and count the request as in flight."""
         while True:
             with self._changed:
                 now = time.monotonic()
@@ -217,19 +227,19 @@ class Servers:
 
 
 def gave_up(error: ServerError, waited: float) -> ServerError:
-    """`error` as the error that ends a run after `waited` seconds."""
+    """Return `error` as the error that ends a run after `waited` seconds."""
     fix = "Nothing is lost: when it serves again, `hfx batch resume` of the job's folder; --patience waits longer."
     return of_server(error.with_message(f"No server has answered for {waited:.0f} s. {error.message}"), fix)
 
 
 def of_server(error: ServerError, fix: str = "") -> ServerError:
-    """`error` as an error of the server: never RequestRefused, which would become an error row."""
+    """Return `error` as an error of the server: never RequestRefused, which would become an error row."""
     kind = ServerError if isinstance(error, RequestRefused) else type(error)
     return kind(error.message, fix or error.fix, status=error.status, model=error.model)
 
 
 def persistent(models: Sequence[Model], persistence: Persistence, returns: bool = True) -> Model:
-    """The equal `models` as one Model, which answers by `Servers`."""
+    """Combine the equal `models` into one Model that answers through `Servers`."""
     first = models[0]
     at_once = sum(model.at_once for model in models)
     servers = Servers(models, persistence, returns)

@@ -1,8 +1,8 @@
 """Predictions as columns of Spark DataFrames. Each Python worker keeps the model open between tasks.
 
 Use `score` for tables; `udf` and `make_predict_fn` are for code that works with columns and UDFs. Only the DataFrame
-API is used, so all of it runs under Spark Connect too. The column `error` has the reason why a row has no prediction;
-an unreachable server fails the task, which Spark repeats.
+API is used, so everything also runs under Spark Connect. The column `error` says why a row has no prediction. An
+unreachable server fails the task, and Spark repeats the task.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 
 Array = Any  # numpy.ndarray, of one column
 
-KEPT = 2  # models that a Python worker keeps open, as it may get tasks of several queries in turn
+KEPT = 2  # models that a Python worker keeps open, because tasks of several queries may alternate in it
 AWAY, PAUSE_SECONDS = (ServerUnreachable, ServerBusy, RequestTimeout), 1.0
 GPU, VISIBLE_GPUS = "gpu", "CUDA_VISIBLE_DEVICES"
 
 
 class Options(TypedDict, total=False):
-    """Where a model is, and the options of its requests.
+    """The location of a model, and the options of its requests.
 
     `repository` is a folder that every machine of the cluster can read; its models run on `device` in the Python
-    workers. `url` is the address of a server, or a list of them; requests carry `headers`, and a task fails when no
-    server has answered for `patience` seconds. `settings` are inputs that are equal for all rows, such as `max_tokens`.
+    workers. `url` is the address of a server, or a list of addresses. Requests carry `headers`, and a task fails when
+    no server has answered for `patience` seconds. `settings` are inputs that are equal for all rows, such as
+    `max_tokens`.
     """
 
     repository: str | Path
@@ -58,7 +59,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Scorer:
-    """A model and how rows are scored. It is pickled and sent to the Python workers."""
+    """A model, and how its rows are scored. A Scorer is pickled and sent to the Python workers."""
 
     model: str
     place: Place
@@ -71,7 +72,7 @@ class Scorer:
             yield from scored
 
     def structs(self, arrays: Iterator[Any]) -> Iterator[pa.Array]:
-        """The function for `arrow_udf`: a row's predictions are one struct."""
+        """The function for `arrow_udf`: yield the predictions of each row as one struct."""
         import pyarrow
 
         inputs = list(self.scoring.inputs.values())
@@ -89,7 +90,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class PredictFunction:
-    """The argument of `predict_batch_udf`: Spark calls it in a worker, and gets the function for a batch."""
+    """The argument of `predict_batch_udf`. Spark calls it in a worker to obtain the function for a batch."""
 
     scorer: Scorer
 
@@ -99,7 +100,7 @@ class PredictFunction:
         return _spark_schema(self.scorer.scoring, MAPLESS)
 
     def __call__(self) -> Callable[..., dict[str, Array]]:
-        """The function for one batch, which takes an array of texts for each input of the model."""
+        """Return the function for one batch, which takes an array of texts for each input of the model."""
         if len(self.scorer.scoring.inputs) > 1:  # Spark counts the function's parameters
             return lambda first, second: self._predict(first, second)
         return lambda texts: self._predict(texts)
@@ -115,10 +116,11 @@ class PredictFunction:
 def score(
     df: DataFrame, *, model: str, column: str | Mapping[str, str] = "text", prefix: str = "", **options: Unpack[Options]
 ) -> DataFrame:
-    """`df` with the predictions of `model` for its text `column` appended.
+    """Return `df` with the predictions of `model` for its text `column` appended.
 
-    A model with several inputs takes a mapping, input -> column. `prefix` precedes the names of the new columns. Raises
-    UsageError for columns that are missing, hold no text, or exist already; RepositoryError and ServerError.
+    For a model with several inputs, `column` is a mapping input -> column. `prefix` precedes the names of the new
+    columns. Raises UsageError for columns that are missing, contain no text, or exist already; RepositoryError and
+    ServerError.
     """
     scorer = _scorer(model, column, prefix, options)
     _check_columns(df, scorer.scoring)
@@ -129,7 +131,7 @@ def score(
 
 
 def udf(*, model: str, **options: Unpack[Options]) -> Any:
-    """A UDF from a text column (question answering: question and context) to a struct of predictions.
+    """Return a UDF from a text column (question answering: question and context) to a struct of predictions.
 
     Needs Spark 4.1. Raises UsageError, RepositoryError and ServerError.
     """
@@ -145,10 +147,10 @@ def udf(*, model: str, **options: Unpack[Options]) -> Any:
 
 
 def make_predict_fn(*, model: str, **options: Unpack[Options]) -> PredictFunction:
-    """The argument `make_predict_fn` of `pyspark.ml.functions.predict_batch_udf`; it has the UDF's `return_type` too.
+    """Return the argument `make_predict_fn` of `pyspark.ml.functions.predict_batch_udf`. It also has the `return_type`.
 
-    A classifier's probabilities are left out, as such a UDF can't return maps. Raises UsageError, RepositoryError and
-    ServerError.
+    A classifier's probabilities are left out, because such a UDF can't return maps. Raises UsageError, RepositoryError
+    and ServerError.
     """
     return PredictFunction(_scorer(model, None, "", options))
 
@@ -171,14 +173,14 @@ def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, opt
 
 
 def _inputs(task: Task, column: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Input tensor -> column. For a UDF (None), which has no column names, the names that error cells use."""
+    """Return input tensor -> column. A UDF (None) has no column names, so it uses the names that error cells use."""
     if column is None:
         return {name: name.removesuffix("_input") for name in TASKS[task].row.texts}
     return inputs_of(task, [column] if isinstance(column, str) else [f"{name}={of}" for name, of in column.items()], {})
 
 
 def _place(options: Options) -> Place:
-    """The repository or the servers of `options`. Raises UsageError unless exactly one of them is given."""
+    """Return the repository or the servers of `options`. Raises UsageError unless exactly one of them is given."""
     repository, url = options.get("repository"), options.get("url")
     if (repository is None) == (url is None):
         raise UsageError("A model is in a repository or behind servers.", "Give repository=FOLDER or url=ADDRESS.")
@@ -193,10 +195,10 @@ def _place(options: Options) -> Place:
 
 
 def _placed(place: Place) -> Place:
-    """`place` with the number of cores of this Spark task, on its GPU.
+    """Return `place` with the number of cores of this Spark task, and select the task's GPU.
 
     CUDA reads its environment variable once, so a worker stays on the GPU of its first task. An executor has as many
-    workers as it runs tasks at a time, and their first tasks had different GPUs.
+    workers as it runs tasks at a time, and the first tasks of the workers had different GPUs.
     """
     from pyspark import TaskContext
 
@@ -213,10 +215,10 @@ _models: dict[tuple[str, Place, Persistence], tuple[ExitStack, Model]] = {}
 
 
 def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
-    """The model in this Python worker. It is opened unless it is open; the least recently used of KEPT is closed.
+    """Return the model in this Python worker, opening it if necessary. At most KEPT models stay open.
 
-    Waits up to `persistence.patience` for a server that is unreachable: failing at once would use up the attempts that
-    Spark grants a task.
+    If too many are open, the least recently used model is closed. Waits up to `persistence.patience` for an unreachable
+    server: failing at once would use up the attempts that Spark allows for a task.
     """
     place = _placed(place)
     key = name, place, persistence
@@ -232,7 +234,7 @@ def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
 
 
 def _is_still(model: Model) -> bool:
-    """Whether the server still has the model that was opened."""
+    """Return whether the server still has the model that was opened."""
     try:
         return model.is_unchanged()
     except ModelChanged:
@@ -272,7 +274,7 @@ MAPLESS: frozenset[Kind] = frozenset({"text", "json", "integer", "number", "numb
 
 
 def _spark_schema(scoring: Scoring, kinds: frozenset[Kind] | None = None) -> StructType:
-    """The Spark types of the appended columns, or only of those of the `kinds`."""
+    """Return the Spark types of the appended columns, or only of the columns of the `kinds`."""
     from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StringType, StructField, StructType
 
     types: Mapping[Kind, DataType] = {
@@ -288,7 +290,7 @@ def _spark_schema(scoring: Scoring, kinds: frozenset[Kind] | None = None) -> Str
 
 
 def _array(cells: Sequence[Any], kind: Kind) -> Array:
-    """The cells of a column as numpy: "numbers" as float32 [rows, width] with NaN for None, others as objects."""
+    """Return a column's cells as numpy: "numbers" as float32 [rows, width] with NaN for None, other kinds as object."""
     import numpy as np
 
     if kind == "numbers":

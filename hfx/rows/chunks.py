@@ -1,6 +1,6 @@
-"""Chunks: consecutive rows of one file, cut in one pass over it, and read again alone or one after the other.
+"""Chunks of consecutive rows of one file. One pass cuts a file into chunks, which can be read in any order.
 
-`read_rows` reads all rows of a file, of which none may be bad.
+`read_rows` reads all rows of a file, and raises an error at the first bad row.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from hfx.rows.sources import Source, source_of
 
 
 def cut(source: Source, columns: Collection[str], rows: int) -> Iterator[Chunk]:
-    """The chunks of `source`, of so many `rows` each, from one pass that checks the file; none where it has no rows.
+    """Yield the chunks of `source` with up to `rows` rows each; nothing for a file without rows.
 
-    Raises RowError for a file without one of these `columns`, and for one whose rows can't be told apart.
+    One pass cuts the file and checks it. Raises RowError for a file that lacks one of the `columns`, and for a file
+    whose rows can't be told apart.
     """
     with closing(open_rows(source)) as file:
-        if not file.header:  # of JSON lines: there is no object
+        if not file.header:  # JSON lines without an object
             if (first := next(file.rows(()), None)) is None:
                 return
             nothing = RowError(source.name, "the object is empty.", 'Write {"column": …} a line.', first.place)
@@ -37,7 +38,7 @@ def cut(source: Source, columns: Collection[str], rows: int) -> Iterator[Chunk]:
             if source.format in DELIMITERS:
                 fix += " If the first line is a row, the file has no header: write one above it, else it is not read."
             raise RowError(source.name, reason, fix, place)
-        from hfx.rows.planning import cut_lines  # it loads numpy, which every command would wait for
+        from hfx.rows.planning import cut_lines  # it imports numpy, which would delay every command
 
         yield from cut_lines(file, rows) if isinstance(file, LineFile) else _cut_parquet(file, columns, rows)
 
@@ -50,9 +51,9 @@ def _cut_parquet(file: ParquetFile, columns: Collection[str], rows: int) -> Iter
 
 
 class ChunkReader:
-    """The rows of chunks: of these `columns` (None: all), those of them that a file has.
+    """A reader of chunks, which gives those of `columns` (None: all) that a file has.
 
-    The last file stays open, so that the chunks of a file in their order are read in one pass over it.
+    The last file stays open, so that chunks that are read in their order need one pass over a file.
     """
 
     def __init__(self, columns: Collection[str] | None = None) -> None:
@@ -74,10 +75,10 @@ class ChunkReader:
         self._file = None
 
     def rows(self, source: Source, chunk: Chunk) -> Iterator[Row]:
-        """The rows of `chunk`; those that are bad have an `error`.
+        """Yield the rows of `chunk`; a bad row has an `error`.
 
-        Raises InputChanged, behind the last row at the latest, where the file is not what it was when it was cut: no
-        row counts before this ends. Raises RowError where the file can't be read.
+        Raises InputChanged if the file has changed since it was cut, at the latest after the last row. Rows must
+        therefore not be used before the iterator ends. Raises RowError if the file can't be read.
         """
         if self._file is None or self._file.source != source:
             self.close()
@@ -88,25 +89,25 @@ class ChunkReader:
 
 
 def verify(source: Source, chunks: Iterable[Chunk]) -> None:
-    """Read the bytes of `chunks` of `source`. Raises InputChanged where they are others than those that were cut."""
+    """Read the bytes of `chunks` of `source`. Raises InputChanged if they have changed since the file was cut."""
     with closing(open_rows(source)) as file:
         file.verify(chunks)
 
 
 def columns_of(source: Source) -> tuple[str, ...]:
-    """The columns of a file: of JSON lines the members of its first object."""
+    """Return the columns of a file. The columns of JSON lines are the members of the first object."""
     with closing(open_rows(source)) as file:
         return file.header
 
 
 def open_rows(source: Source) -> LineFile | ParquetFile:
-    """The file, opened. Raises RowError for one that has no columns, or has one twice."""
+    """Open the file. Raises RowError for a file that has no columns, or has the same column twice."""
     return ParquetFile(source) if source.format == "parquet" else LineFile(source)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A file: its columns (of JSON lines those of the first row), its rows, and whether all cells are str."""
+    """A file: its columns (for JSON lines, the columns of the first row), its rows, and whether all cells are str."""
 
     columns: tuple[str, ...]
     rows: Iterator[Row]
@@ -114,11 +115,11 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of `path`. Raises RowError for an empty file, and here or while they are read for one that is bad."""
-    source = replace(source_of(str(path)), name=str(path))  # as it was given, in messages
+    """Open the file `path`. Raises RowError for an empty file; for a bad row, here or while the rows are read."""
+    source = replace(source_of(str(path)), name=str(path))  # messages name the path as it was given
     columns = columns_of(source)
     if not columns:
-        next(_good_rows(source), None)  # raises what is wrong with the first
+        next(_good_rows(source), None)  # raises the error of the first row
     if not source.size or not columns:
         raise RowError(path, "it is empty.", "Give a file with a row for each request.")
     return Rows(columns, _good_rows(source), textual=source.format in ("csv", "tsv", "text"))

@@ -1,6 +1,6 @@
-"""Files of lines (CSV, TSV, JSON lines, text), opened: their header, and the rows of a range of their bytes.
+"""Files of lines (CSV, TSV, JSON lines, text): reading their header, and the rows in a range of their bytes.
 
-CSV and TSV are read by the standard library: pyarrow.csv loses a byte of a quoted line end (CRLF) where two of its
+The standard library reads CSV and TSV, because pyarrow.csv loses a byte of a quoted line end (CRLF) where two of its
 blocks meet (seen in 21.0.0 and 25.0.1), guesses types (007 becomes 7), and knows no line numbers.
 """
 
@@ -20,23 +20,24 @@ from hfx.rows.text import MAX_BYTES, Lines, is_too_long, json_object, text_of
 
 DELIMITERS: Mapping[str, str] = {"csv": ",", "tsv": "\t"}
 NUL = "\0"
-DAMAGE = re.compile("[\0\ud800-\udfff]")  # what stands in cells for a NUL or for bytes that are no UTF-8
+DAMAGE = re.compile("[\0\ud800-\udfff]")  # in cells, a NUL or bytes that are not UTF-8
 FIX = 'Quote fields that hold the separator, quotes or line ends ("…"), and double the quotes in them.'
 TEXT = "text"  # the column of plain text
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class LineFile:
-    """An open file of lines: its columns (`header`), and the byte and the number of lines before its rows.
+    """An open file of lines.
 
-    The columns of JSON lines are the members of the first object. `digest` is the hash of the bytes before the rows:
-    those of chunks go on from it, so that a changed header is noticed.
+    `header` has the columns; for JSON lines, these are the members of the first object. `body` is the offset of the
+    first row in bytes, and `number` the number of lines before it. `digest` is the hash of the bytes before the rows.
+    The hash of each chunk continues it, so that a changed header is noticed.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.file = source.open()
-        self._position = -1  # where the file stands, if that is known
+        self._position = -1  # the current position in the file, or -1 if it is unknown
         try:
             with readable(source):
                 self._read_header()
@@ -49,13 +50,13 @@ class LineFile:
         self.file.close()
 
     def rows(self, columns: Collection[str] | None) -> Iterator[Row]:
-        """All rows. Raises RowError where they can't be told apart, and as `readable` does."""
+        """Yield all rows. Raises RowError if they can't be told apart, and as `readable` does."""
         self.file.seek(self.body)
         with readable(self.source):
             yield from self._rows_of(Lines(self.file, self.body, self.number), columns, 0)
 
     def chunk(self, chunk: Chunk, columns: Collection[str] | None) -> Iterator[Row]:
-        """The rows of `chunk`. Raises InputChanged, also behind the last one, and RowError as `readable` does."""
+        """Yield the rows of `chunk`. Raises InputChanged, also after the last row, and RowError as `readable` does."""
         lines = Lines(self.file, chunk.start, chunk.line - 1, chunk.end, self.digest.copy())
         rows = 0
         with readable(self.source):
@@ -67,7 +68,7 @@ class LineFile:
                     if rows > chunk.rows:
                         raise input_changed(self.source.name)
                     yield row
-            except RowError:  # there was none when the chunk was cut
+            except RowError:  # the rows were readable when the chunk was cut
                 raise input_changed(self.source.name) from None
             lines.flush()
         if (rows, lines.position, lines.digest.hexdigest()) != (chunk.rows, chunk.end, chunk.sha256):
@@ -75,7 +76,7 @@ class LineFile:
         self._position = chunk.end
 
     def verify(self, chunks: Iterable[Chunk]) -> None:
-        """Raises InputChanged where the bytes of a chunk are others, and RowError as `readable` does."""
+        """Raise InputChanged if the bytes of a chunk have changed, and RowError as `readable` does."""
         with readable(self.source):
             for chunk in chunks:
                 digest, left = self.digest.copy(), chunk.end - chunk.start
@@ -98,7 +99,7 @@ class LineFile:
         elif format == "jsonl":
             rows = json_rows(name, lines, None, 0)
             self.header = next((tuple(row.cells) for row in rows if row.error is None), ())
-            lines = Lines(self.file)  # they are no header
+            lines = Lines(self.file)  # the lines that were read belong to the rows: there is no header
         lines.flush()
         self.digest, self.body, self.number = lines.digest, lines.position, lines.number
 
@@ -113,7 +114,7 @@ class LineFile:
 
 @contextmanager
 def readable(source: Source) -> Iterator[None]:
-    """Raises RowError for a file that can't be read to its end."""
+    """Raise RowError for a file that can't be read to its end."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -125,15 +126,18 @@ def readable(source: Source) -> Iterator[None]:
 
 
 class DelimitedRows:
-    """The records of `lines`. An empty line is none, also under a single column: csv writes `""` for an empty cell."""
+    """The records of `lines`.
+
+    An empty line is not a record, even if there is a single column: the csv module writes `""` for an empty cell.
+    """
 
     def __init__(self, name: str, lines: Lines, delimiter: str) -> None:
         csv.field_size_limit(MAX_BYTES)  # documents are longer than csv's 128 KiB
         self.name, self.lines, self.delimiter = name, lines, delimiter
-        self.damage: UsageError | None = None  # of the last record; its reader sets it back
+        self.damage: UsageError | None = None  # in the last record; its reader resets it to None
 
     def header(self) -> tuple[str, ...]:
-        """The cells of the next record, each once. Raises RowError."""
+        """Return the cells of the next record. Raises RowError, also if a cell is there twice."""
         line, cells = next(self.records(), (0, []))
         place = Place(0, line)
         if not cells:
@@ -144,7 +148,7 @@ class DelimitedRows:
         return tuple(cells)
 
     def rows(self, header: tuple[str, ...], columns: Collection[str] | None, number: int) -> Iterator[Row]:
-        """The rows behind row `number`, of these `columns` (None: all of the `header`)."""
+        """Yield the rows after row `number` with these `columns` (None: all of the `header`)."""
         width = len(header)
         kept = [(at, name) for at, name in enumerate(header) if columns is None or name in columns]
         for line, cells in self.records():
@@ -162,7 +166,7 @@ class DelimitedRows:
                 yield Row({name: cells[at] for at, name in kept}, number, line, textual=True)
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
-        """The first line of each record, and its cells; bytes that are no UTF-8 stand in them as lone surrogates."""
+        """Yield the first line and the cells of each record. Bytes that are not UTF-8 become lone surrogates."""
         before = read = self.lines.number
         reader = csv.reader(self._texts(), delimiter=self.delimiter, strict=True)
         try:
@@ -192,7 +196,7 @@ class DelimitedRows:
 
 
 def json_rows(name: str, lines: Lines, columns: Collection[str] | None, number: int) -> Iterator[Row]:
-    """A row for each line behind row `number` that is not blank, with those `columns` that it has (None: all)."""
+    """Yield a row for each non-blank line after row `number`, with those of `columns` that it has (None: all)."""
     for content in lines:
         if not content.strip():
             continue
@@ -211,7 +215,7 @@ def json_rows(name: str, lines: Lines, columns: Collection[str] | None, number: 
 
 
 def text_rows(name: str, lines: Lines, number: int) -> Iterator[Row]:
-    """A row for each line behind row `number`; an empty line is an empty text."""
+    """Yield a row for each line after row `number`; an empty line is an empty text."""
     for content in lines:
         number += 1
         text = text_of(content)

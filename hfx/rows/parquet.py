@@ -1,4 +1,4 @@
-"""Rows of Parquet files. Only the columns that are read are decoded."""
+"""Rows of Parquet files. Only the requested columns are decoded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hfx.extras import install_command
 from hfx.rows.row import Chunk, Place, Row, RowError, check_names, input_changed
 from hfx.rows.sources import BUFFER, Source
 
-BATCH = 256  # rows that are decoded at a time, or fewer of larger ones:
+BATCH = 256  # rows that are decoded at a time; fewer if they are larger than BATCH_BYTES
 BATCH_BYTES = 16 * 2**20
-UNREADABLE = (ValueError, OverflowError)  # text that is no UTF-8 (a ValueError), dates behind the year 9999
+UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8 (a ValueError), dates after the year 9999
 
 
 class ParquetFile:
-    """An open Parquet file; `header` are its columns."""
+    """An open Parquet file; `header` has its columns, `count` is the number of its rows."""
 
     def __init__(self, source: Source) -> None:
         try:
@@ -29,7 +29,7 @@ class ParquetFile:
         self._errors = (pyarrow.ArrowException, OSError)
         self._file = source.open()
         try:
-            # Pages are read as they are needed: a row group may be larger than the memory.
+            # Read pages only as they are needed, as a row group may be larger than the memory.
             self._parquet = pyarrow.parquet.ParquetFile(
                 self._file, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True
             )
@@ -42,14 +42,17 @@ class ParquetFile:
             self._file.close()
             raise
         self.count = self._parquet.metadata.num_rows
-        self._ahead: tuple[tuple[int, Collection[str] | None], Iterator[Row]] | None = None  # the rows behind a chunk
+        self._ahead: tuple[tuple[int, Collection[str] | None], Iterator[Row]] | None = None  # rows after the last chunk
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def chunk(self, chunk: Chunk, columns: Collection[str] | None) -> Iterator[Row]:
-        """The rows of `chunk`, decoded where the last chunk ended. Raises InputChanged and RowError."""
+        """Yield the rows of `chunk`. Raises InputChanged and RowError.
+
+        If the last chunk ended where this one begins, decoding continues from there.
+        """
         after = chunk.first - 1
         if self._ahead is None or self._ahead[0] != (after, columns):
             self._ahead = (after, columns), self.rows(columns, after)
@@ -63,7 +66,7 @@ class ParquetFile:
         self._ahead = (after + count, columns), rows
 
     def verify(self, chunks: Iterable[Chunk]) -> None:
-        """Raises InputChanged where the file is another one than the chunks'."""
+        """Raise InputChanged if the file is not the one that was cut into `chunks`."""
         digest = self.digest()
         if any(chunk.sha256 != digest for chunk in chunks):
             raise input_changed(self.source.name)
@@ -74,7 +77,7 @@ class ParquetFile:
         return hashlib.file_digest(cast(Any, self._file), "sha256").hexdigest()
 
     def rows(self, columns: Collection[str] | None, after: int = 0) -> Iterator[Row]:
-        """The rows behind row `after`. Raises RowError where the file is broken."""
+        """Yield the rows after row `after`. Raises RowError if the file is broken."""
         number = after
         for batch in self._batches(columns, after):
             try:
@@ -86,7 +89,7 @@ class ParquetFile:
             number += batch.num_rows
 
     def check(self, columns: Collection[str]) -> None:
-        """Decode these columns. Raises RowError where the file is broken."""
+        """Decode these columns. Raises RowError if the file is broken."""
         for _ in self._batches(columns, 0):
             pass
 
@@ -129,7 +132,10 @@ class ParquetFile:
 
 
 def _without_nanoseconds(batch: Any) -> Any:
-    """Times in nanoseconds as text: datetime has none, and pyarrow gives pandas' own where pandas is installed."""
+    """Return `batch` with times in nanoseconds as text.
+
+    datetime has no nanoseconds, and pyarrow returns pandas' own type if pandas is installed.
+    """
     import pyarrow
 
     for at, field in enumerate(batch.schema):

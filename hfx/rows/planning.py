@@ -1,8 +1,9 @@
-"""The chunks of a file of lines, cut in one pass that counts, checks and hashes.
+"""Cut a file of lines into chunks, in one pass that counts, checks and hashes the rows.
 
-Where rows end in a block of the file is found by numpy, ten times as fast as by reading the cells. Each class of
-boundaries is given the blocks in their order. `ends` are the offsets behind the rows that end in a block, whose line
-feeds are at `newlines`; `finish` says behind the last block whether a row without a line end is left.
+numpy finds where rows end in a block of the file, ten times as fast as reading the cells. Each class of boundaries gets
+the blocks in their order. Its method `ends` gets a block and the offsets of its line feeds, `newlines`, and returns the
+offsets just after the rows that end in the block. After the last block, its method `finish` returns whether a row
+without a line end is left.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
 Offsets = npt.NDArray[np.intp]
-FEWEST_BAD_LINES = 20  # of a file that is refused as it is not UTF-8
+FEWEST_BAD_LINES = 20  # lines that are not UTF-8, from which on a file is refused
 
 
 def cut_lines(file: LineFile, rows: int) -> Iterator[Chunk]:
-    """The chunks of `file`, of so many `rows` each. Raises RowError."""
+    """Yield the chunks of `file` with up to `rows` rows each. Raises RowError."""
     with readable(file.source):
         cutter = Cutter(file, rows)
         try:
             yield from cutter.by_boundaries()
-        except Irregular:  # what is left, from the start of the chunk in progress
+        except Irregular:  # continue from the start of the chunk in progress
             yield from cutter.by_reader()
         cutter.encoding.finish()
 
 
 class Cutter:
-    """Cuts `file` into chunks of `rows` rows; `first`, `line` and `start` are those of the chunk in progress."""
+    """Cuts `file` into chunks of `rows` rows; `first`, `line` and `start` belong to the chunk in progress."""
 
     def __init__(self, file: LineFile, rows: int) -> None:
         self.file, self.rows = file, rows
         self.first, self.line, self.start = 1, file.number + 1, file.body
-        self.encoding, self.looked = EncodingCheck(file.source.name), 0  # lines that it has seen
+        self.encoding, self.looked = EncodingCheck(file.source.name), 0  # lines that the check has seen
 
     def by_boundaries(self) -> Iterator[Chunk]:
         """Cut the file into chunks at the boundaries of rows. Raises Irregular."""
@@ -65,7 +66,7 @@ class Cutter:
             yield self._chunk(count, number, position, digest)
 
     def by_reader(self) -> Iterator[Chunk]:
-        """The chunks of a CSV behind the last one. Raises RowError."""
+        """Yield the remaining chunks of a CSV file, found by csv.reader. Raises RowError."""
         self.file.file.seek(self.start)
         lines = Lines(self.file.file, self.start, self.line - 1, digest=self.file.digest.copy())
         records = self._records(lines)
@@ -107,14 +108,17 @@ class Cutter:
 
 
 class EncodingCheck:
-    """Refuses a file of which no line beyond ASCII is UTF-8, unless they are few: then their rows are at fault."""
+    """Refuses a file if none of its lines with non-ASCII bytes is UTF-8.
+
+    If the file has fewer than FEWEST_BAD_LINES such lines, only their rows are bad.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.is_utf8, self.bad, self.first = name, False, 0, 0
         self._is_whole = True  # whether the next block begins with a line
 
     def look(self, block: bytes, number: int) -> None:
-        """Look at the lines of `block`, but not at those that it cuts apart; `number` lines are before it."""
+        """Check the lines that are complete in `block`; `number` lines are before it."""
         skipped, self._is_whole = 0 if self._is_whole else 1, block.endswith(b"\n")
         if self.is_utf8 or block.isascii():
             return
@@ -129,7 +133,7 @@ class EncodingCheck:
             self.bad, self.first = self.bad + 1, self.first or line
 
     def finish(self) -> None:
-        """Refuse the file if no line beyond ASCII was UTF-8, and several were not. Raises RowError."""
+        """Raise RowError if at least FEWEST_BAD_LINES lines were not UTF-8, and no line with non-ASCII bytes was."""
         if self.bad >= FEWEST_BAD_LINES and not self.is_utf8:
             reason = f"it is not UTF-8, and neither are {self.bad - 1} more lines."
             fix = "Convert it first, e.g. with iconv -f latin1 -t utf-8."
@@ -145,14 +149,17 @@ def _is_utf8(content: bytes) -> bool:
 
 
 class Irregular(Exception):
-    """Rows that only csv.reader tells apart: quotes within unquoted cells, lone returns, a quote that does not end."""
+    """The file has rows that only csv.reader can tell apart.
+
+    Their cells have quotes within unquoted text, carriage returns alone, or a quote that does not end.
+    """
 
 
 class TextBoundaries:
-    """Each line is a row."""
+    """The ends of rows in plain text, where each line is a row."""
 
     def __init__(self) -> None:
-        self._open = False  # whether the last row goes on behind the block
+        self._open = False  # whether the last row continues after the block
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
         """The positions where rows end."""
@@ -165,7 +172,7 @@ class TextBoundaries:
 
 
 class JsonBoundaries:
-    """Each line that is not blank is a row."""
+    """The ends of rows in JSON lines, where each line that is not blank is a row."""
 
     def __init__(self) -> None:
         self._open = False  # whether the line in progress is not blank
@@ -174,7 +181,7 @@ class JsonBoundaries:
         """The positions where rows end."""
         starts = np.concatenate(([0], newlines + 1))
         firsts = np.frombuffer(block + b"\n", np.uint8)[starts]
-        is_row = np.ones(len(starts), bool)  # of each line, and of what is behind the last one
+        is_row = np.ones(len(starts), bool)  # for each line, and for the bytes after the last line feed
         for at in np.flatnonzero(firsts <= ord(" ")).tolist():
             end = starts[at + 1] if at < len(newlines) else len(block)
             is_row[at] = bool(block[starts[at] : end].strip())
@@ -189,23 +196,24 @@ class JsonBoundaries:
 
 
 class DelimitedBoundaries:
-    r"""Records as csv.reader finds them: a line feed ends one if the number of quotes before it is even.
+    r"""The ends of records in CSV and TSV: a line feed ends a record if the number of quotes before it is even.
 
-    That holds as long as quotes stand around cells and, doubled, in them; `Irregular` is raised for others. All these
-    characters are ASCII, which in UTF-8 is never a part of another one.
+    csv.reader finds the same records as long as quotes are only around cells or, doubled, within them. For other quotes
+    `Irregular` is raised. All these characters are ASCII, and in UTF-8 an ASCII byte is never part of another
+    character.
     """
 
     def __init__(self, delimiter: str) -> None:
         self._before_quote = _table(f'{delimiter}\n"')
         self._after_quote = _table(f'{delimiter}\r\n"')
         self._line_end = _table("\r\n")
-        self._last = b"\n"  # byte of the block before
-        self._inside = False  # whether it is within quotes
+        self._last = b"\n"  # the last byte of the previous block
+        self._inside = False  # whether the next byte is within quotes
         self._open = False  # whether the row in progress is not blank
-        self._length = 0  # of the row in progress
+        self._length = 0  # the length of the row in progress
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
-        """The ends of rows. Raises Irregular."""
+        """The positions where rows end. Raises Irregular."""
         content = np.frombuffer(self._last + block, np.uint8)  # offsets in it are greater by 1
         quotes = np.flatnonzero(content[1:] == ord('"')) if b'"' in block else newlines[:0]
         self._check_quotes(content, quotes)
@@ -218,7 +226,7 @@ class DelimitedBoundaries:
         return rows
 
     def finish(self) -> bool:
-        """Whether a row is left. Raises Irregular where its quotes are open."""
+        """Whether a row is left. Raises Irregular if its quotes are not closed."""
         if self._inside:
             raise Irregular
         return self._open
@@ -239,7 +247,7 @@ class DelimitedBoundaries:
             raise Irregular
 
     def _are_rows(self, content: npt.NDArray[np.uint8], ends: Offsets) -> npt.NDArray[np.bool_]:
-        """Which records are no empty lines: those that do not begin with a line end."""
+        """For each record whether it is a row: an empty line, which begins with a line end, is not."""
         starts = np.concatenate(([0], ends[ends < len(content) - 1]))
         is_row: npt.NDArray[np.bool_] = ~self._line_end[content[starts + 1]]
         is_row[0] |= self._open

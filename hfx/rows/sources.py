@@ -1,4 +1,4 @@
-"""Input files: found in folders, by globs and in object stores; their formats; opened."""
+"""Input files: finding them in folders, by globs and in object stores, recognizing their format, and opening them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ READABLE = ".csv, .tsv, .jsonl, .ndjson or .txt (.gz too), or .parquet"
 class Source:
     """An input file as it was found.
 
-    `name` is its absolute path or its URI, `size` in bytes as stored, `modified` its time of change in nanoseconds.
+    `name` is its absolute path or its URI, `size` the number of bytes as stored, and `modified` the time of its last
+    change in nanoseconds.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Source:
     compressed: bool
 
     def open(self) -> BinaryIO:
-        """Its bytes, uncompressed; they can be sought, but backwards only slowly where it is compressed."""
+        """Open the uncompressed bytes of the file. Seeking backwards is slow in a compressed file."""
         file = stores.opened(self.name) if stores.is_uri(self.name) else _opened(self.name)
         if not self.compressed:
             return file
@@ -53,11 +54,12 @@ class Source:
 
 
 def find_sources(inputs: Sequence[str], format: Format | None = None) -> tuple[Source, ...]:
-    """The files of `inputs`: files, folders, globs and URIs, in this order, sorted within a folder and a glob.
+    """Find the files of `inputs`, which are files, folders, globs and URIs.
 
-    Of folders and globs, what begins with `.` or `_` is skipped, and what has no known ending, unless the `format` is
-    given; a file that links give twice is taken once. Raises RowError or UsageError for an input without files, or with
-    one of an earlier input.
+    The files are in the order of `inputs`, and sorted within a folder or a glob. In folders and globs, names that begin
+    with `.` or `_` are skipped, as are names without a known ending unless `format` is given. A file that links give
+    twice is taken once. Raises RowError or UsageError for an input that has no files, or has a file of an earlier
+    input.
     """
     sources: dict[str, Source] = {}
     for text in map(_without_file_scheme, inputs):
@@ -76,7 +78,10 @@ def find_sources(inputs: Sequence[str], format: Format | None = None) -> tuple[S
 
 
 def source_of(name: str, format: Format | None = None) -> Source:
-    """The file `name` as it is now, of its ending's format unless it is given. Raises RowError."""
+    """Return the file `name` as it is now. The ending of the name determines the `format` if none is given.
+
+    Raises RowError.
+    """
     uri = stores.is_uri(name)
     size, modified = stores.facts(name) if uri else _facts(name)
     known = format or format_of(name)
@@ -87,7 +92,7 @@ def source_of(name: str, format: Format | None = None) -> Source:
 
 
 def format_of(name: str) -> Format | None:
-    """The format of a file's ending, if it is a known one; Parquet is compressed within."""
+    """Return the format for the ending of `name`, or None. Parquet has its own compression, so it can't end in .gz."""
     path = stores.path_of(name).lower()
     known = ENDINGS.get(Path(path.removesuffix(GZIP)).suffix)
     return None if known == "parquet" and path.endswith(GZIP) else known
@@ -99,7 +104,7 @@ def _without_file_scheme(text: str) -> str:
 
 
 def _names_in(text: str) -> list[str] | None:
-    """The files of a folder or of a glob, sorted, without hidden ones; None where `text` is neither."""
+    """Return the sorted files of a folder or of a glob, without hidden files; None if `text` is neither."""
     if (path := Path(text)).is_dir():
         return _walk(path)
     if os.path.lexists(text) or not WILDCARD.search(text):

@@ -1,4 +1,4 @@
-"""Files in object stores, by their URIs: s3://, gs://, abfs:// and what else pyarrow.fs knows."""
+"""Files in object stores, given by URIs: s3://, gs://, abfs:// and the other schemes of pyarrow.fs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfx.errors import UsageError
 from hfx.extras import install_command
 from hfx.rows.row import RowError
 
-BUFFER = 2**23  # bytes: a request each
+BUFFER = 2**23  # bytes that are read with one request
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 WILDCARD = re.compile(r"[*\[]")  # `?` begins the options of a URI
 
@@ -31,14 +31,14 @@ def path_of(name: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a part of a relative path begins with `.` or `_`, as _SUCCESS and _temporary do."""
+    """Whether a part of a relative path begins with `.` or `_`, such as _SUCCESS and _temporary."""
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
 def names_in(uri: str) -> list[str] | None:
-    """The files of a folder or of a glob, sorted, without hidden ones; None where `uri` is neither.
+    """Return the sorted files of a folder or of a glob, without hidden files; None if `uri` is neither.
 
-    In a glob, `*` and `[...]` stand for characters of one part of the path; `?` begins the options of a URI.
+    In a glob, `*` and `[...]` match characters of one part of the path; `?` begins the options of a URI.
     """
     path, options = path_of(uri), uri[len(path_of(uri)) :]
     wild = WILDCARD.search(path)
@@ -59,7 +59,10 @@ def names_in(uri: str) -> list[str] | None:
 
 
 def facts(uri: str) -> tuple[int, str]:
-    """The size of a file in bytes, and its time of change in nanoseconds. Raises RowError where there is none."""
+    """Return the size of a file in bytes, and the time of its last change in nanoseconds.
+
+    Raises RowError if there is no such file.
+    """
     with _readable(uri):
         filesystem, path = _filesystem(uri)
         info = filesystem.get_file_info(path)
@@ -69,7 +72,7 @@ def facts(uri: str) -> tuple[int, str]:
 
 
 def opened(uri: str) -> BinaryIO:
-    """The bytes of a file. Raises RowError where it can't be opened."""
+    """Open a file. Raises RowError if it can't be opened."""
     with _readable(uri):
         filesystem, path = _filesystem(uri)
         return cast("BinaryIO", io.BufferedReader(filesystem.open_input_file(path), BUFFER))

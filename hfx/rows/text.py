@@ -1,4 +1,4 @@
-"""Lines of a file as bytes and as text, and objects of JSON lines."""
+"""Reading the lines of a file as bytes and as text, and the objects of JSON lines."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hfx.strict_json import no_constant, without_duplicates
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
-MAX_BYTES = 64 * 2**20  # of a line or cell; more is a wrong file, and must not fill the memory
+MAX_BYTES = 64 * 2**20  # in a line or cell; a longer line means a wrong file, and must not fill the memory
 BLOCK = 2**20  # bytes that are hashed together
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Lines:
-    r"""The lines of `file` from the byte `position` on, where line `number` + 1 begins; they end at `\n` only.
+    r"""The lines of `file` from the byte `position` on, where line `number` + 1 begins. Only `\n` ends a line.
 
-    Of a line that is longer than MAX_BYTES, MAX_BYTES + 1 bytes are given. A byte order mark at the start of the file
-    is no part of the first line. `position` and `number` are those of the line that was given last. Lines that begin
-    at the byte `end` or later are not read. All bytes go into `digest`.
+    Of a line that is longer than MAX_BYTES, only MAX_BYTES + 1 bytes are yielded. A byte order mark at the start of
+    the file is not part of the first line. `position` is the offset after the line that was yielded last, and `number`
+    the number of that line. Lines that begin at the byte `end` or later are not read. All bytes go into `digest`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Lines:
             yield line
 
     def flush(self) -> None:
-        """Put into the digest what has been read."""
+        """Update the digest with all bytes read so far."""
         self.digest.update(b"".join(self._undigested))
         self._undigested.clear()
 
@@ -70,21 +70,21 @@ class Lines:
 
 @dataclass(frozen=True)
 class Line:
-    """A line: its number from 1, and its text with its line end, or why it is none."""
+    """A line: its number from 1, and its text with its line end, or the error if it is not a text."""
 
     number: int
     text: str | UsageError
 
 
 def lines(file: BinaryIO) -> Iterator[Line]:
-    """The lines of `file`, which is not closed. Lines that are too long, no UTF-8, or hold a NUL are errors."""
+    """Yield the lines of `file`, which stays open. Lines that are too long, not UTF-8, or hold a NUL are errors."""
     source = Lines(file)
     for content in source:
         yield Line(source.number, text_of(content))
 
 
 def text_of(content: bytes, number: int = 0) -> str | UsageError:
-    """The text of a line, or what is wrong with it; its `number`, if given, is in the message."""
+    """Return the text of a line, or the error in it; its `number`, if given, is in the message."""
     if is_too_long(content):
         return UsageError(f"It is longer than {MAX_BYTES // 2**20} MiB.", "Is the input text, one request a line?")
     try:
@@ -108,7 +108,10 @@ def _line(number: int) -> str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The object of a JSON line. Raises UsageError without a place: for other values, NaN, and members given twice."""
+    """Parse the object of a JSON line. Raises UsageError for other values, NaN, and members given twice.
+
+    The message does not have the place of the line.
+    """
     try:
         value = _DECODER.decode(text)
         if "\\ud" in text or "\\uD" in text:
@@ -136,5 +139,6 @@ def _finite(text: str) -> float:
     return value
 
 
-# Once: json.loads makes a decoder for each call with such arguments, which takes longer than a short object.
+# Created once, because json.loads with such arguments creates a decoder for each call, which takes longer than parsing
+# a short object.
 _DECODER = json.JSONDecoder(object_pairs_hook=without_duplicates, parse_float=_finite, parse_constant=no_constant)
