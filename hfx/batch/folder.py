@@ -295,6 +295,16 @@ def check_sum(part: Path, file: io.BufferedReader) -> None:
         file.seek(0)
 
 
+@contextmanager
+def open_part(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a part for reading, after a check of its SHA-256. Raises JobError, and ValueError for another sum."""
+    with storage(path):
+        file = open_file(path)
+    with file:
+        check_sum(path, file)
+        yield file
+
+
 def _sum_of(part: Path) -> Path:
     return part.with_name(f".{part.name}.sha256")
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hfx.batch.folder import SUMMARY, Folder, check_sum, new_file, open_file, storage, write_file
+from hfx.batch.folder import SUMMARY, Folder, new_file, open_file, open_part, write_file
 from hfx.batch.job import Job, record_of
 from hfx.batch.options import Threshold
 from hfx.batch.plan import PlannedChunk, Shard, count_rows
@@ -168,10 +168,7 @@ class _Parts:
         """
         for path, rows in self._parts:
             self.current, self._expected = path, iter(rows)
-            with storage(path):
-                file = open_file(path)
-            with file:
-                check_sum(path, file)
+            with open_part(path) as file:
                 yield file
             if (lacking := next(self._expected, None)) is not None:
                 raise ValueError(f"the row {lacking} is missing")

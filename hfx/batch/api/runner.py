@@ -42,7 +42,7 @@ from hfx.batch.api.store import (
     no_room,
     sync,
 )
-from hfx.batch.folder import check_sum, new_file, new_part, open_file, storage
+from hfx.batch.folder import new_file, new_part, open_part
 from hfx.errors import HfxError, StorageFull
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
@@ -359,9 +359,7 @@ class Runner:
 
     def _part(self, batch: Batch, number: int) -> list[bytes]:
         """The lines of a part. Raises ValueError for a damaged part."""
-        path = self._store.parts(batch).part(number, ENDING)
-        with storage(path), open_file(path) as file:
-            check_sum(path, file)
+        with open_part(self._store.parts(batch).part(number, ENDING)) as file:
             return file.readlines()
 
     def _unanswered(self, batch: Batch, chunk: Chunk, status: str) -> list[bytes]:

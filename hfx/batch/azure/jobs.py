@@ -168,9 +168,10 @@ class AzureJob:
         return status or ("Cancelled" if self.folder.is_cancelled else "Paused")
 
     def start(self, error_threshold: int | None = None) -> None:
-        """Start a process that runs the missing mini-batches, and those with failed files if the job is Failed.
+        """Start a process that runs the missing mini-batches.
 
-        Returns when the process holds the lock. Raises JobError and InputChanged.
+        If the job is Failed, the process also runs the mini-batches with failed files. Returns when the process holds
+        the lock. Raises JobError and InputChanged.
         """
         deployment, status = self.deployment, self.status
         if status in ("Running", "Completed"):

@@ -25,7 +25,7 @@ from hfx.batch.azure import worker as script_worker
 from hfx.batch.azure.deployment import Deployment, published_spec
 from hfx.batch.azure.jobs import AzureJob
 from hfx.batch.create import create
-from hfx.batch.folder import JOB, SUMMARY, Folder, check_sum, open_file, storage, temporary, write_file, write_sum
+from hfx.batch.folder import JOB, SUMMARY, Folder, open_part, storage, temporary, write_file, write_sum
 from hfx.batch.job import read_job
 from hfx.batch.local import Pool, Worker, runner
 from hfx.batch.options import Threshold
@@ -226,8 +226,7 @@ def publish(job: AzureJob, target: Path) -> None:
         for batch, failed in sorted(job.script_parts().items()):
             part = job.script_part(batch, failed)
             try:
-                with storage(part), open_file(part) as source:
-                    check_sum(part, source)
+                with open_part(part) as source:
                     shutil.copyfileobj(source, file, 1 << 20)
             except ValueError as error:
                 fix = f"Delete it, then `hfx batch azure job resume --name {job.name}`."
