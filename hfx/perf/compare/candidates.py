@@ -1,4 +1,4 @@
-"""Candidates of a comparison: models that get a Triton of their own, or that running servers have."""
+"""Candidates of a comparison: models served by a Triton of their own, or by running servers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hfx.repository.lint import check_rules
 from hfx.triton import EmbeddedServer
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4")
-SERVER_BYTES = 512 << 20  # of a Triton with its Python processes, without weights
+SERVER_BYTES = 512 << 20  # memory of a Triton with its Python processes, without weights
 WEIGHTS_FACTOR = 2.0  # a runtime that repacks weights holds them twice while it loads
 
 
 @dataclass(frozen=True)
 class CompareSpec:
-    """A comparison of the model `name`. `kind` is one of kinds.KINDS, and `values` are the values of that option."""
+    """A comparison of the model `name`. `kind` is one of kinds.KINDS, and `values` are the values of its option."""
 
     name: str
     kind: str
@@ -55,7 +55,7 @@ class CompareSpec:
 
 @dataclass(frozen=True)
 class Case:
-    """A load that every candidate is measured under; `name` distinguishes cases with equal loads."""
+    """A load under which every candidate is measured. `name` distinguishes cases with equal loads."""
 
     plan: Plan
     spec: MeasureSpec
@@ -85,9 +85,11 @@ Measure = Callable[[Case, int], Run]  # (case, number of the round from 0) -> Ru
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate. `opened` returns a context manager that serves it, and yields the function that measures it.
+    """A candidate.
 
-    `memory` is an estimate of the bytes that serving it needs; 0 for a server that runs already.
+    `opened` returns a context manager that serves the candidate and yields the function that measures it.
+
+    `memory` is an estimate of the bytes that serving needs; 0 for a server that is already running.
     """
 
     label: str
@@ -98,7 +100,10 @@ class Candidate:
 def served(
     label: str, repository: Path, name: str, device: str = "cpu", settings: Mapping[str, Scalar] | None = None
 ) -> Candidate:
-    """The published model `name`, served by a Triton of its own. Raises ModelMissing and ModelCorrupt."""
+    """Return the published model `name` as a candidate with a Triton of its own.
+
+    Raises ModelMissing and ModelCorrupt.
+    """
     manifest = model(repository, name)
 
     @contextmanager
@@ -126,9 +131,10 @@ def changed(
     device: str,
     settings: Mapping[str, Scalar],
 ) -> Candidate:
-    """The model `name` changed by `edits`, served from the folder `copy`, which is deleted with the server.
+    """Return the model `name`, changed by `edits`, as a candidate. It is served from the folder `copy`.
 
-    Opening it raises LintFailed if the changed model breaks a lint rule.
+    The folder is deleted with the server. Opening the candidate raises LintFailed if the changed model breaks a lint
+    rule.
     """
 
     @contextmanager
@@ -145,22 +151,22 @@ def changed(
 
 
 def running(label: str, target: Target) -> Candidate:
-    """A model on a running server, on this machine or another."""
+    """Return a model on a running server, on this machine or another, as a candidate."""
     return Candidate(label, lambda session: nullcontext(_measuring(target, label, {}, session)))
 
 
 def one_line(error: HfxError) -> str:
-    """The message of an error on one line, for a note."""
+    """Return the message of an error as one line, for a note."""
     return " ".join(error.message.split())
 
 
 def precision_on(manifest: Manifest, device: str) -> str | None:
-    """The precision of the model's files for `device`; None if it was not built for it."""
+    """Return the precision of the model's files for `device`; None if the model was not built for it."""
     return manifest.precision.gpu if device == "gpu" else manifest.precision.cpu
 
 
 def memory_needed(manifest: Manifest, device: str) -> int:
-    """An estimate of the bytes that a server of the model needs, without the files for the other device."""
+    """Estimate the bytes that a server of the model needs, without the files for the other device."""
     other = "gpu" if device == "cpu" else "cpu"
     half = device == "cpu" and manifest.precision.cpu != "fp16"
     loaded = (

@@ -18,15 +18,16 @@ from hfx.perf.machine import machine
 from hfx.perf.report.figures import size
 from hfx.perf.results import Machine, Result, Run, read_result
 
-SHARE_OF_MEMORY = 0.8  # of what is free now
+SHARE_OF_MEMORY = 0.8  # usable share of the memory that is free now
 
 
 def compare(
     candidates: Sequence[Candidate], cases: Sequence[Case], rounds: int, notes: list[str], session: Session
 ) -> Generator[Run]:
-    """Yield the runs of all candidates under all cases. `notes` gets a line for each candidate that can't be measured.
+    """Yield the runs of all candidates under all cases.
 
-    All candidates are served at the same time if memory allows it; else each is started for every measurement.
+    `notes` gets a line for each candidate that can't be measured. All candidates are served at the same time if memory
+    allows it; otherwise each candidate is started for every measurement.
     """
     with ExitStack() as servers:
         if sum(each.memory for each in candidates) <= SHARE_OF_MEMORY * psutil.virtual_memory().available:
@@ -42,7 +43,7 @@ def compare(
 def result_of(
     title: str, command: str, runs: Sequence[Run], notes: Sequence[str], candidates: Sequence[Candidate]
 ) -> Result:
-    """`runs` as a Result. Its base is the first candidate with a run. Raises LoadFailed if there is no run."""
+    """Return `runs` as a Result. Its base is the first candidate with a run. Raises LoadFailed if there is no run."""
     if not runs:
         raise LoadFailed("No candidate could be measured:\n" + "\n".join(notes), "See the reasons above.")
     measured = {run.subject.label for run in runs}
@@ -81,10 +82,10 @@ def _opened_for_its_turn(candidate: Candidate, session: Session) -> Measure:
 def _interleaved(
     measures: Mapping[str, Measure], case: Case, rounds: int, notes: list[str], stop: threading.Event, load: str
 ) -> Iterator[Run]:
-    """The runs of one case in the order A B C, B C A, C A B, …, so that each candidate is first equally often.
+    """Yield the runs of one case in the order A B C, B C A, C A B, …, so that each candidate is first equally often.
 
-    A candidate that fails is left out from then on, and keeps its finished rounds. Ends when `stop` is set; the run
-    during which that happens is still yielded.
+    A candidate that fails is not measured again, but keeps its finished rounds. The generator ends when `stop` is set;
+    the run during which that happens is still yielded.
     """
     left = list(measures)
     for number in range(rounds):
@@ -104,7 +105,10 @@ def _interleaved(
 
 
 def read_results(paths: Sequence[Path]) -> dict[str, Result]:
-    """The results in the files `paths` by file name, or by path if two names are equal. Raises UsageError."""
+    """Return the results in the files `paths`, keyed by file name, or by path if two names are equal.
+
+    Raises UsageError.
+    """
     if len(paths) < 2:
         raise UsageError("One file has nothing to be compared with.", "Give two or more: A.json B.json.")
     if len({path.resolve() for path in paths}) < len(paths):
@@ -114,10 +118,10 @@ def read_results(paths: Sequence[Path]) -> dict[str, Result]:
 
 
 def merge(results: Mapping[str, Result], command: str = "") -> Result:
-    """One comparison of several results. Its base is the first label of the first file.
+    """Merge several results into one comparison. Its base is the first label of the first file.
 
-    A label that occurs in several files is prefixed with the file's name. If the files sent different data, each data
-    is a case of its own. A load that only one file has gets no ratio.
+    A label that occurs in several files is prefixed with the file's name. If the files sent different data, each kind
+    of data becomes a case of its own. A load that occurs in only one file gets no ratio.
     """
     labels = Counter(label for result in results.values() for label in {run.subject.label for run in result.runs})
     several_data = len({frozenset(run.load.data for run in result.runs) for result in results.values()}) > 1
@@ -144,7 +148,7 @@ def merge(results: Mapping[str, Result], command: str = "") -> Result:
 
 
 def _as_of(run: Run, file: str, several_data: bool) -> Run:
-    """`run` with `file` in its label unless that is empty, and with its data as its case if there is `several_data`."""
+    """Return `run` with `file` in its label unless `file` is empty. With `several_data`, its data becomes its case."""
     own, case = run.subject.label, ", ".join(part for part in (run.load.case, run.load.data) if part)
     label = f"{file}: {own}" if file and own and own != run.subject.model else file or own
     load = replace(run.load, case=case) if several_data else run.load
@@ -157,7 +161,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _differences(results: Mapping[str, Result]) -> list[str]:
-    """Notes on why the files are less comparable than the rounds of one file."""
+    """Return notes on why the files are less comparable than the rounds of one file."""
     notes = ["The rounds of different files were not interleaved: other work on the machines affects the ratios."]
     for noun, part in (
         ("models", lambda run: run.subject.model),

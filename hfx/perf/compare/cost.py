@@ -11,9 +11,9 @@ from hfx.errors import UsageError
 from hfx.perf.results import Cost, Result, Run
 from hfx.perf.rounds import Group, groups
 
-KEPT = 0.99  # share of requests that must meet the SLO (without one: succeed) for a variant to hold a load
-MAX_STEPS = 100_000  # largest number of instances of the cheaper variant for which a break-even load is searched
-CURRENCY = "$"  # of a price without a currency sign
+KEPT = 0.99  # share of requests that must meet the SLO (or succeed, without an SLO) for a variant to hold a load
+MAX_STEPS = 100_000  # the most instances of the cheaper variant for which a break-even load is searched
+CURRENCY = "$"  # the currency of a price without a currency sign
 _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)(?P<back>[$€£]?)/(?:h|hour)")
 
 
@@ -26,9 +26,9 @@ class Price:
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
-    """Label -> price, from texts such as "gpu=4.10/h" (dollars) or "gpu=€4.10/h".
+    """Parse texts such as "gpu=4.10/h" (dollars) or "gpu=€4.10/h". Returns label -> price.
 
-    Raises UsageError for another form, two prices of one label, and two currencies.
+    Raises UsageError for a malformed text, two prices for one label, and two currencies.
     """
     prices: dict[str, Price] = {}
     for text in texts:
@@ -56,7 +56,7 @@ def check_labels(prices: Mapping[str, Price], labels: Iterable[str]) -> None:
 
 
 def with_prices(result: Result, prices: Mapping[str, Price]) -> Result:
-    """`result` with the cost of each run at its own throughput, and with the break-even loads."""
+    """Return `result` with the cost of each run at its own throughput, and with the break-even loads."""
     if not prices:
         return result
     notes, evens = list(result.notes), dict[str, bool | int | float | str]()
@@ -77,7 +77,7 @@ def with_prices(result: Result, prices: Mapping[str, Price]) -> Result:
 
 
 def cost(price: Price, run: Run) -> Cost | None:
-    """The cost of 1,000 requests and of a million tokens at the run's throughput; None without throughput."""
+    """Return the cost of 1,000 requests and of a million tokens at the run's throughput; None without throughput."""
     if run.throughput <= 0:
         return None
     a_second = price.per_hour / 3600
@@ -86,7 +86,7 @@ def cost(price: Price, run: Run) -> Cost | None:
 
 
 def by_work(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
-    """`runs` grouped by case and data, as throughputs are comparable only for equal work."""
+    """Group `runs` by case and data, because throughputs are comparable only for equal work."""
     works: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         works.setdefault((run.load.case, run.load.data), []).append(run)
@@ -94,12 +94,12 @@ def by_work(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
 
 
 def capacity(group: Group) -> float:
-    """Requests per second, the median over the rounds."""
+    """Return the requests per second, as the median over the rounds."""
     return group.median(lambda run: run.throughput) or 0.0
 
 
 def best(runs: Sequence[Run]) -> dict[str, Group]:
-    """Label -> the load with the highest throughput; with an SLO, among loads at which KEPT of the requests met it.
+    """Return label -> the load with the highest throughput. With an SLO, KEPT of the requests must have met it.
 
     Labels without such a load are left out. Interrupted runs are ignored.
     """
@@ -112,15 +112,15 @@ def best(runs: Sequence[Run]) -> dict[str, Group]:
 
 
 def break_even(cheap: Price, cheap_capacity: float, dear: Price, dear_capacity: float) -> float | None:
-    """The load (requests/s) above which the dearer variant always costs less; None: there is no such load.
+    """Return the load (requests/s) above which the dearer variant always costs less, or None if there is no such load.
 
-    A load of L requests/s needs ceil(L / c) instances of a variant with the capacity c, which cost per hour
+    A load of L requests/s needs ceil(L / c) instances of a variant with the capacity c. Per hour they cost
 
         cost(L) = ceil(L / c) * price
 
-    The cost of the cheaper variant rises at L = k * c for k = 1, 2, …, so only there can the dearer variant become the
-    cheaper one. If its price / c is lower, it costs less from
-    L = price_dear / (price_cheap / c_cheap - price_dear / c_dear) on; the steps up to there are checked one by one.
+    The cost of the cheaper variant rises at L = k * c for k = 1, 2, …, so the dearer variant can become the cheaper one
+    only there. If the dearer variant has the lower price / c, it costs less from L = price_dear / (price_cheap /
+    c_cheap - price_dear / c_dear) on; the steps up to there are checked one by one.
     """
     gain = cheap.per_hour / cheap_capacity - dear.per_hour / dear_capacity  # saved per request/s, for large loads
     if gain <= 1e-9 * cheap.per_hour / cheap_capacity:
@@ -133,11 +133,11 @@ def break_even(cheap: Price, cheap_capacity: float, dear: Price, dear_capacity: 
 
 
 def _instances(capacities: float) -> int:
-    """`capacities` rounded up to an integer; rounding errors of an integer do not count."""
+    """Round `capacities` up to an integer. Rounding errors of an integer do not count."""
     whole = round(capacities)
     return whole if math.isclose(capacities, whole, rel_tol=1e-9) else math.ceil(capacities)
 
 
 def _price_of(run: Run, prices: Mapping[str, Price]) -> Price | None:
-    """The price of a run's variant, or else of its device."""
+    """Return the price of a run's variant, or else of its device."""
     return prices.get(run.subject.label) or prices.get(run.subject.device)

@@ -1,7 +1,7 @@
 """The kinds of comparison (devices, running servers, precisions, variants), and their candidates.
 
 A precision is an export of the model's checkpoint into a temporary folder, or a published model. An export that fails
-the gate is a note in the result, and has no figures.
+the gate has a note in the result, and no figures.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = ("devices", "target", "precisions", "variants")
 
 
 def labels(spec: CompareSpec) -> list[str]:
-    """The labels of the candidates, without preparing them. Raises UsageError for values that can't be read."""
+    """Return the labels of the candidates without preparing the candidates. Raises UsageError for invalid values."""
     if spec.kind == "target":
         return [*parse_targets(spec.values, spec.name)]
     if spec.kind == "variants":
@@ -55,7 +55,7 @@ def labels(spec: CompareSpec) -> list[str]:
 
 
 def metadata(spec: CompareSpec) -> ModelMetadata:
-    """The metadata of the model: of the published model, or of the first running server."""
+    """Return the metadata of the published model, or of the model on the first running server."""
     if spec.kind != "target":
         return published_metadata(spec.repository, spec.name)
     return measuring.metadata(next(iter(parse_targets(spec.values, spec.name).values())))
@@ -63,9 +63,10 @@ def metadata(spec: CompareSpec) -> ModelMetadata:
 
 @contextmanager
 def candidates_of(spec: CompareSpec, session: Session, notes: list[str]) -> Iterator[list[Candidate]]:
-    """The candidates, valid while the context lasts. `notes` gets a line for each that can't be prepared.
+    """Yield the candidates, which are valid while the context lasts.
 
-    Raises UsageError for values that can't be read, and ModelMissing.
+    `notes` gets a line for each candidate that can't be prepared. Raises UsageError for invalid values, and
+    ModelMissing.
     """
     if spec.kind == "devices":
         yield [served(device, spec.repository, spec.name, device) for device in labels(spec)]
@@ -80,7 +81,7 @@ def candidates_of(spec: CompareSpec, session: Session, notes: list[str]) -> Iter
 
 
 def parse_names(kind: str, text: str) -> list[str]:
-    """The devices in "cpu,gpu", or the precisions and published models in "fp32,int8,other". Raises UsageError."""
+    """Parse devices ("cpu,gpu"), or precisions and published models ("fp32,int8,other"). Raises UsageError."""
     names, known = [part.strip() for part in text.split(",")], DEVICES if kind == "devices" else PRECISIONS
     if len(set(names)) < len(names) or "" in names or (kind == "devices" and not set(names) <= set(known)):
         raise UsageError(f"--{kind} {text!r} can't be compared.", f"Give some of {', '.join(known)}.")
@@ -88,7 +89,7 @@ def parse_names(kind: str, text: str) -> list[str]:
 
 
 def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
-    """Label -> the model `name` on a server, from texts such as "gpu=host:8001".
+    """Parse texts such as "gpu=host:8001". Returns label -> the model `name` on that server.
 
     A label "cpu" or "gpu" is also taken as the server's device. Raises UsageError.
     """
@@ -106,7 +107,7 @@ def parse_targets(texts: Sequence[str], name: str) -> dict[str, Target]:
 
 
 def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
-    """All combinations of texts such as "max_queue_delay=0,500us" and "instances=1,2". Raises UsageError."""
+    """Return all combinations of texts such as "max_queue_delay=0,500us" and "instances=1,2". Raises UsageError."""
     values: dict[str, list[int]] = {}
     name = ""
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -125,12 +126,12 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
 
 
 def label_of(variant: Mapping[str, int]) -> str:
-    """The label of a variant: "instances=2, max_queue_delay=500us"."""
+    """Return the label of a variant, such as "instances=2, max_queue_delay=500us"."""
     return ", ".join(f"{name}={value}{'us' * space.named(name).is_time}" for name, value in variant.items())
 
 
 def _variants(spec: CompareSpec, folder: Path) -> list[Candidate]:
-    """A candidate for each variant. Raises UsageError for a setting that the model lacks."""
+    """Return a candidate for each variant. Raises UsageError for a setting that the model lacks."""
     manifest = model(spec.repository, spec.name)
     candidates = []
     for number, variant in enumerate(parse_variants(spec.values)):
@@ -148,9 +149,9 @@ COMMAND = "hfx perf compare --precisions"
 def precision_candidates(
     spec: CompareSpec, precisions: Sequence[str], folder: Path, notes: list[str], session: Session
 ) -> list[Candidate]:
-    """A candidate for each of `precisions`: the published model if it has that precision, else an export.
+    """Return a candidate for each of `precisions`: the published model if it has the precision, else an export.
 
-    Raises ModelMissing, UsageError for a value that is neither a precision nor a published model, and SourceError or
+    Raises ModelMissing; UsageError for a value that is neither a precision nor a published model; SourceError or
     UsageError if the checkpoint for an export can't be opened.
     """
     manifest = model(spec.repository, spec.name)
@@ -190,7 +191,7 @@ def _check_precision(spec: CompareSpec, precision: str) -> None:
 
 
 def _checkpoint(manifest: Manifest, given: str) -> Checkpoint:
-    """The checkpoint of a published model: `given`, or else the one that its manifest names."""
+    """Return the checkpoint of a published model: `given`, or else the checkpoint that the manifest names."""
     from hfx.exporter.source import open_checkpoint  # imports torch
 
     if given:
@@ -229,7 +230,7 @@ def _export(
 
 
 def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, Any]:
-    """The options of the published model that also apply to an export of `precision`."""
+    """Return the options of the published model that also apply to an export of `precision`."""
     now = space.current(spec.repository, manifest, spec.device)
     kept: dict[str, Any] = {name: now[name] for name in ("slots", "max_batch_size") if name in now}
     runtime = manifest.choices.get("cpu_runtime")
@@ -243,7 +244,7 @@ def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, An
 
 
 def _runtime(manifest: Manifest) -> str:
-    """The CPU runtime of a model, for a note."""
+    """Return the CPU runtime of a model, for a note."""
     choice = manifest.choices.get("cpu_runtime")
     math = " in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
     return f"{choice['runtime']}{math}" if isinstance(choice, dict) else ""

@@ -1,7 +1,7 @@
 """Plans (when requests are sent), limits (how long), and SLOs; and parsing them from text.
 
-A plan is closed (callers that wait for their answers) or open (requests at given times). Texts are durations (`10s`,
-`200ms`), rates, arrivals, trace files and SLOs.
+A plan is closed (callers that wait for their answers) or open (requests at given times). The texts are durations
+(`10s`, `200ms`), rates, arrivals, trace files and SLOs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Arrivals = Literal["constant", "poisson", "burst", "trace"]
 MOST_CALLERS = 100_000
-LONGEST_UNTIL_STABLE = 60.0  # seconds, without another limit
+LONGEST_UNTIL_STABLE = 60.0  # seconds, if there is no other limit
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A closed loop: each of `callers` sends its next request when the last one is answered."""
+    """A closed loop: each of `callers` sends its next request when its last request is answered."""
 
     callers: int
 
@@ -38,7 +38,7 @@ class Closed:
             raise UsageError(f"{self.callers} callers are out of range.", f"Give 1 to {MOST_CALLERS}.")
 
     def load(self, data: str, limit: str, case: str = "") -> Load:
-        """This plan as a Load of a result file; `data` and `limit` are descriptions."""
+        """Return this plan as the Load of a result file. `data` and `limit` are descriptions."""
         from hfx.perf.results import Load  # imported here, as the load generator's process does not need the schema
 
         return Load("closed", concurrency=self.callers, data=data, limit=limit, case=case)
@@ -46,11 +46,11 @@ class Closed:
 
 @dataclass(frozen=True)
 class Open:
-    """An open loop: requests are sent at their times, whether earlier ones are answered or not.
+    """An open loop: requests are sent at their times, whether earlier requests are answered or not.
 
-    `arrivals`: "constant" (`rate` per second, evenly), "poisson" (exponential gaps with the mean 1 / `rate`, drawn
-    from `seed`), "burst" (all at once; with `burst`, so many at a time, at intervals that give the `rate`), or "trace"
-    (at the ascending seconds of `trace`).
+    `arrivals` is one of: "constant" (`rate` per second, evenly spaced); "poisson" (exponential gaps with the mean 1 /
+    `rate`, drawn from `seed`); "burst" (all requests at once, or with `burst` this many at a time, at intervals that
+    give the `rate`); "trace" (at the ascending times of `trace`, in seconds).
     """
 
     rate: float | None = None
@@ -78,7 +78,7 @@ class Open:
         return self.arrivals == "burst" and self.rate is None
 
     def load(self, data: str, limit: str, case: str = "") -> Load:
-        """This plan as a Load of a result file; `data` and `limit` are descriptions."""
+        """Return this plan as the Load of a result file. `data` and `limit` are descriptions."""
         from hfx.perf.results import Load
 
         words = f"burst of {self.burst}" if self.burst else "all at once" if self.at_once else self.arrivals
@@ -86,14 +86,17 @@ class Open:
 
     @property
     def mean_rate(self) -> float | None:
-        """Requests per second, for a trace their mean; None if all are sent at once."""
+        """Requests per second; for a trace, their mean; None if all requests are sent at once."""
         if self.arrivals != "trace":
             return self.rate
         seconds = self.trace[-1] - self.trace[0]
         return (len(self.trace) - 1) / seconds if seconds > 0 else None
 
     def times(self, count: int | None = None) -> Iterator[float]:
-        """When each of `count` requests is due, in seconds from the start. None: endlessly, or to the trace's end."""
+        """Yield when each of `count` requests is due, in seconds from the start.
+
+        None: without end, or to the trace's end.
+        """
         return itertools.islice(self._all(), count)
 
     def _all(self) -> Iterator[float]:
@@ -113,11 +116,11 @@ Plan = Closed | Open
 
 @dataclass(frozen=True)
 class LoadLimits:
-    """How long a load lasts: `requests` or `seconds` that count, whichever comes first, after a warm-up.
+    """How long a load lasts: `requests` or `seconds` that count, whichever ends first, after a warm-up.
 
-    With `stable`, the load lasts until throughput and median latency of three consecutive windows differ by at most so
-    many per cent; only these windows count, and each has at least `window` seconds. `timeout` is that of a request, in
-    seconds.
+    With `stable`, the load lasts until the throughput and the median latency of three consecutive windows differ by at
+    most `stable` per cent. Only these windows count, and each window has at least `window` seconds. `timeout` is the
+    timeout of a request in seconds.
     """
 
     requests: int | None = None
@@ -145,7 +148,7 @@ class LoadLimits:
 
     @property
     def most_seconds(self) -> float | None:
-        """The longest time in which requests that count are sent; None: no limit in seconds."""
+        """The longest time during which requests that count are sent; None if there is no limit in seconds."""
         unbounded = self.stable is not None and self.seconds is None and self.requests is None
         return LONGEST_UNTIL_STABLE if unbounded else self.seconds
 
@@ -166,15 +169,17 @@ Number = TypeVar("Number", int, float)
 MOST_STEPS = 1000
 TIME, GAP = "time", "gap"
 GRAMMAR = "Give numbers (1,2,4), doubling (1:64:2x) or steps (1:16:4)."
-# In microseconds, so that the parsed float is the one nearest to the decimal text.
+# Units in microseconds, so that the parsed float is the float nearest to the decimal text.
 UNITS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000, "h": 3_600_000_000}
 PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zµ]*)\s*")
 
 
 def parse_seconds(text: str, what: str = "duration", *, unit: str = "s") -> float:
-    """A duration in seconds. A bare number has the unit `unit`; if that is empty, it is refused.
+    """Parse a duration, and return seconds.
 
-    Raises UsageError that names `what`.
+    A number without a unit has the unit `unit`; if that is empty, it is an error.
+
+    Raises UsageError, which names the duration as `what`.
     """
     found = PATTERN.fullmatch(text)
     value = float(found[1]) if found else math.nan
@@ -185,7 +190,7 @@ def parse_seconds(text: str, what: str = "duration", *, unit: str = "s") -> floa
 
 
 def parse_warmup(text: str) -> tuple[int, float]:
-    """(requests, seconds) of a warm-up: "20" is 20 requests, "2s" two seconds, "0" none. Raises UsageError."""
+    """Return (requests, seconds) of a warm-up: "20" is 20 requests, "2s" two seconds, "0" none. Raises UsageError."""
     bare = text.strip()
     if _is_digits(bare):
         return int(bare), 0.0
@@ -196,17 +201,17 @@ def parse_warmup(text: str) -> tuple[int, float]:
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
-    """Numbers of callers: "1,2,4", "1:64:2x" (1, 2, 4 … 64) or "1:16:4" (1, 5, 9, 13). Raises UsageError."""
+    """Parse numbers of callers: "1,2,4", "1:64:2x" (1, 2, 4 … 64) or "1:16:4" (1, 5, 9, 13). Raises UsageError."""
     return _several(text, _whole, "concurrency")
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """Rates in requests per second, in the forms of `parse_concurrency`; fractions are allowed. Raises UsageError."""
+    """Parse requests per second, in the syntax of `parse_concurrency`, with fractions allowed. Raises UsageError."""
     return _several(text, float, "rate")
 
 
 def parse_open(rate: float | None, arrivals: str, trace: Path | None = None, seed: int = 0) -> Open:
-    """An open plan. `arrivals` is "constant", "poisson", "burst", "burst:16" (16 at a time) or "trace" (a file).
+    """Return an open plan. `arrivals` is "constant", "poisson", "burst", "burst:16" (16 at a time) or "trace" (a file).
 
     Raises UsageError.
     """
@@ -223,10 +228,10 @@ def parse_open(rate: float | None, arrivals: str, trace: Path | None = None, see
 
 
 def parse_trace(path: Path) -> tuple[float, ...]:
-    """The send times in a file, in seconds from the first one: a number per line, or the column `time` of a CSV.
+    """Return the send times in a file, in seconds from the first: a number per line, or the column `time` of a CSV.
 
-    In a column `gap` (or below a line `gap`), numbers are the seconds since the previous request. Empty lines and lines
-    that begin with `#` are skipped. Raises RowError that names the line.
+    In a column `gap` (or below a line `gap`), the numbers are the seconds since the previous request. Empty lines and
+    lines that begin with `#` are skipped. Raises RowError, which names the line.
     """
     rows = _cells(path)
     column, is_gap = 0, False
@@ -269,7 +274,7 @@ def _part(text: str, number: Callable[[str], Number]) -> list[Number]:
     while value <= end and len(values) <= MOST_STEPS:
         values.append(value)
         value = value * by if step.endswith("x") else value + by
-    if not 0 < len(values) <= MOST_STEPS:  # a step that does not grow would never end
+    if not 0 < len(values) <= MOST_STEPS:  # a step that does not increase would never end
         raise ValueError(text)
     return values
 
@@ -285,7 +290,7 @@ def _is_digits(text: str) -> bool:
 
 
 def _cells(path: Path) -> list[tuple[int, list[str]]]:
-    """(number from 1, cells) of each line that is not empty or a comment. Raises RowError."""
+    """Return (line number from 1, cells) of each line that is not empty or a comment. Raises RowError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         rows = [[cell.strip() for cell in next(csv.reader([line.strip()]), [])] for line in lines]
@@ -311,14 +316,17 @@ SLO_FIX = f"Give limits of {', '.join(BOUNDED)}, e.g. 'ttft<200ms,tpot<50ms,late
 
 @dataclass(frozen=True)
 class Slo:
-    """A service level objective: BOUNDED name -> seconds that a request must stay below. `text` is its source."""
+    """A service level objective. `bounds` maps BOUNDED names to seconds that a request must stay below.
+
+    `text` is the text from which it was parsed.
+    """
 
     text: str
     bounds: Mapping[str, float]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`ttft<200ms,tpot<50ms,latency<2s`, in us, ms or s. Raises UsageError."""
+        """Parse `ttft<200ms,tpot<50ms,latency<2s`, with times in us, ms or s. Raises UsageError."""
         found: dict[str, float] = {}
         for part in text.split(","):
             match = BOUND.fullmatch(part)
@@ -330,10 +338,12 @@ class Slo:
         return cls(text.replace(" ", ""), found)
 
     def kept(self, latency: float, ttft: float = math.nan, tpot: float = math.nan) -> bool:
-        """Whether a successful request met all bounds. Times are in seconds, NaN if there is no such time.
+        """Return whether a successful request met all bounds.
 
-        `latency` and `ttft` (time to first token) count from the moment when the request was due; `tpot` is the mean
-        time between tokens. A text of one token meets any bound on `tpot`.
+        Times are in seconds; NaN means that there is no such time.
+
+        `latency` and `ttft` (time to first token) count from the moment when the request was due. `tpot` is the mean
+        time between tokens; a text of one token meets any bound on it.
         """
         times = {"latency": latency, "ttft": ttft, "tpot": 0.0 if math.isnan(tpot) and not math.isnan(ttft) else tpot}
         return all(times[name] < seconds for name, seconds in self.bounds.items())

@@ -1,4 +1,4 @@
-"""Requests from a data file, or synthetic ones: plain values by the names of the model's input tensors."""
+"""Requests from a data file, or synthetic requests: plain values by the names of the model's input tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfx.tasks.values import KINDS, Scalar, values_of
 
 Settings = Mapping[str, Scalar | Sequence[Scalar]]
 
-# Inputs that are required if the model has them.
+# Inputs that a request must have if the model has them.
 TEXTS = (names.TEXT_INPUT, names.QUERY, names.QUESTION, names.CONTEXT, names.CANDIDATE_LABELS)
 USUAL: Mapping[str, tuple[str, ...]] = {names.TEXT_INPUT: (names.TEXT_INPUT, "text", "prompt", "sentence", "document")}
 SETTINGS = tuple(name for name in KINDS if name not in TEXTS)
@@ -44,11 +44,11 @@ class RequestSet:
 def from_file(
     path: Path, columns: Mapping[str, str], settings: Settings | None = None, inputs: Collection[str] = SETTINGS
 ) -> RequestSet:
-    """A request for each row of a file that hfx.rows can read.
+    """Return a request for each row of a file that hfx.rows can read.
 
-    `columns`: tensor -> column; an empty column stands for the tensor's usual names. A column with the name of a
-    setting overrides `settings` for its request, if its cell is not empty and the setting is among the model's
-    `inputs`. Raises RowError that names file, line and column.
+    `columns` maps tensors to columns; an empty column stands for the tensor's usual column names. A column with the
+    name of a setting overrides `settings` for its request, if its cell is not empty and the setting is among the
+    model's `inputs`. Raises RowError, which names file, line and column.
     """
     rows = read_rows(path)
     where = {tensor: _located(tensor, column, rows.columns, path) for tensor, column in columns.items()}
@@ -65,12 +65,15 @@ def from_file(
 
 
 def constants(settings: Settings | None) -> dict[str, tuple[Scalar, ...]]:
-    """`settings`, which all requests share, as tensor values. Raises UsageError."""
+    """Return `settings`, which all requests share, as tensor values. Raises UsageError."""
     return {name: values_of(name, value, textual=True) for name, value in (settings or {}).items()}
 
 
 def text_tensors(inputs: Iterable[str]) -> tuple[str, ...]:
-    """The tensors that every request for a model with these `inputs` needs. Raises UsageError if there are none."""
+    """Return the tensors that every request to a model with these `inputs` needs.
+
+    Raises UsageError if there are none.
+    """
     taken = set(inputs)
     texts = tuple(name for name in TEXTS if name in taken)
     if not texts:
@@ -82,7 +85,7 @@ def text_tensors(inputs: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]:
-    """Tensor -> column, from values of --column: COLUMN (for the text) or TENSOR=COLUMN.
+    """Parse values of --column: COLUMN (for the text) or TENSOR=COLUMN. Returns tensor -> column.
 
     Needed tensors that are not given get an empty column (see `from_file`). Raises UsageError for a tensor that is not
     among the model's `inputs`.
@@ -100,7 +103,7 @@ def parse_columns(given: Sequence[str], inputs: Iterable[str]) -> dict[str, str]
 
 
 def _cells(path: Path, row: Row, tensors: Mapping[str, str], textual: bool) -> dict[str, tuple[Scalar, ...]]:
-    """Tensor -> values, from the cells of a row; `tensors`: tensor -> column. Raises RowError."""
+    """Return tensor -> values, from the cells of a row. `tensors` maps tensors to columns. Raises RowError."""
     values = {}
     for tensor, column in tensors.items():
         try:
@@ -121,7 +124,7 @@ def _described(
 
 
 def settings_text(shared: Mapping[str, tuple[Scalar, ...]]) -> str:
-    """The settings that all requests share, as text that follows a description."""
+    """Return the settings that all requests share as text, to be appended to a description."""
     return "".join(f", {name}={','.join(map(str, values))}" for name, values in shared.items())
 
 
@@ -174,7 +177,7 @@ def synthetic(
     tensors: Sequence[str] = (TEXT_INPUT,),
     opening: str = "",
 ) -> RequestSet:
-    """`count` requests with random texts whose `lengths` are in words. Equal seeds give equal texts.
+    """Return `count` requests with random texts whose `lengths` are in words. Equal seeds give equal texts.
 
     A question or query always has QUESTION_WORDS words, and labels are always LABELS. Other texts begin with `opening`.
     Raises UsageError.
@@ -197,14 +200,14 @@ def synthetic(
 
 @dataclass(frozen=True)
 class Lengths:
-    """A distribution of text lengths in words; `draw` draws one."""
+    """A distribution of text lengths in words. `draw` returns a random length."""
 
     description: str
     draw: Callable[[random.Random], int]
 
 
 def parse_lengths(text: str) -> Lengths:
-    """The distribution "fixed:N", "uniform:A-B", or "lognormal:MEDIAN,SIGMA[,MAX]" (as of real prompts).
+    """Return the distribution "fixed:N", "uniform:A-B", or "lognormal:MEDIAN,SIGMA[,MAX]" (which real prompts follow).
 
     Raises UsageError.
     """

@@ -1,7 +1,7 @@
-"""Carries out a plan: when each request is sent, which requests count, and when the load ends.
+"""Carries out a plan: decides when each request is sent, which requests count, and when the load ends.
 
-Requests are encoded before the clock starts. The latency of a request of an open plan counts from the moment when it
-was due, even if it was sent late. Independent of the protocol.
+Requests are encoded before the clock starts. In an open plan, the latency of a request counts from the moment when it
+was due, even if it was sent late. This module does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hfx.perf.load.plans import Closed, LoadLimits, Open, Plan
 from hfx.perf.loadgen.log import Phase, Progress, Read, RequestLog, RequestRecord, percentile, timestamp
 
 REPORT_SECONDS = 0.25
-RECENT_SECONDS = 1.0  # that the figures of a Progress cover
-LAG_SECONDS = 0.02  # between two measurements of the event loop's lag
-DEAD_SECONDS = 3.0  # after so long with only broken connections, the server counts as dead
+RECENT_SECONDS = 1.0  # the time that the figures of a Progress cover
+LAG_SECONDS = 0.02  # interval between measurements of the event loop's lag
+DEAD_SECONDS = 3.0  # after this time with only broken connections, the server counts as dead
 MIN_BROKEN = 3
 BACK_OFF_SECONDS = 0.1  # pause of a caller whose connection broke
 MAX_SLEEP = 0.1  # longest sleep before the next check for the end of the load
@@ -37,8 +37,8 @@ Send = Callable[[RequestRecord], Awaitable[None]]
 class Driver:
     """Carries out `plan` within `limits`.
 
-    `send` sends a request and fills in its record. Records that count are appended to `log`, which parses answers by
-    `read`. `report` is called in the event loop, and must return quickly.
+    `send` sends a request and fills in its record. Records that count are appended to `log`, which parses the answers
+    with `read`. `report` is called in the event loop, and must return quickly.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._phase: Phase = "warmup"
         self._over = False
-        self._fault: BaseException | None = None  # a bug in hfx; failed requests are in the log
+        self._fault: BaseException | None = None  # an error in hfx itself; failed requests are in the log
         self._sent = self._succeeded = self._failed = self._in_flight = self._warm = 0
-        self._recent: deque[tuple[float, float]] = deque()  # (end, latency) of the last second's answers
+        self._recent: deque[tuple[float, float]] = deque()  # (end, latency) of the answers in the last second
         self._origin = self._since = time.perf_counter()
         self._began = (self._origin, time.process_time())
         self._alive = self._origin  # time of the last outcome other than a broken connection
         self._broken = 0  # broken connections since then
 
     async def run(self) -> RequestLog:
-        """Carry out the plan, and return the log. Raises what `send` raised unexpectedly."""
+        """Carry out the plan, and return the log. Raises any exception that `send` was not expected to raise."""
         log, plan = self._log, self._plan
         log.began = timestamp()
         others = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self._watch())]
@@ -86,7 +86,7 @@ class Driver:
         return log
 
     def stop(self) -> None:
-        """End the load early: requests in flight are cancelled and do not count."""
+        """End the load early. Requests in flight are cancelled, and do not count."""
         self._over = self._log.interrupted = True
         for task in self._tasks:
             task.cancel()
@@ -104,7 +104,7 @@ class Driver:
 
     async def _open(self, plan: Open) -> None:
         limits = self._limits
-        if plan.at_once:  # the warm-up, one by one, before the clock starts
+        if plan.at_once:  # send the warm-up, one request at a time, before the clock starts
             for _ in range(limits.warmup_requests):
                 if (record := self._next(time.perf_counter(), 0)) is not None:
                     self._spawn(self._send(record))
@@ -130,7 +130,7 @@ class Driver:
             await asyncio.wait(self._tasks)
 
     def _next(self, due: float, caller: int) -> RequestRecord | None:
-        """A record for the next request, due at `due`; None if the load is over."""
+        """Return a record for the next request, which is due at `due`; None if the load is over."""
         limits = self._limits
         if self._over:
             return None
@@ -151,7 +151,7 @@ class Driver:
         try:
             await self._transmit(record)
         except asyncio.CancelledError:
-            self._sent -= counts  # as if it had not been sent
+            self._sent -= counts  # count the request as not sent
             raise
         finally:
             self._in_flight -= 1
@@ -189,7 +189,7 @@ class Driver:
         return self._phase != "warmup" and seconds is not None and due - self._since > seconds - ROUNDING
 
     def _begin(self, due: float) -> None:
-        """End the warm-up: the request that is due at `due` is the first that counts."""
+        """End the warm-up. The request that is due at `due` is the first request that counts."""
         self._phase, self._since = "counted", due
         self._log.began = timestamp()
         self._began = (time.perf_counter(), time.process_time())
@@ -217,7 +217,7 @@ class Driver:
             self._check(time.perf_counter())
 
     def _check(self, now: float) -> None:
-        """End the load if the server is dead, or the figures are stable."""
+        """End the load if the server is dead, or if the figures are stable."""
         if self._broken >= MIN_BROKEN and now - self._alive >= DEAD_SECONDS and not self._over:
             self._log.notes += (f"The server was gone for {now - self._alive:.0f} s: the load was ended early.",)
             self.stop()
@@ -251,15 +251,15 @@ class Driver:
 class Windows:
     """Stability by perf_analyzer's criterion: three consecutive windows agree in throughput and median latency.
 
-    They agree if the largest value is at most `per_cent` above the smallest. A window has at least `seconds`, and at
-    least as many answers as there are `callers`.
+    Windows agree if the largest value is at most `per_cent` above the smallest. A window has at least `seconds`, and at
+    least as many answers as there are `callers` (and at least FEWEST_ANSWERS).
     """
 
     def __init__(self, seconds: float, callers: int, per_cent: float) -> None:
         self._seconds = seconds
         self._fewest = max(FEWEST_ANSWERS, callers)
         self._factor = 1 + per_cent / 100
-        self._done: list[tuple[float, float, float]] = []  # begin, requests a second, median seconds
+        self._done: list[tuple[float, float, float]] = []  # (begin, requests per second, median latency in seconds)
         self._begin = 0.0
         self._latencies: list[float] = []
 
@@ -274,7 +274,7 @@ class Windows:
 
     @property
     def begin(self) -> float:
-        """When the first of these windows began."""
+        """The time at which the first of the last NEEDED windows began."""
         return self._done[-NEEDED][0]
 
     def start(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""hfx's own load generator: checks requests against the model, and has a worker process send them."""
+"""hfx's own load generator: checks requests against the model, and makes a worker process send them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MAX_INT32 = 2**31 - 1
 
 
 def generate(run: LoadRun) -> RequestLog:
-    """Carry out `run` and return its log. When `run.stop` is set, requests in flight are cancelled.
+    """Carry out `run`, and return its log. When `run.stop` is set, requests in flight are cancelled.
 
-    Raises UsageError for requests that the model does not take, and ServerUnreachable before anything is sent; later
+    Raises UsageError for requests that the model does not accept, and ServerUnreachable before anything is sent. Later
     failures are counted.
     """
     spec, model = run.spec, run.model
@@ -64,7 +64,7 @@ def generate(run: LoadRun) -> RequestLog:
 
 
 def check(plan: Plan, limits: LoadLimits, slo: Slo | None, stream: bool) -> None:
-    """Raise UsageError for a load without an end, and for an SLO of token times without streaming."""
+    """Raise UsageError for a load without an end, and for an SLO on token times without streaming."""
     if slo is not None and not stream and {"ttft", "tpot"} & set(slo.bounds):
         raise UsageError(
             f"The SLO {slo.text!r} limits times of tokens, but answers are not streamed.",
@@ -82,10 +82,10 @@ def check(plan: Plan, limits: LoadLimits, slo: Slo | None, stream: bool) -> None
 
 
 def completed(requests: RequestSet, model: ModelMetadata, stream: bool, timeout: float) -> Sequence[Request]:
-    """`requests` with the inputs that the load generator adds: `timeout` (seconds) as a deadline, and `stream`.
+    """Return `requests` with the inputs that the load generator adds: `timeout` (seconds) as a deadline, and `stream`.
 
-    The deadline ends generations on the server that have timed out here. Raises UsageError for a request that `model`
-    does not take.
+    The deadline makes the server end generations that have timed out here. Raises UsageError for a request that `model`
+    does not accept.
     """
     needed = text_tensors(model.input_types)
     extra: dict[str, tuple[Any, ...]] = {}
@@ -105,7 +105,7 @@ def completed(requests: RequestSet, model: ModelMetadata, stream: bool, timeout:
 
 
 def counts_tokens(model: ModelMetadata) -> bool:
-    """Whether the answers of `model` include token counts."""
+    """Return whether the answers of `model` include token counts."""
     return any(tensor.name == names.OUTPUT_TOKENS for tensor in model.outputs)
 
 
@@ -127,7 +127,7 @@ def _followed(pipe: Connection, run: LoadRun) -> RequestLog:
 
 @contextmanager
 def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """The worker process and this end of its pipe. The process has ended when the context is left."""
+    """Yield the worker process and this side's end of its pipe. The process has ended when the context exits."""
     ours, theirs = Pipe()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]

@@ -1,6 +1,6 @@
-"""What a load generator gets (LoadRun), reports (Progress) and returns (RequestLog: numbers for every request).
+"""The input (LoadRun), progress (Progress) and output (RequestLog: numbers for every request) of a load generator.
 
-Imports neither numpy nor the result file's schema, so that the load generator's process starts quickly.
+This module imports neither numpy nor the result file's schema, so that the load generator's process starts quickly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Failure = tuple[str, str]  # the name of a class of hfx.errors, and its message
 Phase = Literal["warmup", "counted", "draining"]
 TIMED_OUT = RequestTimeout.__name__
 COUNTS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.TRUNCATED_TOKENS)  # outputs that count an answer's tokens
-# A row of a log. Times are in seconds, NaN if there is none; `kind` is 0 for success, or else an index into
+# A row of a log. Times are in seconds, or NaN if missing; `kind` is 0 for success, or else an index into
 # `RequestLog.kinds`; `read`, `written` and `truncated` count tokens; `gaps` is the number of the request's values in
-# `RequestLog.gaps`, which has those of all rows, in order.
+# `RequestLog.gaps`, which has the values of all rows, in order.
 COLUMNS = ("number", "caller", "due", "sent", "end", "kind", "ttft", "tpot", "read", "written", "truncated", "gaps")
 
 
@@ -38,7 +38,7 @@ COLUMNS = ("number", "caller", "due", "sent", "end", "kind", "ttft", "tpot", "re
 class AnswerPart:
     """Token counts of an answer, or of a streamed answer so far: `read`, `written` and `truncated` tokens.
 
-    `finish_reason` is empty before the end.
+    `finish_reason` is empty until the end of the answer.
     """
 
     read: int = 0
@@ -48,18 +48,18 @@ class AnswerPart:
 
     @classmethod
     def of(cls, outputs: Mapping[str, Any]) -> Self:
-        """From the output values of an answer, by name."""
+        """Create an AnswerPart from the output values of an answer, by name."""
         read, written, truncated = (int(outputs.get(name) or 0) for name in COUNTS)
         reason = outputs.get(names.FINISH_REASON) or ""
         return cls(read, written, truncated, reason.decode() if isinstance(reason, bytes) else reason)
 
 
-Read = Callable[[Any], AnswerPart]  # parses one message
+Read = Callable[[Any], AnswerPart]  # a function that parses one message
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """A request in flight. Times are seconds of any one clock; `times` are the arrivals of its answer's `messages`.
+    """A request in flight. Times are seconds of any one clock; `times` are the arrivals of the answer's `messages`.
 
     A negative `number` marks the warm-up. Latency counts from `due`, the moment when the request should be sent.
     """
@@ -75,7 +75,7 @@ class RequestRecord:
 
     @property
     def index(self) -> int:
-        """The index of the request to send. The warm-up begins with the first one too."""
+        """The index of the request to send. The warm-up also begins with the first request."""
         return self.number if self.number >= 0 else -1 - self.number
 
 
@@ -83,7 +83,7 @@ class RequestRecord:
 class Progress:
     """The progress of a load: counts of the phase, and figures of the last second (times in milliseconds).
 
-    In the phase "draining", no more requests are sent, but answers are outstanding.
+    In the phase "draining", no more requests are sent, but some answers are still outstanding.
     """
 
     phase: Phase
@@ -102,9 +102,9 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Target:
-    """A served model: NAME (never NAME_stream), its `grpc_url` (HOST:PORT), and known facts; empty: not known.
+    """A served model: NAME (never NAME_stream), its `grpc_url` (HOST:PORT), and known facts. Unknown facts are empty.
 
-    `metrics_url` is a complete URL; if it is empty, the metrics are looked for two ports above `http_url`. `pid` is the
+    `metrics_url` is a complete URL. If it is empty, the metrics are expected two ports above `http_url`. `pid` is the
     server's process on this machine.
     """
 
@@ -120,7 +120,7 @@ class Target:
 
 @dataclass(frozen=True)
 class MeasureSpec:
-    """A measurement, apart from its plan. `stream` None: stream the answers of generators.
+    """A measurement, apart from its plan. If `stream` is None, the answers of generators are streamed.
 
     `arguments` are additional flags for perf_analyzer or locust.
     """
@@ -137,9 +137,9 @@ class MeasureSpec:
 class LoadRun:
     """The input of a load generator: put `plan` on `model` at `target`, as `spec` says.
 
-    `model` is the model that requests name: NAME_stream for streams. `watch` is called several times per second and at
-    each change of phase, in the load generator's thread. When `stop` is set, the load ends early and finished requests
-    count.
+    `model` is the model that requests name, which is NAME_stream for streams. `watch` is called several times per
+    second and at each change of phase, in the load generator's thread. When `stop` is set, the load ends early, and
+    finished requests count.
     """
 
     target: Target
@@ -154,9 +154,9 @@ class LoadRun:
 class RequestLog:
     """The requests that count, in the order of their ends, and facts about the whole load.
 
-    `stream`: answers were streamed; `counts`: they have token counts. Rows that were due before `since` do not count.
-    `stable` is None if stability was not required. `cores` is the load generator's CPU time per second, `lags` are
-    delays of its event loop in seconds, and `single_core` says that it can't use more than one core.
+    `stream` says whether answers were streamed, and `counts` whether they have token counts. Rows that were due before
+    `since` do not count. `stable` is None if stability was not required. `cores` is the load generator's CPU time per
+    second, `lags` are delays of its event loop in seconds, and `single_core` says that it can't use more than one core.
     """
 
     stream: bool = False
@@ -177,7 +177,7 @@ class RequestLog:
     def add(self, record: RequestRecord, read: Read | None = None) -> None:
         """Append a finished request. `read` is None if messages have no token counts.
 
-        Only two messages are parsed: the first one with a token, and the last.
+        Only two messages are parsed: the first message with a token, and the last message.
         """
         ttft, tpot, gaps, last = math.nan, math.nan, list[float](), AnswerPart()
         if read is not None and record.messages and record.error is None:
@@ -202,20 +202,23 @@ class RequestLog:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least the `share` of `values` does not exceed (nearest rank); None for no values."""
+    """Return the smallest value that at least the `share` of `values` does not exceed (nearest rank).
+
+    Returns None if there are no values.
+    """
     if not len(values):
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """`seconds` since the epoch (None: now) as ISO 8601, for a result file."""
+    """Return `seconds` since the epoch (None: the current time) as ISO 8601, for a result file."""
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds")
 
 
 def _failure(last: AnswerPart) -> Failure | None:
-    """The failure in an answer that came without an error status, if there is one."""
+    """Return the failure in an answer that came without an error status, if there is one."""
     if last.finish_reason == CANCELLED:
         return RequestCancelled.__name__, f"The server ended the request after {last.written} tokens."
     if not last.finish_reason:
@@ -224,9 +227,9 @@ def _failure(last: AnswerPart) -> Failure | None:
 
 
 def _token_times(record: RequestRecord, read: Read, last: AnswerPart) -> tuple[float, float, list[float]]:
-    """(time to first token, mean time between tokens, gaps between messages from the first token on), in seconds.
+    """Return (time to first token, mean time between tokens, gaps between messages), in seconds.
 
-    Tokens that arrive in one message have no time between them.
+    The gaps begin at the first message with a token. Tokens that arrive in one message have no time between them.
     """
     first, start = next((piece, at) for at, piece in enumerate(map(read, record.messages)) if piece.written)
     times, tokens = record.times[start:], last.written - first.written

@@ -1,4 +1,4 @@
-"""Computing a Run from the log of a load: distributions, rates and counts. Deterministic."""
+"""Computing a Run from the log of a load: distributions, rates and counts. The computation is deterministic."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hfx.perf.results import ClientSide, Distribution, Load, Requests, Run, Subj
 Rows = Any  # np.recarray of ROW
 Column = npt.NDArray[Any]
 ROW = np.dtype([(name, np.float64) for name in COLUMNS])
-MOST_EACH = 4096  # requests up to which the tokens of each request are kept
-RESOLUTION = 1e-5  # seconds: messages closer together came from one read of the socket
+MOST_EACH = 4096  # the most requests for which the tokens of each request are kept
+RESOLUTION = 1e-5  # seconds; messages closer together came from one read of the socket
 P99 = 0.99
 BUSY_CORES = 0.9
 IDLE_CORES = 0.5
 LATE_SECONDS = 0.005  # lateness that is normal on any machine
-LATE_SHARE = 0.2  # of the latency: smaller lateness hardly changes the figures
+LATE_SHARE = 0.2  # share of the latency below which lateness hardly changes the figures
 MAX_STRETCH = 1.1  # sending time / planned time
 
 
 def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo | None = None, round: int = 0) -> Run:
-    """The Run of `log`. `seconds` is the time from the first due request to the last answer.
+    """Return the Run of `log`. `seconds` is the time from the first due request to the last answer.
 
     `throughput` is the number of successful requests divided by
     - closed plans: the mean over callers of the time from the first request to the last answer,
@@ -62,10 +62,10 @@ def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo |
 
 
 def saturation(cores: float, lag: float | None, late: float | None, latency: float | None, stretch: float = 1.0) -> str:
-    """Why the load generator was the bottleneck; "" if it was not.
+    """Return why the load generator was the bottleneck; empty if it was not.
 
     `lag`, `late` and `latency` are 99th percentiles in seconds: of the event loop's lag, of the lateness of sends, and
-    of requests. `stretch` is the time that sending took, divided by the planned time.
+    of the latency of requests. `stretch` is the time that sending took, divided by the planned time.
     """
     tolerable = max(LATE_SECONDS, LATE_SHARE * (latency or 0.0))
     if cores >= BUSY_CORES:
@@ -81,7 +81,7 @@ def saturation(cores: float, lag: float | None, late: float | None, latency: flo
 
 
 def _counted(log: RequestLog) -> tuple[Rows, Column]:
-    """The rows that count, and the gaps between messages of the successful ones."""
+    """Return the rows that count, and the gaps between messages of the successful requests among them."""
     rows: Rows = np.asarray(log.rows).view(ROW).view(np.recarray)
     counts = rows.due >= log.since
     return rows[counts], np.asarray(log.gaps)[np.repeat(counts & (rows.kind == 0), rows.gaps.astype(int))]
@@ -101,7 +101,7 @@ def _is_spread(plan: Open, rows: Rows) -> bool:
 
 
 def _mean_span(rows: Rows) -> float:
-    """The mean time from a caller's first request to its last answer, in seconds."""
+    """Return the mean time from a caller's first request to its last answer, in seconds."""
     if not rows.size:
         return 0.0
     _, caller = np.unique(rows.caller, return_inverse=True)
@@ -126,7 +126,7 @@ def _tokens(rows: Rows, good: Rows) -> Tokens:
 
 
 def _times(values: Column) -> Distribution | None:
-    """The distribution of token times; times below the clock's resolution are left out."""
+    """Return the distribution of token times. Times below the clock's resolution are left out."""
     return distribution(values[values >= RESOLUTION].tolist())
 
 

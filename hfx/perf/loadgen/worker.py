@@ -1,7 +1,7 @@
-"""The load generator's process: gets a job from its parent, reports progress, and returns the log.
+"""The load generator's process: receives a job from its parent, reports progress, and returns the log.
 
-A separate process is not delayed by the parent's work (a live table, reading the server's metrics). It ends when its
-parent asks for it, or dies.
+As a separate process, it is not delayed by the parent's work (a live table, reading the server's metrics). It ends when
+its parent requests it, or dies.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from hfx.perf.loadgen.log import COUNTS, AnswerPart, Progress, RequestLog, Reque
 
 SERVICE = "/inference.GRPCInferenceService"
 CONNECT_SECONDS = 5.0
-GC_THRESHOLD = (100_000, 50, 1000)  # rare collections, as each one is a pause
+GC_THRESHOLD = (100_000, 50, 1000)  # collections are rare, because each collection is a pause
 
 
 @dataclass(frozen=True)
 class Job:
-    """The input of the process. `messages` are encoded requests; `stream` and `counts` as in RequestLog."""
+    """The input of the process. `messages` are encoded requests; for `stream` and `counts`, see RequestLog."""
 
     address: Address
     plan: Plan
@@ -76,7 +76,7 @@ class Sender:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises CancelledError for that too
+            self._fail(record, "CANCELLED", "the server ended it")  # gRPC raises CancelledError for that case, too
 
     async def _read_stream(self, message: bytes, record: RequestRecord) -> None:
         call = self._stream(timeout=self._job.limits.timeout)
@@ -96,20 +96,20 @@ class Sender:
 
 
 def read_answer(message: bytes) -> AnswerPart:
-    """The token counts in an encoded ModelInferResponse."""
+    """Return the token counts in an encoded ModelInferResponse."""
     return _piece(service_pb2.ModelInferResponse.FromString(message))
 
 
 def read_streamed(message: bytes) -> AnswerPart:
-    """The token counts in an encoded ModelStreamInferResponse."""
+    """Return the token counts in an encoded ModelStreamInferResponse."""
     return _piece(service_pb2.ModelStreamInferResponse.FromString(message).infer_response)
 
 
 def main() -> None:
-    """Carry out one job, from the connection whose file descriptor is the argument."""
+    """Carry out one job, which comes from the connection whose file descriptor is the argument."""
     pipe = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)
-    # select() has timeouts in microseconds; epoll rounds them to milliseconds, which would make every send late.
+    # select() has timeouts in microseconds; epoll rounds them to milliseconds, which would delay every send.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         try:
             answer: RequestLog | ServerError = runner.run(serve(pipe.recv(), pipe))
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 async def serve(job: Job, pipe: Connection) -> RequestLog:
-    """Carry out `job`. Raises ServerError if the server can't be reached."""
+    """Carry out `job`, and return its log. Raises ServerError if the server can't be reached."""
     loop, channel = asyncio.get_running_loop(), open_channel(grpc.aio, job.address)
     try:
         await channel.unary_unary(f"{SERVICE}/ServerLive")(b"", timeout=CONNECT_SECONDS)
@@ -145,11 +145,14 @@ async def serve(job: Job, pipe: Connection) -> RequestLog:
 
 
 def _reporting(pipe: Connection) -> Callable[[Progress], None]:
-    """A function that sends progress to the parent, or drops it if the pipe is full, as another one follows."""
+    """Return a function that sends progress to the parent.
+
+    Progress is dropped if the pipe is full, as more will follow.
+    """
 
     def report(progress: Progress) -> None:
         if select.select([], [pipe], [], 0)[1]:
-            with suppress(OSError):  # the parent died, which the event loop notices too
+            with suppress(OSError):  # the parent has died; the event loop notices that, too
                 pipe.send(progress)
 
     return report

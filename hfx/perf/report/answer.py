@@ -1,4 +1,4 @@
-"""The top of a report: one sentence, and a few cards with the figures for a decision."""
+"""The top of a report: one sentence, and a few cards with the figures on which a decision depends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfx.perf.results import PHASES, Result, Run, Step
 from hfx.perf.rounds import Group, groups, steps
 from hfx.perf.tuning.space import settings_line
 
-FULL = 0.85  # share of the cores above which a CPU counts as busy
+FULL = 0.85  # share of busy cores above which a CPU counts as busy
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Answer:
 
 
 def answer(result: Result) -> Answer:
-    """The answer of `result`. With several works (see by_work) it is about the first; of a tuning, about the proof."""
+    """Return the answer of `result`.
+
+    For several works (see by_work) it is about the first; for a tuning, about the proof.
+    """
     runs = next(iter(by_work(proof(result).runs or result.runs)), ())
     slo, held = next((run.slo for run in runs if run.slo), ""), best(runs)
     if not held:
@@ -65,7 +68,7 @@ def _sentence(result: Result, runs: Sequence[Run], held: dict[str, Group], top: 
         return f"{holds}."
     if (same := ratio_of(top, by_load(groups(runs)), result.base, figure)) is not None:
         return f"{holds}, {ratio(same.median)} that of {result.base} under the same load."
-    others = [group for group in held.values() if group is not top]  # the base, against the next best at its own load
+    others = [group for group in held.values() if group is not top]  # compare with the next best, at its own load
     if not others:
         return f"{holds}, and no other was measured{' within it' if slo else ''}."
     second = max(others, key=rate)
@@ -123,7 +126,10 @@ def _next_card(result: Result, runs: Sequence[Run], top: Group) -> Card:
 
 
 def _next(result: Result, runs: Sequence[Run], top: Group) -> str:
-    """The advice of the first rule that applies: failures, other work, the client, more load, computing, waiting."""
+    """Return the advice of the first rule that applies.
+
+    The rules are, in order: failures, other work, the client, more load, computing, waiting.
+    """
     model, (slowest, server) = top.subject.model, (_slowest(top), top.runs[-1].server)
     loads = [group for group in groups(runs) if group.subject.label == top.subject.label]
     heaviest = max(loads, key=lambda group: group.load.rate or group.load.concurrency or 0)

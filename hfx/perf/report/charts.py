@@ -1,4 +1,4 @@
-"""The charts of a result, as Vega-Lite specifications of one theme; a chart without data is not drawn.
+"""The charts of a result, as Vega-Lite specifications with a common theme. A chart without data is left out.
 
 Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), which people with any colour vision can tell apart.
 """
@@ -27,10 +27,10 @@ DARK = {
     "paper": "#14171b", "ink": "#e8eaed", "soft": "#a9b1ba", "faint": "#363c44", "c1": "#56b4e9", "c2": "#e69f00",
     "c3": "#009e73", "c4": "#cc79a7", "c5": "#f0e442", "c6": "#d55e00", "c7": "#ffffff",
 }  # fmt: skip
-PAGE = {name: f"var(--{name})" for name in LIGHT}  # for a page that defines these CSS variables
-HEIGHT, ROW, SVG_WIDTH = 300, 40, 720  # pixels; ROW: a bar with its name above it
+PAGE = {name: f"var(--{name})" for name in LIGHT}  # colours for a page that defines these CSS variables
+HEIGHT, ROW, SVG_WIDTH = 300, 40, 720  # pixels; ROW is the height of a bar with its name above it
 MAX_BARS, MAX_LINES, MAX_STEPS = 24, 6, 4
-MIN_REQUESTS = 10  # for the line of a distribution
+MIN_REQUESTS = 10  # the fewest requests for which a distribution is drawn
 KINDS = ("chosen", "before", "unbeaten", "beaten", "misses")
 AXES = {"closed": "callers", "open": "requests/s offered"}
 CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
@@ -38,7 +38,10 @@ CLIP_ID = re.compile(r'(?<=[" #])(clip|gradient_)(\d+)')
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite `spec` as wide as its container. `name` is for its file, `description` for screen readers."""
+    """A chart. `spec` is in Vega-Lite, and as wide as its container.
+
+    `name` is for the chart's file, and `description` for screen readers.
+    """
 
     name: str
     title: str
@@ -47,7 +50,10 @@ class Chart:
 
 
 def charts(result: Result) -> list[Chart]:
-    """The charts for which `result` has data, in reading order. With several cases, one per case."""
+    """Return the charts for which `result` has data, in reading order.
+
+    With several cases, there is one chart per case.
+    """
     cases = list(dict.fromkeys(run.load.case for run in result.runs if run.load.case != tables.FINAL))
     if len(cases) < 2:
         by_case = [make(result) for make in BY_CASE]
@@ -57,25 +63,25 @@ def charts(result: Result) -> list[Chart]:
 
 
 def svg(chart: Chart, colours: Mapping[str, str]) -> str:
-    """`chart` as SVG text, rendered without a browser. Equal charts give equal texts."""
+    """Render `chart` as SVG text, without a browser. Equal charts give equal texts."""
     import vl_convert
 
     fitted = {"width": SVG_WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "title": chart.title}
     text = vl_convert.vegalite_to_svg({**chart.spec, **fitted}, vl_version=vega_lite_version(), config=config(colours))
-    names: dict[str, str] = {}  # renumbered, as Vega continues the numbers of the previous picture
+    names: dict[str, str] = {}  # ids are renumbered, because Vega continues the numbers of the previous picture
     return CLIP_ID.sub(lambda match: names.setdefault(match[0], f"{match[1]}{len(names)}"), text) + "\n"
 
 
 def vega_lite_version() -> str:
-    """The version of Vega-Lite that altair writes, in vl-convert's form: "6.1"."""
+    """Return the version of Vega-Lite that altair writes, as vl-convert spells it: "6.1"."""
     return ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 def config(colours: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration of all charts in `colours`: LIGHT, DARK or PAGE."""
+    """Return the configuration of all charts in `colours`: LIGHT, DARK or PAGE."""
     text = {"labelColor": colours["ink"], "titleColor": colours["soft"], "labelFontSize": 12, "titleFontSize": 12}
     lines = {"gridColor": colours["faint"], "domainColor": colours["soft"], "tickColor": colours["soft"], "grid": False}
-    stacked = {"direction": "vertical", "anchor": "start"}  # legends, so that a phone has room for them
+    stacked = {"direction": "vertical", "anchor": "start"}  # for legends, so that they fit on a phone
     limits = {"labelLimit": 200, "titleLimit": 270, "labelOverlap": True}
     return {
         "background": "transparent",
@@ -96,7 +102,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Any]:
 
 
 def front(result: Result) -> Chart | None:
-    """A tuning's trials: throughput against p99, with the Pareto front."""
+    """Chart a tuning's trials: throughput against p99, with the Pareto front."""
     trials = tables.trials(result)
     if len(trials) < 2:
         return None
@@ -117,7 +123,7 @@ def front(result: Result) -> Chart | None:
 
 
 def throughput(result: Result) -> Chart | None:
-    """Bars for the variants of a comparison under every load, with range and ratio to the base."""
+    """Chart the variants of a comparison as bars under every load, with range and ratio to the base."""
     found = by_load(_compared(result))[:MAX_BARS]
     figure = main(result.runs)
     rows = [row for group in found if (row := _bar(group, found, result.base, figure))]
@@ -135,7 +141,10 @@ def throughput(result: Result) -> Chart | None:
 
 
 def latency_throughput(result: Result) -> Chart | None:
-    """Latency against throughput: p50 solid, p99 dashed, points with their loads. Needs two loads of a variant."""
+    """Chart latency against throughput: p50 solid, p99 dashed, points with their loads.
+
+    Needs two loads of a variant.
+    """
     figure = main(result.runs)
     rows = [row for row in _sweep(result, "") if row["answered"] is not None]
     if not rows:
@@ -150,7 +159,7 @@ def latency_throughput(result: Result) -> Chart | None:
 
 
 def first_token(result: Result) -> Chart | None:
-    """The time to the first token over the load: p50 solid, p99 dashed. Needs streams under two loads."""
+    """Chart the time to the first token over the load: p50 solid, p99 dashed. Needs streams under two loads."""
     rows = _sweep(result, "ttft ")
     if not rows:
         return None
@@ -162,7 +171,7 @@ def first_token(result: Result) -> Chart | None:
 
 
 def latency_cdf(result: Result) -> Chart | None:
-    """The cumulative distribution of latency: a line for each load of a variant, or for each variant."""
+    """Chart the cumulative distribution of latency, with a line for each load of a variant, or for each variant."""
     rows: list[dict[str, Any]] = []
     lines = []
     for name, group in _representative(result, MAX_LINES):
@@ -179,7 +188,7 @@ def latency_cdf(result: Result) -> Chart | None:
 
 
 def time_in_steps(result: Result) -> Chart | None:
-    """Time in queue, input, infer and output, one bar for each model that a request passes through."""
+    """Chart the time in queue, input, infer and output, with a bar for each model that a request passes through."""
     rows = [
         dict.fromkeys(("bar", "text"), f"{name}: {step.model}") | {"phase": phase, "ms": getattr(step, phase)}
         for name, group in _representative(result, MAX_STEPS)
@@ -199,17 +208,17 @@ def time_in_steps(result: Result) -> Chart | None:
 BY_CASE: tuple[Callable[[Result], Chart | None], ...] = (latency_throughput, latency_cdf, first_token, time_in_steps)
 
 
-# What is drawn
+# Selecting the data to draw
 
 
 def _compared(result: Result) -> list[Group]:
-    """The groups of a comparison of at least two variants, without the trials of a tuning; else none."""
+    """Return the groups of a comparison of at least two variants, without the trials of a tuning; else no groups."""
     found = groups(tables.proof(result).runs)
     return found if len({name_of(group) for group in found}) > 1 else []
 
 
 def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
-    """Up to `most` named groups for a chart: the variants under the last common load, or a selection of loads."""
+    """Return up to `most` named groups for a chart: variants under the last common load, or a selection of loads."""
     if several := _compared(result):
         loads = [group.load.label for group in several]
         common = [load for load in dict.fromkeys(loads) if loads.count(load) == max(map(loads.count, loads))]
@@ -221,7 +230,10 @@ def _representative(result: Result, most: int) -> list[tuple[str, Group]]:
 
 
 def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
-    """Rows with p50 and p99 of each variant that has at least two loads; `kind` is "" for latency, or "ttft "."""
+    """Return rows with p50 and p99 of each variant that has at least two loads.
+
+    `kind` is "" for latency, or "ttft ".
+    """
     answered = main(result.runs).of
     series: dict[str, list[Group]] = {}
     for group in [] if result.kind == "tune" else groups(result.runs):
@@ -244,7 +256,7 @@ def _sweep(result: Result, kind: str) -> list[dict[str, Any]]:
 
 
 def _amount(load: Load) -> float:
-    """The load as a number for an axis: callers, or requests per second; 0 if it has none."""
+    """Return the load as a number for an axis: callers, or requests per second; 0 if it has neither."""
     return float((load.rate if load.kind == "open" else load.concurrency) or 0)
 
 
@@ -261,7 +273,7 @@ def _bar(group: Group, found: Sequence[Group], base: str, figure: Figure) -> dic
 
 
 def _of_case(result: Result, case: str, make: Callable[[Result], Chart | None]) -> Chart | None:
-    """The chart of one case, whose name is in the title only."""
+    """Make the chart of one case. The name of the case is in the title only."""
     runs = tuple(replace(run, load=replace(run.load, case="")) for run in result.runs if run.load.case == case)
     chart = make(replace(result, runs=runs))
     suffix = re.sub("[^a-z0-9]+", "-", case.lower()).strip("-")
@@ -275,36 +287,36 @@ def _chart(name: str, title: str, description: str, layers: Sequence[alt.Chart],
 
 # Building blocks: bars, curves, axes, legends, and descriptions as text
 
-PHONE, LETTER, SYMBOL = 290, 7, 30  # pixels: a plot on a phone, a letter of a legend, its symbol and gap
+PHONE, LETTER, SYMBOL = 290, 7, 30  # widths in pixels: a plot on a phone, a letter of a legend, its symbol and gap
 WIDE = 10  # an axis is logarithmic above this ratio of its largest to its smallest value
 PERCENTILES = ("p50", "p99")
 LINES = alt.Axis(grid=True, tickCount=6)
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    """A chart with the data `rows`, still without a mark and an encoding."""
+    """Return a chart with the data `rows`, but without a mark and an encoding."""
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
 def bar_axis(rows: Sequence[Mapping[str, Any]]) -> alt.Y:
-    """A line for each bar, in order of appearance."""
+    """Return an axis with a line for each bar, in order of appearance."""
     return alt.Y("bar:N", sort=distinct(rows, "bar"), axis=None)
 
 
 def bars(rows: Sequence[Mapping[str, Any]], x: alt.X, colour: alt.Color, tooltip: list[str]) -> Any:
-    """Horizontal bars, with room for their names."""
+    """Return horizontal bars, with room for their names."""
     return data(rows).mark_bar(height=14, yOffset=6).encode(x, bar_axis(rows), colour, tooltip=tooltip)
 
 
 def bar_names(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The name of each bar above it, where it has the whole width, even on a phone."""
+    """Return the name of each bar, placed above the bar, where the whole width is free, even on a phone."""
     names = data(list({row["bar"]: row for row in rows}.values()))
     mark = names.mark_text(align="left", yOffset=-9, limit=alt.expr("width"))
     return mark.encode(x=alt.value(0), y=bar_axis(rows), text="text:N")
 
 
 def curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Lines with points: a colour for each variant, p50 solid and p99 dashed."""
+    """Return lines with points: a colour for each variant, p50 solid and p99 dashed."""
     variant = colour(rows, "variant")
     dashes = alt.Scale(domain=list(PERCENTILES), range=[[1, 0], [6, 3]])
     part = alt.StrokeDash("part:N", scale=dashes, legend=legend(PERCENTILES))
@@ -314,23 +326,26 @@ def curves(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Ch
 
 
 def distinct(rows: Sequence[Mapping[str, Any]], field: str) -> list[str]:
-    """The values of `field`, in order of appearance."""
+    """Return the distinct values of `field`, in order of appearance."""
     return list(dict.fromkeys(row[field] for row in rows))
 
 
 def colour(rows: Sequence[Mapping[str, Any]], field: str, order: Sequence[str] = ()) -> alt.Color:
-    """A colour for each value of `field`, in order of appearance, or as in `order`."""
+    """Assign a colour to each value of `field`, in order of appearance, or in the given `order`."""
     domain = sorted(distinct(rows, field), key=order.index) if order else distinct(rows, field)
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=domain), legend=legend(domain))
 
 
 def legend(domain: Sequence[str]) -> alt.Legend:
-    """A legend with as many columns as fit on a phone, as Vega does not lay out legends for the actual width."""
+    """Return a legend with as many columns as fit on a phone. Vega does not lay out legends for the actual width."""
     return alt.Legend(columns=max(1, PHONE // (LETTER * max(map(len, domain), default=1) + SYMBOL)))
 
 
 def axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
-    """Scale and axis from zero to `room` times the largest value; logarithmic if values differ by more than WIDE."""
+    """Return scale and axis from zero to `room` times the largest value.
+
+    They are logarithmic if the ratio of the largest to the smallest value exceeds WIDE.
+    """
     least, most = min(values), max(values)
     if not 0 < WIDE * least < most:
         return {"scale": alt.Scale(domain=[0, most * room or 1], nice=True), "axis": LINES}
@@ -342,7 +357,7 @@ def axis(values: Sequence[float], room: float = 1.05) -> dict[str, Any]:
 
 
 def ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
-    """The first and last point of each variant as text."""
+    """Describe the first and last point of each variant as text."""
     lines = {
         name: [row for row in rows if (row["variant"], row["part"]) == (name, part)]
         for name in distinct(rows, "variant")
@@ -356,7 +371,7 @@ def ends(rows: Sequence[Mapping[str, Any]], part: str) -> str:
 
 
 def sentences(parts: Iterable[str], most: int = 3) -> str:
-    """The first `most` of `parts` as sentences, and how many more there are."""
+    """Join the first `most` of `parts` as sentences, and add how many more there are."""
     found = list(parts)
     more = [f"{len(found) - most} more: see the tables."] if len(found) > most else []
     return " ".join([*(f"{part}." for part in found[:most]), *more])

@@ -1,6 +1,6 @@
-"""The figures of a run (FIGURES, by name), and formatting numbers.
+"""The figures of a run (FIGURES, by name), and formatting of numbers.
 
-Numbers have three significant digits and a suitable unit; times below the clock's resolution are shown as a bound.
+Numbers have three significant digits and a suitable unit. Times below the clock's resolution are shown as a bound.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from hfx.perf.rounds import Spread
 
 Unit = Literal["number", "ms", "share", "bytes", "ratio"]
 
-NOTHING = "–"  # not measured
-RESOLUTION_MS = 0.01  # of the load generator's clock
+NOTHING = "–"  # the text of a value that was not measured
+RESOLUTION_MS = 0.01  # resolution of the load generator's clock
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
-    """`value` with three significant digits, without an exponent: 0.0123, 1.23, 12.3, 1,230."""
+    """Format `value` with three significant digits, without an exponent: 0.0123, 1.23, 12.3, 1,230."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
         return "0"
     magnitude = math.floor(math.log10(abs(value)))
     rounded = round(value, 2 - magnitude)
-    if rounded and math.floor(math.log10(abs(rounded))) > magnitude:  # 9.996 is 10.0
+    if rounded and math.floor(math.log10(abs(rounded))) > magnitude:  # 9.996 becomes 10.0
         magnitude += 1
     return f"{rounded:,.{max(0, min(2 - magnitude, 12))}f}"
 
 
 def milliseconds(value: float | None) -> str:
-    """A time in milliseconds with at most two decimals, or a bound if it is below the clock's resolution."""
+    """Format a time in milliseconds with at most two decimals, or as a bound if it is below the clock's resolution."""
     if value is not None and 0 < value < RESOLUTION_MS:
         return f"< {RESOLUTION_MS:g}"
     return number(value) if value is None or value >= 1 else f"{value:.2f}"
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage; "100 %" and "0 %" only if exact."""
+    """Format a share as a percentage. "100 %" and "0 %" are used only for exact values."""
     if value is None:
         return NOTHING
     if 0.9995 <= value < 1:
@@ -53,7 +53,7 @@ def percent(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in the largest binary unit that gives a number of at least 1."""
+    """Format bytes in the largest binary unit that gives a number of at least 1."""
     if value is None:
         return NOTHING
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
@@ -63,12 +63,12 @@ def size(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Format a ratio, as 2.13×."""
+    """Format a ratio, such as 2.13×."""
     return NOTHING if value is None else f"{number(value)}×"
 
 
 def spread(figure: Spread | None, unit: Unit) -> str:
-    """The median, followed by the range over rounds; a unit is printed once."""
+    """Format the median, followed by the range over rounds. The unit appears only once."""
     if figure is None:
         return NOTHING
     median, least, most = (FORMATS[unit](value) for value in (figure.median, figure.least, figure.most))
@@ -80,7 +80,7 @@ def spread(figure: Spread | None, unit: Unit) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
-    """The last `width` of `values` as bars from 0 to their maximum; None is a gap."""
+    """Draw the last `width` of `values` as bars from 0 to their maximum. None is a gap."""
     last = values[-width:]
     most = max((value for value in last if value is not None), default=0.0) or 1.0
     return "".join(" " if value is None else BARS[round(value / most * (len(BARS) - 1))] for value in last)
@@ -93,7 +93,7 @@ FORMATS: dict[Unit, Callable[[float | None], str]] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure; `of` returns its value for a run, or None if it was not measured."""
+    """A figure. `of` returns the figure's value for a run, or None if it was not measured."""
 
     name: str
     title: str
@@ -107,12 +107,12 @@ class Figure:
 
 
 def error_share(run: Run) -> float | None:
-    """The share of requests that failed."""
+    """Return the share of requests that failed."""
     return run.requests.failed / run.requests.sent if run.requests.sent else None
 
 
 def _times(kind: str, prefix: str, parts: str, title: str = "") -> list[Figure]:
-    """Percentiles of the distribution `kind` of a run, as figures named by `prefix` and the percentile."""
+    """Return percentiles of the distribution `kind` of a run, as figures named by `prefix` and the percentile."""
     return [Figure(prefix + part, f"{title}{part}", partial(_time, kind, part), "ms") for part in parts.split()]
 
 
@@ -126,12 +126,12 @@ def _server(part: Callable[[ServerSide], float | None]) -> Callable[[Run], float
 
 
 def _gpu(part: Callable[[Gpu], float | None]) -> Callable[[Run], float | None]:
-    """The maximum over GPUs, as a model runs on one of them, or on all alike."""
+    """Return a function for the maximum over GPUs, because a model runs on one GPU, or on all GPUs alike."""
     return _server(lambda side: max((value for gpu in side.gpus if (value := part(gpu)) is not None), default=None))
 
 
 def _batch(side: ServerSide) -> float | None:
-    """The mean batch size of the model that computes longest."""
+    """Return the mean batch size of the model that computes longest."""
     step = max(side.steps, key=lambda step: step.infer, default=None)
     return step.batch if step and step.executions else None
 
@@ -164,7 +164,7 @@ LATENCY = ("p50", "p90", "p95", "p99", "max")
 GENERATION = ("tokens", "ttft p50", "ttft p99", "tpot p50", "tpot p99")
 RUN = ("throughput", *LATENCY, *GENERATION, "goodput", "errors")
 SERVER = ("batch", "cores", "throughput a core", "tokens a core", "memory", "gpu busy", "gpu memory")
-COMPARED = {  # a comparison in tables that fit a terminal
+COMPARED = {  # the figures of a comparison, in tables that fit into a terminal
     "Throughput": ("throughput", "tokens", "goodput"),
     "Latency": ("p50", "p99"),
     "Tokens": ("ttft p50", "tpot p50"),
@@ -172,13 +172,13 @@ COMPARED = {  # a comparison in tables that fit a terminal
 
 
 def main(runs: Iterable[Run]) -> Figure:
-    """The figure by which variants are compared: tokens/s if all runs generated texts, else requests/s."""
+    """Return the figure by which variants are compared: tokens/s if all runs generated texts, else requests/s."""
     answered = [run for run in runs if run.requests.succeeded]
     return FIGURES["tokens" if answered and all(run.tokens_per_second for run in answered) else "throughput"]
 
 
 def present(names: Iterable[str], runs: Iterable[Run]) -> list[Figure]:
-    """The figures of `names` that at least one run has; "errors" only if there were any."""
+    """Return those figures of `names` that at least one run has; "errors" only if there were errors."""
     runs = list(runs)
     shown = {name: [value for run in runs if (value := FIGURES[name].of(run)) is not None] for name in names}
     return [FIGURES[name] for name, values in shown.items() if (any(values) if name == "errors" else values)]

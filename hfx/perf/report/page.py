@@ -1,7 +1,7 @@
-"""Results as one HTML file that needs no network: the answer, charts, tables.
+"""Results as one HTML file that needs no network: the answer, charts, and tables.
 
 The inline runtime of the charts (Vega) is about 900 kB. A content security policy allows only the page's two scripts,
-by their hashes, so that a name in a result can't inject another.
+by their hashes, so that a name in a result can't inject another script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEMPLATE = Path(__file__).parent / "template"
 
 
 def html(results: Sequence[Result]) -> str:
-    """The page of `results`, in their order."""
+    """Return the page of `results`, in their order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(TEMPLATE)
@@ -51,7 +51,7 @@ def html(results: Sequence[Result]) -> str:
 
 @cache
 def runtime() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, as vl-convert carries them."""
+    """Return Vega, Vega-Lite and vega-embed as one script, as vl-convert contains them."""
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
@@ -59,7 +59,7 @@ def runtime() -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """The content security policy under which only `scripts` run, and nothing is fetched."""
+    """Return the content security policy under which only `scripts` run, and nothing is fetched."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
@@ -80,7 +80,7 @@ def _section(result: Result) -> dict[str, Any]:
 
 
 def _tables(result: Result) -> list[tables.Table]:
-    """The tables, without notes, as these are among the warnings."""
+    """Return the tables without their notes, which are among the page's warnings."""
     bare = tables.proof(replace(result, notes=()))
     if result.kind == "tune":
         top = [tables.trials_table(result), *(tables.comparison_tables(bare) if bare.runs else [])]
@@ -92,7 +92,7 @@ def _tables(result: Result) -> list[tables.Table]:
 
 
 def _machines(results: Sequence[Result]) -> list[tables.Table]:
-    """A table for each distinct machine. Its load at the start is ignored, as it belongs to a result."""
+    """Return a table for each distinct machine. Its load at the start is ignored, because that belongs to a result."""
     titles: dict[str, list[str]] = {}
     machines = {}
     for result in results:

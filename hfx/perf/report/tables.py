@@ -1,6 +1,6 @@
-"""The tables of a Result, as values and as lines for a terminal or Markdown; and the trials of a tuning.
+"""The tables of a Result, as values and as lines for a terminal or Markdown, and the trials of a tuning.
 
-Figures are medians over rounds with their range; a ratio is the median of the ratios within each round.
+Figures are medians over rounds with their range. A ratio is the median of the ratios within each round.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from hfx.perf.rounds import Group, Spread, groups, ratios, steps
 from hfx.perf.tuning.space import settings_line
 
 NUMBER = re.compile(r"[0-9.,]+")
-BUSY = 0.5  # load average per core at the start, above which there was other work
-SHORT = 10  # longest name of a base that fits into headings of ratios; longer ones are only in a note
+BUSY = 0.5  # load average per core at the start; above it, the machine had other work
+SHORT = 10  # longest name of a base that fits into headings of ratios; longer names are only in a note
 BEST = ("throughput", "tokens", "goodput", "throughput a core", "cost 1m requests", "cost 1m tokens")
-RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures of which ratios are shown
+RATIOS = ("throughput", "tokens", "p50", "p99", "ttft p50", "tpot p50")  # figures for which ratios are shown
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings. The first `text_columns` are aligned left, the others (numbers) right."""
+    """Rows of cells under headings. The first `text_columns` are aligned left, and the others (numbers) right."""
 
     title: str
     columns: tuple[str, ...]
@@ -54,7 +54,7 @@ class Table:
 
 
 def to_lines(table: Table) -> list[str]:
-    """`table` for a terminal: title, aligned rows, notes. A single variant is moved into the title."""
+    """Format `table` for a terminal: title, aligned rows, notes. A single variant is moved into the title."""
     variants = {row[0] for row in table.rows}
     if table.columns[:1] == ("variant",) and len(variants) == 1:
         rows = tuple(row[1:] for row in table.rows)
@@ -69,7 +69,7 @@ def to_lines(table: Table) -> list[str]:
 
 
 def run_table(result: Result, names: Sequence[str] = RUN) -> Table:
-    """The client's view: a row for each variant and load, with those figures of `names` that were measured."""
+    """Return the client's view: a row for each variant and load, with the measured figures of `names`."""
     found = groups(result.runs)
     figures = present(names, result.runs)
     rows = [(name_of(group), group.load.label, _answered(group), *_cells(group, figures)) for group in found]
@@ -78,7 +78,7 @@ def run_table(result: Result, names: Sequence[str] = RUN) -> Table:
 
 
 def comparison_tables(result: Result) -> list[Table]:
-    """A table for each part of COMPARED, with a row for each load and variant, and ratios to the base.
+    """Return a table for each part of COMPARED, with a row for each load and variant, and ratios to the base.
 
     A ratio above 1 is better for a throughput, and worse for a time. The notes of the result follow the last table.
     """
@@ -93,7 +93,7 @@ def comparison_tables(result: Result) -> list[Table]:
 
 
 def server_table(result: Result) -> Table:
-    """The server's view: batch, cores, memory, GPUs; empty if nothing is known."""
+    """Return the server's view: batch, cores, memory, GPUs. Empty if nothing is known."""
     figures = present(SERVER, result.runs)
     rows = [
         (name_of(group), group.load.label, *_cells(group, figures))
@@ -104,7 +104,7 @@ def server_table(result: Result) -> Table:
 
 
 def steps_table(result: Result) -> Table:
-    """Mean times of a request (ms, over all rounds) in each model of the server."""
+    """Return the mean times of a request (ms, over all rounds) in each model of the server."""
     rows = [
         (name_of(group), group.load.label, step.model, *_times(step), number(step.batch), f"{step.executions:,}")
         for group in groups(result.runs)
@@ -115,9 +115,9 @@ def steps_table(result: Result) -> Table:
 
 
 def best_table(result: Result) -> Table:
-    """A row for each variant: its highest throughput (within the SLO, if any), and its cost.
+    """Return a row for each variant: its highest throughput (within the SLO, if any), and its cost.
 
-    Empty for one load without prices, when it would repeat the comparison.
+    Empty for one load without prices, because the table would repeat the comparison.
     """
     if len({run.load.label for run in result.runs}) < 2 and not any(run.cost for run in result.runs):
         return Table("At its best", (), ())
@@ -135,7 +135,7 @@ def best_table(result: Result) -> Table:
 
 
 def trials_table(result: Result) -> Table:
-    """The trials of a tuning, with settings and verdicts."""
+    """Return the trials of a tuning, with settings and verdicts."""
     figures = trial_figures(result)
     rows = [
         (trial.label, trial.settings or NOTHING, trial.verdict, *_cells(trial.group, figures))
@@ -145,7 +145,7 @@ def trials_table(result: Result) -> Table:
 
 
 def machine_table(machine: Machine, title: str = "Machine") -> Table:
-    """The facts of a machine, and its package versions."""
+    """Return the facts of a machine, and its package versions."""
     rows = [
         ("processor", f"{machine.processor}, {machine.cores} cores"),
         ("memory", size(machine.memory)),
@@ -157,14 +157,14 @@ def machine_table(machine: Machine, title: str = "Machine") -> Table:
 
 
 def machines_table(result: Result) -> Table:
-    """The machine of each merged file."""
+    """Return the machine of each merged file."""
     machines = result.details.get("machines")
     rows = [(name, str(machine)) for name, machine in machines.items()] if isinstance(machines, dict) else []
     return Table("Machines", ("file", "machine"), tuple(rows), 2)
 
 
 def warnings(result: Result) -> tuple[str, ...]:
-    """Warnings about the figures: failures, saturation and notes of runs, then other work on the machine."""
+    """Return warnings about the figures: failures, saturation and notes of runs, then other work on the machine."""
     found = [(f"{name_of(group)}, {group.load.label}", group) for group in groups(result.runs)]
     failures = [f"{name}: {failed}" for name, group in found if (failed := _failures(group.runs))]
     load = number(result.machine.load)
@@ -173,7 +173,7 @@ def warnings(result: Result) -> tuple[str, ...]:
 
 
 def is_busy(machine: Machine) -> bool:
-    """Whether the machine had other work when the measurement began."""
+    """Return whether the machine had other work when the measurement began."""
     return machine.load > machine.cores * BUSY
 
 
@@ -181,27 +181,27 @@ def is_busy(machine: Machine) -> bool:
 
 
 def name_of(group: Group) -> str:
-    """A variant's name: its label, and the tool if that is not hfx's own."""
+    """Return a variant's name: its label, and the tool unless it is hfx's own."""
     subject = group.subject
     name = subject.label or subject.model
     return name if subject.tool == "builtin" else f"{name} by {subject.tool}"
 
 
 def by_load(found: Sequence[Group]) -> list[Group]:
-    """`found`, sorted by load, loads in order of first appearance."""
+    """Return `found` sorted by load. Loads are in order of first appearance."""
     loads = list(dict.fromkeys(group.load.label for group in found))
     return sorted(found, key=lambda group: loads.index(group.load.label))
 
 
 def base_of(group: Group, found: Sequence[Group], base: str) -> Group | None:
-    """The base's group under the same load, preferably of the same model."""
+    """Return the base's group under the same load, preferably of the same model."""
     same = [each for each in found if each.subject.label == base and each.load.label == group.load.label]
     own = [each for each in same if each.subject.model == group.subject.model]
     return next(iter(own or same), None)
 
 
 def ratio_of(group: Group, found: Sequence[Group], base: str, figure: Figure) -> Spread | None:
-    """The ratio of `figure` to the base's; None for the base itself, and if there is no base."""
+    """Return the ratio of `figure` to the base's figure; None for the base itself, and without a base."""
     partner = base_of(group, found, base)
     is_own = partner is None or (partner.subject, partner.load) == (group.subject, group.load)
     return None if partner is None or is_own else ratios(group, partner, figure.of)
@@ -265,7 +265,7 @@ def _rounds(found: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _failures(runs: Sequence[Run]) -> str:
-    """The number of failed requests and their kinds, with a message of each kind; empty if none failed."""
+    """Return the number of failed requests and their kinds, with a message of each kind; empty if none failed."""
     kinds, messages = Counter[str](), dict[str, str]()
     for run in runs:
         kinds.update(run.requests.errors)
@@ -282,7 +282,7 @@ def _failures(runs: Sequence[Run]) -> str:
 
 
 def _cautions(found: Sequence[Group]) -> list[str]:
-    """The notes of runs. Notes that differ only in numbers appear once, with the other loads."""
+    """Return the notes of runs. Notes that differ only in numbers appear once, with the other loads."""
     alike: dict[tuple[str, str], dict[str, str]] = {}
     for group in found:
         for note in (note for run in group.runs for note in _notes(run)):
@@ -314,15 +314,15 @@ def _line(row: Sequence[str], widths: Sequence[int], text_columns: int) -> str:
 
 # The trials of a tuning
 
-FINAL = "final"  # the case of the runs that prove the gain
+FINAL = "final"  # the case name of the runs that prove the gain
 
 
 @dataclass(frozen=True)
 class Trial:
     """A trial: its settings, throughput (`rate`), and `p99` in milliseconds.
 
-    `verdict` is "before" (the published settings), "chosen", "misses" (too few requests met the SLO), "unbeaten"
-    (`best`: on the Pareto front) or "beaten".
+    `verdict` is "before" (the published settings), "chosen", "misses" (too few requests met the SLO), "unbeaten" (on
+    the Pareto front, so `best` is set) or "beaten".
     """
 
     label: str
@@ -335,14 +335,14 @@ class Trial:
 
 
 def trial_figures(result: Result) -> tuple[Figure, Figure]:
-    """The figures by which trials are compared: throughput (see `main`), and p99."""
+    """Return the figures by which trials are compared: throughput (see `main`), and p99."""
     return main(result.runs), FIGURES["p99"]
 
 
 def proof(result: Result) -> Result:
-    """`result`; a tuning with its final rounds only, which compare the published settings with the chosen ones.
+    """Return `result`, but of a tuning only the final rounds, which compare the published with the chosen settings.
 
-    Without a base, as ratios in tables could contradict the proven ratio of the verdict.
+    The base is removed, because ratios in tables could contradict the proven ratio of the verdict.
     """
     if result.kind != "tune":
         return result
@@ -351,7 +351,7 @@ def proof(result: Result) -> Result:
 
 
 def trials(result: Result) -> list[Trial]:
-    """The measured trials of a tuning, in order; none for another result."""
+    """Return the measured trials of a tuning, in order. Empty for other results."""
     if result.kind != "tune":
         return []
     rate, p99 = trial_figures(result)
@@ -371,10 +371,13 @@ def trials(result: Result) -> list[Trial]:
 
 
 def beaten(point: tuple[float, float], points: Sequence[tuple[float, float]]) -> bool:
-    """Whether one of `points` dominates `point`; the first coordinate is to be maximized, the second minimized."""
+    """Return whether one of `points` dominates `point`.
+
+    The first coordinate is to be maximized, the second minimized.
+    """
     return any(each != point and each[0] >= point[0] and each[1] <= point[1] for each in points)
 
 
 def _fault(group: Group) -> str:
-    """Why these settings can't be the best; empty if they met the SLO."""
+    """Return why these settings can't be the best; empty if they met the SLO."""
     return "" if all(run.kept >= KEPT for run in group.runs) else "misses"
