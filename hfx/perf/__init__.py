@@ -1,6 +1,6 @@
 """Measuring served models: load generation, comparison, tuning, reports.
 
-`measuring.py` puts one load on a server and returns a Run; `results.py` defines Run and the result file, which
+`measuring.py` puts one load on a server and returns a Run. `results.py` defines Run and the result file, which
 comparison, tuning and reports read and write.
 """
 

@@ -1,7 +1,7 @@
-"""The cache of measurements: tools and packages of others, and models converted for them.
+"""The cache of measurements: third-party tools and packages, and models converted for them.
 
-Packages are pinned and installed without dependencies (so that the installed torch is kept), and outside of the
-environment: in `$HFX_PERF_CACHE` or `~/.cache/hfx/perf`.
+Packages are pinned, and installed without dependencies, so that the installed torch is kept. They are outside of the
+environment, in `$HFX_PERF_CACHE` or `~/.cache/hfx/perf`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ INSTALL_SECONDS = 600
 
 
 def root() -> Path:
-    """The folder of the cache."""
+    """Return the folder of the cache."""
     return Path(os.environ.get("HFX_PERF_CACHE") or Path.home() / ".cache" / "hfx" / "perf")
 
 
 def packages(name: str, pins: Sequence[str], finish: Callable[[Path], None] = lambda folder: None) -> Path:
-    """The folder with the packages `pins` (each NAME==VERSION). The first call installs them, then calls `finish`.
+    """Return the folder with the packages `pins` (each NAME==VERSION).
+
+    The first call installs them, then calls `finish`.
 
     Raises FetchFailed.
     """
@@ -43,13 +45,16 @@ def packages(name: str, pins: Sequence[str], finish: Callable[[Path], None] = la
 
 
 def installed(name: str, pins: Sequence[str]) -> Path | None:
-    """The folder that `packages` returns; None if it has not been fetched yet."""
+    """Return the folder that `packages` returns, or None if it has not been fetched yet."""
     folder = root() / _folder_name(name, pins)
     return folder if folder.is_dir() else None
 
 
 def made(name: str, build: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache. The first call makes it with `build`; it appears complete or not at all."""
+    """Return the folder `name` of the cache.
+
+    The first call makes it with `build`; it appears complete or not at all.
+    """
     target = root() / name
     with _locked(target):
         if target.is_dir():
@@ -64,7 +69,7 @@ def made(name: str, build: Callable[[Path], None]) -> Path:
 
 
 def _folder_name(name: str, pins: Sequence[str]) -> str:
-    # Named by the first pin, and a hash of all, as any of them may change.
+    # The name has the first pin and a hash of all pins, because any pin may change.
     others = f"-{hashlib.sha256(' '.join(pins).encode()).hexdigest()[:6]}" if len(pins) > 1 else ""
     return f"{name}-{'-'.join(pins[0].split('=='))}{others}"
 

@@ -36,17 +36,20 @@ from hfx.python_backends.engine.generation_settings import LISTS
 grpc_gevent.init_gevent()
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
 
-SYNTHETIC = 256  # requests, which are sent in turn
+SYNTHETIC = 256  # number of synthetic requests, which are sent in turn
 EPOCH = time.time() - time.perf_counter()
 
 
 def now() -> float:
-    """Seconds since the epoch, from a monotonic clock."""
+    """Return the seconds since the epoch, measured by a monotonic clock."""
     return EPOCH + time.perf_counter()
 
 
 class Schedule:
-    """The next request and its due time, for all users. `records` is the file to which hfx perf run has users write."""
+    """The schedule of requests for all users.
+
+    `records` is the file to which users write their records for hfx perf run.
+    """
 
     def __init__(self, requests: RequestSet, times: Sequence[float] = (), records: TextIO | None = None) -> None:
         self.requests, self.records = requests, records
@@ -55,7 +58,7 @@ class Schedule:
         self._times, self._start = times, 0.0
 
     def next(self) -> tuple[Request, float]:
-        """The next request and its due time. Raises StopUser after the last one."""
+        """Return the next request and its due time. Raises StopUser after the last request."""
         number = next(self._numbers)
         if not self._times:
             return self.requests.at(number), now()
@@ -83,7 +86,7 @@ def options(parser: Any) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def choose(environment: Any, **_: Any) -> None:
-    """Unless classes are named on the command line, choose one by --host and --stream."""
+    """Choose a user class by --host and --stream, unless classes are named on the command line."""
     gevent.get_hub().loop.update_now()  # else locust's timer of --run-time counts from before the imports
     chosen = environment.parsed_options
     if chosen is None or chosen.user_classes:
@@ -94,7 +97,7 @@ def choose(environment: Any, **_: Any) -> None:
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
 def begin(environment: Any, **_: Any) -> None:
-    """Prepare the requests. An error in them ends the test."""
+    """Prepare the requests. An invalid request ends the test."""
     chosen = environment.parsed_options
     host = chosen.host or environment.host or environment.user_classes[0].host
     try:
@@ -110,14 +113,14 @@ def begin(environment: Any, **_: Any) -> None:
 
 
 def _end(runner: Any) -> None:
-    """End the test on SIGINT. As a KeyboardInterrupt, it could end one user instead."""
+    """End the test on SIGINT. A KeyboardInterrupt could end one user instead of the test."""
     runner.stop()
     gevent.sleep(CSV_STATS_INTERVAL_SEC + 0.1)  # locust writes its tables in this interval, but not at the end
     runner.quit()
 
 
 def _ordered(folder: Path) -> Schedule:
-    """The schedule that hfx perf run wrote into `folder`."""
+    """Read the schedule that hfx perf run wrote into `folder`."""
     load = json.loads((folder / "load.json").read_text(encoding="utf-8"))
     requests = tuple(Request({name: tuple(values) for name, values in each.items()}) for each in load["requests"])
     records = (folder / "records.jsonl").open("a", buffering=1, encoding="utf-8")
@@ -125,7 +128,7 @@ def _ordered(folder: Path) -> Schedule:
 
 
 def _own(chosen: Any, host: str) -> Schedule:
-    """The schedule for requests from a data file, or for synthetic ones."""
+    """Make the schedule for requests from a data file, or for synthetic requests."""
     if not chosen.model:
         raise UsageError("No model is named.", "Give --model NAME, or set HFX_MODEL.")
     with Client(host, timeout=chosen.request_timeout, retries=0) as client:
@@ -163,7 +166,7 @@ class ModelUser(User):
         """Send one request."""
         request, due = self.environment.hfx.next()
         while (pause := due - now()) > 0:
-            time.sleep(pause)  # gevent's
+            time.sleep(pause)  # patched by gevent
         sent, times, pieces = now(), [], []
         error: HfxError | None = None
         try:
@@ -182,7 +185,7 @@ class ModelUser(User):
             self.environment.hfx.records.write(json.dumps(record) + "\n")
 
     def answers(self, request: Request) -> Iterator[tuple[float, AnswerPart]]:
-        """(arrival time, token counts) of each message of the answer."""
+        """Yield (arrival time, token counts) for each message of the answer."""
         outputs = self.client.infer(self.model, {name: list(values) for name, values in request.inputs.items()})
         named = [name for name in (*COUNTS, names.FINISH_REASON) if name in outputs]
         yield now(), AnswerPart.of({name: outputs[name].ravel()[0] for name in named})
@@ -212,13 +215,13 @@ class RestUser(ModelUser):
 
 
 class StreamingUser(ModelUser):
-    """Streamed texts of generators, over either protocol."""
+    """Streamed texts of generators, over gRPC or HTTP."""
 
     host = "grpc://127.0.0.1:8001"
     protocol = "stream"
 
     def answers(self, request: Request) -> Iterator[tuple[float, AnswerPart]]:
-        """(arrival time, token counts) of each piece of the text."""
+        """Yield (arrival time, token counts) for each piece of the text."""
         begin = now()
         settings: dict[str, Any] = {
             name: list(values) if name in LISTS else values[0] for name, values in request.inputs.items()

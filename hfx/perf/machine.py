@@ -1,6 +1,7 @@
 """Facts about this machine for result files: processor, cores, memory, package versions, and GPUs.
 
-GPUs are read from nvidia-smi: none if it is missing or fails, and None for a value that it does not know ("[N/A]").
+GPUs are read from nvidia-smi. If it is missing or fails, there are none; a value that it does not know ("[N/A]") is
+None.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PACKAGES = (
 
 
 def machine() -> Machine:
-    """Describe this machine as it is now."""
+    """Describe this machine in its current state."""
     import psutil
 
     return Machine(
@@ -39,13 +40,13 @@ def machine() -> Machine:
 # GPUs
 
 QUERY = ("--query-gpu=name,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
-ANSWER_SECONDS = 10.0  # nvidia-smi may have to wake the driver
+ANSWER_SECONDS = 10.0  # nvidia-smi may have to wake the driver, which takes time
 COLUMNS = 3  # name, percent, MiB
 MIB = 1 << 20
 
 
 def local_gpus() -> tuple[Gpu, ...]:
-    """The current state of this machine's GPUs."""
+    """Return the current state of this machine's GPUs."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
@@ -58,7 +59,7 @@ def local_gpus() -> tuple[Gpu, ...]:
 
 
 def joined_gpus(samples: list[tuple[Gpu, ...]]) -> tuple[Gpu, ...]:
-    """Several samples as one: mean utilization and largest memory of each GPU, by its index."""
+    """Combine samples: the mean utilization and the largest memory of each GPU. GPUs are matched by index."""
     gpus = []
     for same in zip(*(sample for sample in samples if sample), strict=False):
         busy = [gpu.busy for gpu in same if gpu.busy is not None]

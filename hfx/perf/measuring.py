@@ -1,4 +1,4 @@
-"""Measuring one served model under one load with a load generator; the result is a Run."""
+"""Measuring one served model under one load with a load generator. The result is a Run."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ PATIENCE = 10.0  # timeout of a request for a model's metadata, in seconds
 
 
 def server_target(server: EmbeddedServer, model: str, precision: str = "") -> Target:
-    """The Target for `model` on a Triton that this process started."""
+    """Return the Target for `model` on a Triton that this process has started."""
     metrics, device = server.metrics_url, server.device
     return Target(model, server.grpc_url, metrics_url=metrics, device=device, precision=precision, pid=server.pid)
 
 
 def metadata(target: Target) -> ModelMetadata:
-    """The model's inputs and outputs.
+    """Return the model's inputs and outputs.
 
-    Raises UsageError for an HTTP address, ServerUnreachable, or ModelUnknown that lists the served models.
+    Raises UsageError for an HTTP address, ServerUnreachable, or ModelUnknown with a list of the served models.
     """
     if parse_address(target.grpc_url).protocol != "grpc":
         raise UsageError(f"{target.grpc_url} is an HTTP address.", "Give the gRPC port (8001 unless chosen otherwise).")
@@ -48,7 +48,7 @@ def metadata(target: Target) -> ModelMetadata:
 
 
 def device_of(target: Target) -> str:
-    """ "cpu" or "gpu" by the server's model configuration; empty if it does not say."""
+    """Return "cpu" or "gpu" from the server's model configuration; empty if the configuration does not say."""
     with Statistics(target.grpc_url) as statistics, suppress(ServerError):
         return statistics.device(target.model)
     return ""
@@ -66,10 +66,11 @@ def measure(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
 ) -> Run:
-    """Put the load of `plan` on `target`, and return the Run. `watch` gets progress; setting `stop` ends it early.
+    """Put the load of `plan` on `target`, and return the Run.
 
-    `label`, `round`, `case` and `settings` only name the run in the result. Raises UsageError for requests or limits
-    that the model or the tool can't take, ServerUnreachable, ModelUnknown, and LoadFailed if no request succeeded.
+    `watch` is called with the progress; setting `stop` ends the load early. `label`, `round`, `case` and `settings`
+    only name the run in the result. Raises UsageError for requests or limits that the model or the tool does not
+    support, ServerUnreachable, ModelUnknown, and LoadFailed if no request succeeded.
     """
     if spec.tool not in TOOLS:
         raise UsageError(f"There is no tool {spec.tool!r}.", f"Choose one of {', '.join(TOOLS)}.")
@@ -108,7 +109,7 @@ def measure(
 
 
 def _no_answer(model: str, requests: Requests) -> LoadFailed:
-    """The error for a load in which no request succeeded, with the most frequent reason."""
+    """Return the error for a load in which no request succeeded, with the most frequent reason."""
     if not requests.sent:
         return LoadFailed(f"No request was sent to {model}.", "Give it more time: --duration or --requests.")
     counts = {**requests.errors, **({"RequestTimeout": requests.timeouts} if requests.timeouts else {})}
@@ -121,7 +122,10 @@ def _no_answer(model: str, requests: Requests) -> LoadFailed:
 
 
 def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Target, MeasureSpec]:
-    """`target` with its task, device, metrics and process, and `spec` with `stream` decided. Raises UsageError."""
+    """Return `target` with its task, device, metrics and process, and `spec` with `stream` decided.
+
+    Raises UsageError.
+    """
     task = target.task or _task(model)
     if spec.stream and task not in GENERATION_TASKS:
         raise UsageError(
@@ -139,5 +143,5 @@ def _known(target: Target, spec: MeasureSpec, model: ModelMetadata) -> tuple[Tar
 def _task(model: ModelMetadata) -> str:
     try:
         return str(task_of(model))
-    except RequestRefused:  # models that hfx did not make can be measured too
+    except RequestRefused:  # models that hfx did not export can be measured, too
         return ""

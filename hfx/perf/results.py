@@ -1,7 +1,7 @@
 """The result file: what was measured, under which load, on which machine.
 
-All tools and commands share this format. Files are written atomically and read strictly. Times are milliseconds unless
-a name says otherwise; a value that was not measured is None, never zero.
+All tools and commands share this format. Files are written atomically and read strictly. Times are in milliseconds
+unless a name says otherwise. A value that was not measured is None, never zero.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ Kind = Literal["run", "compare", "tune"]
 Tool = Literal["builtin", "perf_analyzer", "locust"]
 Scalar = bool | int | float | str
 
-PHASES = ("queue", "input", "infer", "output")  # of a Step
+PHASES = ("queue", "input", "infer", "output")  # fields of a Step
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, config=STRICT)
 class Distribution:
-    """Times of many events in milliseconds; `hdr` holds them all (HdrHistogram's V2 encoding, microseconds, base64)."""
+    """A distribution of times in milliseconds.
+
+    `hdr` holds all of them (HdrHistogram's V2 encoding, microseconds, base64).
+    """
 
     count: int
     mean: float
@@ -43,9 +46,9 @@ class Distribution:
 
 @dataclass(frozen=True, config=STRICT)
 class Subject:
-    """What was measured. `label` is its name in tables, such as "cpu" or "int8".
+    """The subject of a measurement. `label` is its name in tables, such as "cpu" or "int8".
 
-    `protocol` is grpc or grpc-stream; `settings` distinguish it from the other candidates of a comparison.
+    `protocol` is grpc or grpc-stream. `settings` distinguish the subject from the other candidates of a comparison.
     """
 
     label: str
@@ -60,9 +63,9 @@ class Subject:
 
 @dataclass(frozen=True, config=STRICT)
 class Load:
-    """The load: `concurrency` callers that wait for answers (closed), or `rate` requests per second (open).
+    """A load: `concurrency` callers that wait for answers (closed), or `rate` requests per second (open).
 
-    `data` describes the requests, `limit` the duration ("200 requests", "10 s"); `case` names a case of a comparison.
+    `data` describes the requests, `limit` the duration ("200 requests", "10 s"). `case` names a case of a comparison.
     """
 
     kind: Literal["closed", "open"]
@@ -85,7 +88,10 @@ class Load:
 
 @dataclass(frozen=True, config=STRICT)
 class Requests:
-    """Counts of requests. `errors`: kind -> number, without timeouts; `words`: kind -> one of its messages."""
+    """Counts of requests.
+
+    `errors` maps kinds to numbers, without timeouts; `words` maps each kind to an example message.
+    """
 
     sent: int
     succeeded: int
@@ -95,13 +101,16 @@ class Requests:
 
     @property
     def failed(self) -> int:
-        """Requests that did not succeed, including timeouts."""
+        """The number of requests that did not succeed, including timeouts."""
         return self.sent - self.succeeded
 
 
 @dataclass(frozen=True, config=STRICT)
 class Tokens:
-    """Tokens of all successful requests. `each`: the written tokens of each request, if all succeeded and are few."""
+    """Tokens of all successful requests.
+
+    If all requests succeeded and are few, `each` has the written tokens per request.
+    """
 
     read: int
     written: int
@@ -110,7 +119,10 @@ class Tokens:
 
 @dataclass(frozen=True, config=STRICT)
 class ClientSide:
-    """The load generator: busy cores, p99 of its event loop's lag, and why it was the bottleneck ("": it was not)."""
+    """The load generator. `cores` are its busy cores, and `lag_p99` is the p99 of its event loop's lag.
+
+    `saturated` says why the load generator was the bottleneck; it is empty if it was not.
+    """
 
     cores: float
     lag_p99: float | None = None
@@ -121,7 +133,7 @@ class ClientSide:
 class Step:
     """A model of the server during the run: a member of an ensemble, or the model itself.
 
-    `requests` counts rows, `executions` batches, and `batch` is their ratio. Times are means over requests.
+    `requests` counts rows, `executions` counts batches, and `batch` is their ratio. Times are means over requests.
     """
 
     model: str
@@ -169,7 +181,8 @@ class Run:
     """One measurement of a subject under a load. `round` numbers the rounds of interleaved measurements.
 
     `goodput` is the share of all requests that met `slo`. `stable` is None if stability was not required. `ttft` is the
-    time to the first token, `tpot` the mean time between the tokens of a request, `gaps` are times between messages.
+    time to the first token, `tpot` the mean time between the tokens of a request, and `gaps` the times between
+    messages.
     """
 
     subject: Subject
@@ -196,7 +209,7 @@ class Run:
 
     @property
     def kept(self) -> float:
-        """The share of requests that succeeded, within the SLO if there is one."""
+        """The share of requests that succeeded and, if there is an SLO, met it."""
         if self.goodput is not None:
             return self.goodput
         return self.requests.succeeded / self.requests.sent if self.requests.sent else 0.0
@@ -204,7 +217,7 @@ class Run:
 
 @dataclass(frozen=True, config=STRICT)
 class Machine:
-    """The machine. `load` is the load average at the start; above 0.5 per core, the machine had other work."""
+    """A machine. `load` is the load average at the start; above 0.5 per core, the machine had other work."""
 
     processor: str
     cores: int
@@ -217,7 +230,7 @@ class Machine:
 
 @dataclass(frozen=True, config=STRICT)
 class Result:
-    """The content of a result file. `notes` say what was not run and why; `base` is the label that ratios refer to."""
+    """The content of a result file. `notes` say what was not run and why; ratios refer to the label `base`."""
 
     kind: Kind
     title: str
@@ -238,7 +251,7 @@ MILLI = 1e3  # microseconds in a millisecond
 
 
 def distribution(seconds: Iterable[float]) -> Distribution | None:
-    """The distribution of times in seconds; None if there are none. Longer times count as an hour."""
+    """Return the distribution of times in seconds; None if there are none. Times above an hour count as an hour."""
     histogram, times = HdrHistogram(LOWEST, HIGHEST, DIGITS), list(seconds)
     for each in times:
         histogram.record_value(min(max(round(each * 1e6), LOWEST), HIGHEST))
@@ -246,7 +259,7 @@ def distribution(seconds: Iterable[float]) -> Distribution | None:
 
 
 def merged(parts: Sequence[Distribution]) -> Distribution | None:
-    """Several distributions as one; None if there are none."""
+    """Combine several distributions into one. Returns None if there are none."""
     if not parts:
         return None
     histogram = HdrHistogram(LOWEST, HIGHEST, DIGITS)
@@ -256,14 +269,17 @@ def merged(parts: Sequence[Distribution]) -> Distribution | None:
 
 
 def cumulative(found: Distribution, points: int = 100) -> list[tuple[float, float]]:
-    """The cumulative distribution as about `points` ascending pairs (milliseconds, share of events up to there)."""
+    """Return the cumulative distribution as about `points` ascending pairs (milliseconds, share of events so far)."""
     percents = sorted([*(100 * each / points for each in range(points)), 99.5, 99.9, 100.0])
-    at = HdrHistogram.decode(found.hdr).get_percentile_to_value_dict(percents)  # one pass for all of them
+    at = HdrHistogram.decode(found.hdr).get_percentile_to_value_dict(percents)  # one pass for all percentiles
     return [(at[percent] / MILLI, percent / 100) for percent in percents]
 
 
 def _of(histogram: Any, mean: float) -> Distribution:
-    """The Distribution of a histogram. `mean` (ms) is passed, as the histogram's own mean is slow to compute."""
+    """Return the Distribution of a histogram.
+
+    `mean` (ms) is passed because the histogram computes its own mean slowly.
+    """
     at = histogram.get_percentile_to_value_dict([50, 90, 95, 99])
     return Distribution(
         count=int(histogram.get_total_count()),
@@ -285,7 +301,7 @@ _adapter = TypeAdapter(Result)
 
 
 def to_json(result: Result) -> str:
-    """The text of a result file, with each run on one line, for line-based diffs."""
+    """Return the text of a result file. Each run is on one line, so that line-based diffs are useful."""
     value = _adapter.dump_python(result, mode="json")
     runs = ",\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in value.pop("runs"))
     head = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
@@ -293,7 +309,7 @@ def to_json(result: Result) -> str:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write `result` to `path` atomically. Raises UsageError if that fails."""
+    """Write `result` to `path` atomically. Raises UsageError if writing fails."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         try:
@@ -307,14 +323,14 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError if no file can be written at `path`. Call it before a measurement, to fail early."""
+    """Raise UsageError if no file can be written at `path`. Called before a measurement, to fail early."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
         raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
 
 
 def read_result(path: Path) -> Result:
-    """The result in the file `path`. Raises UsageError that names the first invalid field."""
+    """Read the result in the file `path`. Raises UsageError with the name of the first invalid field."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"{path} is larger than {MAX_BYTES} bytes.", "Give a result file of hfx perf.")

@@ -31,22 +31,22 @@ class Group:
     runs: tuple[Run, ...]
 
     def spread(self, figure: Figure) -> Spread | None:
-        """`figure` over the rounds in which it was measured; None if there is no such round."""
+        """Return `figure` over the rounds in which it was measured; None if there is no such round."""
         return spread([value for run in self.runs if (value := figure(run)) is not None])
 
     def median(self, figure: Figure) -> float | None:
-        """The median of `figure`; None if it was not measured."""
+        """Return the median of `figure`; None if it was not measured."""
         found = self.spread(figure)
         return found.median if found else None
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """The Spread of `values`; None if there are none."""
+    """Return the Spread of `values`; None if there are no values."""
     return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """`runs` grouped by subject and load, in order of first appearance. `Load.limit` is ignored."""
+    """Group `runs` by subject and load, in order of first appearance. `Load.limit` is ignored."""
     found: dict[tuple[str, str, str, str, str], list[Run]] = defaultdict(list)
     for run in runs:
         subject = run.subject
@@ -58,14 +58,14 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 
 def ratios(group: Group, base: Group, figure: Figure) -> Spread | None:
-    """The ratios of `figure` in `group` to `base` within each round; None without common rounds."""
+    """Return the ratios of `figure` in `group` to `base` within each round; None without common rounds."""
     of_base = {run.round: figure(run) for run in base.runs}
     pairs = ((figure(run), of_base.get(run.round)) for run in group.runs)
     return spread([value / partner for value, partner in pairs if value is not None and partner])
 
 
 def steps(runs: Sequence[Run]) -> list[Step]:
-    """The server's steps over several rounds: means over all requests, in the order of the first round."""
+    """Return the server's steps over several rounds: means over all requests, in the order of the first round."""
     found: dict[str, list[Step]] = {}
     for run in runs:
         for step in run.server.steps if run.server else ():

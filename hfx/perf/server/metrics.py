@@ -18,12 +18,12 @@ from hfx.perf.results import Gpu, Step
 ANSWER_SECONDS = 5.0
 MODEL = "model"
 COMMON = {MODEL, "version"}  # labels that do not distinguish counters of one model
-BUCKET = "_bucket"  # of histograms; skipped, as the client's own distributions are finer
+BUCKET = "_bucket"  # histogram buckets are skipped, because the client's own distributions are finer
 TOKENS, STEPS = "hfx_generated_tokens_total", "hfx_steps_total"
 FIRST, FURTHER = "hfx_time_to_first_token_seconds", "hfx_inter_token_seconds"
 LAST = f"{FIRST}_count"  # updated once per second, after all other counters
 COMPLETED = "hfx_requests_completed_total"  # updated five times per second, less often on a busy machine
-SETTLED_SECONDS = 1.0  # after so long, LAST is complete even if it is below the number of answers
+SETTLED_SECONDS = 1.0  # after this time, LAST is complete even if it is below the number of answers
 LATEST_SECONDS = 3.0
 POLL_SECONDS = 0.1
 MILLI = 1000.0
@@ -36,7 +36,10 @@ Metrics = tuple[Sample, ...]  # counters, and the gauges in GPU
 
 
 def read(url: str) -> Metrics:
-    """The metrics at `url` (http://HOST:PORT/metrics). Raises ServerUnreachable, or ServerError for other content."""
+    """Read the metrics at `url` (http://HOST:PORT/metrics).
+
+    Raises ServerUnreachable, or ServerError for other content.
+    """
     try:
         answer = httpx.get(url, timeout=ANSWER_SECONDS, trust_env=False).raise_for_status()
         return parse(answer.text)
@@ -47,7 +50,7 @@ def read(url: str) -> Metrics:
 
 
 def parse(text: str) -> Metrics:
-    """The counters, and the gauges in GPU, of a text in Prometheus' format. Raises ValueError."""
+    """Return the counters, and the gauges in GPU, of a text in Prometheus' format. Raises ValueError."""
     typed = set(TYPED.findall(text))
     try:
         samples = [
@@ -65,7 +68,7 @@ def parse(text: str) -> Metrics:
 
 
 def counters(before: Metrics, after: Metrics, models: Collection[str]) -> dict[str, float]:
-    """Counter -> increase, for the counters of `models`; further labels, such as a reason, are in braces.
+    """Return counter -> increase, for the counters of `models`. Further labels, such as a reason, are in braces.
 
     Counters that did not grow, or were reset meanwhile, are left out.
     """
@@ -74,13 +77,13 @@ def counters(before: Metrics, after: Metrics, models: Collection[str]) -> dict[s
 
 
 def gpus(metrics: Metrics) -> tuple[Gpu, ...]:
-    """The GPUs that Triton reports, named by their UUIDs; none if it reports none."""
+    """Return the GPUs that Triton reports, named by their UUIDs. Empty if it reports none."""
     shares, memory = ({s.labels.get("gpu_uuid", ""): s.value for s in metrics if s.name == name} for name in GPU)
     return tuple(Gpu(name, shares.get(name), round(memory[name])) for name in sorted(memory))
 
 
 def counted(url: str, before: Metrics, models: Collection[str], answered: int) -> dict[str, float]:
-    """`counters` since `before`, once all `answered` requests are counted, or after LATEST_SECONDS."""
+    """Return `counters` since `before`, once all `answered` requests are counted, or after LATEST_SECONDS."""
     began = time.monotonic()
     after = read(url)
     while not _is_complete(before, after, models, answered, began) and time.monotonic() < began + LATEST_SECONDS:
@@ -90,11 +93,11 @@ def counted(url: str, before: Metrics, models: Collection[str], answered: int) -
 
 
 def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
-    """The engine of the generator `model` as a Step, from the increases of its `counters`; None without decode steps.
+    """Return a Step for the engine of the generator `model`, from the increases of its `counters`.
 
-    Triton's own statistics only have the time to hand a request over to the engine. Here, a row is a token and an
-    execution is a decode step. Means over requests: `input` is the time to the first token (queue and prompt), `infer`
-    the time from the first to the last token.
+    Triton's own statistics only contain the time to hand a request over to the engine. In this Step, a row is a token,
+    and an execution is a decode step. Times are means over requests: `input` is the time to the first token (queue and
+    prompt), and `infer` the time from the first to the last token. Returns None if there were no decode steps.
     """
     tokens, steps = counters.get(TOKENS, 0.0), counters.get(STEPS, 0.0)
     requests = counters.get(f"{FIRST}_count", 0.0)
@@ -113,7 +116,7 @@ def engine_step(counters: Mapping[str, float], model: str) -> Step | None:
 
 
 def with_engine(steps: Sequence[Step], counters: Mapping[str, float], model: str) -> tuple[Step, ...]:
-    """`steps`, where the engine's Step replaces those of Triton for the engine and its relay."""
+    """Return `steps` with the engine's Step in place of the Steps of Triton for the engine and its relay."""
     engine = engine_step(counters, model)
     if engine is None:
         return tuple(steps)
@@ -121,7 +124,10 @@ def with_engine(steps: Sequence[Step], counters: Mapping[str, float], model: str
 
 
 def _is_complete(before: Metrics, after: Metrics, models: Collection[str], answered: int, began: float) -> bool:
-    """Whether LAST has grown by `answered`, or equals COMPLETED after SETTLED_SECONDS; true without a generator."""
+    """Return whether LAST has grown by `answered`, or equals COMPLETED after SETTLED_SECONDS.
+
+    Returns true if there is no generator.
+    """
     was, now = _of(before, models), _of(after, models)
     if LAST not in now or now[LAST] - was.get(LAST, 0.0) >= answered:
         return True

@@ -1,6 +1,6 @@
 """Differences of Triton's statistics between two times: requests, batches and times of a model and its members.
 
-They are read over gRPC, so that a measurement needs only one address.
+The statistics are read over gRPC, so that a measurement needs only one address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hfx.perf.results import PHASES, Step
 
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.05
-SETTLED_SECONDS = 0.3  # Triton counts a relay's request up to so long after its answer
+SETTLED_SECONDS = 0.3  # Triton may count a relay's request this long after its answer
 LATEST_SECONDS = 3.0
 DEVICES = {configuration.ModelInstanceGroup.KIND_GPU: "gpu", configuration.ModelInstanceGroup.KIND_CPU: "cpu"}
 MILLION = 1e6  # nanoseconds in a millisecond
@@ -49,13 +49,13 @@ class Statistics:
         self._client.close()
 
     def members(self, model: str) -> tuple[str, ...]:
-        """The models that compute for `model`: an ensemble's members, or itself and its engine (NAME_stream)."""
+        """Return the models that compute for `model`: an ensemble's members, or itself and its engine (NAME_stream)."""
         config = self._get("get_model_config", model).config
         steps = [step.model_name for step in config.ensemble_scheduling.step]
         return tuple(dict.fromkeys(steps)) or (model, model.removesuffix(STREAM_SUFFIX) + STREAM_SUFFIX)
 
     def device(self, model: str) -> str:
-        """ "gpu" or "cpu", by the instances of the `members` of `model`; empty if neither is configured."""
+        """Return "gpu" or "cpu", by the instances of the `members` of `model`; empty if neither is configured."""
         kinds = set()
         for name in self.snapshot().keys() & self.members(model):
             config = self._get("get_model_config", name).config
@@ -63,14 +63,14 @@ class Statistics:
         return next((device for kind, device in DEVICES.items() if kind in kinds), "")
 
     def snapshot(self) -> Snapshot:
-        """The current statistics of all models."""
+        """Return the current statistics of all models."""
         found: dict[str, Counts] = {}
         for each in self._get("get_inference_statistics").model_stats:
             found.setdefault(each.name, Counts()).update(_counts(each))  # adds up the versions
         return found
 
     def settled(self) -> Snapshot:
-        """The statistics, once two consecutive snapshots are equal, or after SETTLED_SECONDS."""
+        """Return the statistics, once two consecutive snapshots are equal, or after SETTLED_SECONDS."""
         deadline = time.monotonic() + SETTLED_SECONDS
         before, now = None, self.snapshot()
         while before != now and time.monotonic() < deadline:
@@ -79,7 +79,7 @@ class Statistics:
         return now
 
     def counted(self, model: str, before: Snapshot, requests: int) -> Snapshot:
-        """The statistics, once `model` has `requests` more than in `before`, or the statistics no longer change."""
+        """Return the statistics once `model` has `requests` more than in `before`, or once they no longer change."""
         wanted = requests_of(before, model) + requests
         latest = (changed := time.monotonic()) + LATEST_SECONDS
         now = self.snapshot()
@@ -98,12 +98,12 @@ class Statistics:
 
 
 def requests_of(snapshot: Snapshot, model: str) -> int:
-    """The requests in `snapshot` that `model` has answered since it was loaded."""
+    """Return the number of requests in `snapshot` that `model` has answered since it was loaded."""
     return snapshot[model]["requests"] if model in snapshot else 0
 
 
 def steps(before: Snapshot, after: Snapshot, members: Sequence[str]) -> tuple[Step, ...]:
-    """A Step for each of `members` between two snapshots, unless it was idle or was reloaded meanwhile."""
+    """Return a Step for each of `members` between two snapshots, unless it was idle or was reloaded meanwhile."""
     done_by = []
     for name in members:
         done = Counts(after.get(name))

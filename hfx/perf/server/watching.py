@@ -1,7 +1,7 @@
 """Observing the server during a run: statistics, metrics, CPU time, memory and GPUs.
 
-Threads sample them, so that the load generator is not delayed. If a source fails, only its figures are missing, and a
-note names it. Processes on another machine, or of another user, are not observed.
+Threads take the samples, so that the load generator is not delayed. If a source fails, only its figures are missing,
+and a note names it. Processes on another machine, or of another user, are not observed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from hfx.perf.server.metrics import Metrics, with_engine
 from hfx.perf.server.statistics import Snapshot, Statistics, steps
 
 USUAL_GRPC, USUAL_METRICS = 8001, 8002
-METRICS_ABOVE_HTTP = 2  # of Triton's usual ports
+METRICS_ABOVE_HTTP = 2  # difference between Triton's usual metrics and HTTP ports
 ANSWER_SECONDS = 1.0
-# Processes that listen for a server in a container or on another machine.
+# Processes that listen on behalf of a server in a container or on another machine.
 PROXIES = ("docker-proxy", "containerd-shim", "rootlessport", "sshd", "ssh", "kubectl")
 
 
 def located(target: Target) -> Target:
-    """`target` with `metrics_url` and `pid` filled in if they can be found. A URL must serve Triton's metrics."""
+    """Return `target` with `metrics_url` and `pid` filled in if they can be found.
+
+    A URL must serve Triton's metrics.
+    """
     address = parse_address(target.grpc_url)
     if address.secure or (target.metrics_url and target.pid is not None):
         return target
@@ -52,11 +55,11 @@ def located(target: Target) -> Target:
 
 
 def listening(port: int) -> tuple[int, list[int]] | None:
-    """(pid, all its ports) of this user's process that listens on `port`; None if there is none, or for a proxy."""
+    """Return (pid, all its ports) of this user's process that listens on `port`; None if there is none, or a proxy."""
     try:
         sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
         owners = sorted(each.pid for each in sockets if each.laddr.port == port)
-        process = psutil.Process(owners[0]) if owners else None  # the parent, if forks share the socket
+        process = psutil.Process(owners[0]) if owners else None  # the parent process, if forks share the socket
         if process is None or process.name().startswith(PROXIES):
             return None
         if process.uids().real != psutil.Process().uids().real:
@@ -76,13 +79,13 @@ def _has_metrics(url: str) -> bool:
 
 PROCESS_SECONDS = 0.25
 GPU_SECONDS = 1.0
-LEAST_TAKEN = 0.05  # CPU seconds that are measurable, as Linux counts in hundredths
+LEAST_TAKEN = 0.05  # the fewest measurable CPU seconds, as Linux counts in hundredths
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """A sample at `at` (time.monotonic): CPU seconds of each process since its start, resident bytes of all."""
+    """A sample at `at` (time.monotonic): CPU seconds of each process since its start, and all their resident bytes."""
 
     at: float
     seconds: Mapping[int, float]
@@ -90,7 +93,9 @@ class Usage:
 
 
 class ServerWatch:
-    """Observes a server while the block runs. Call `follow` with the progress of the load, and `end` at its end.
+    """Observes a server while the block runs.
+
+    Call `follow` with the load's progress, and `end` when the load has ended.
 
     Counters start with the block, or after the warm-up. CPU time and memory count from the first request that counts to
     the last answer. `failures` has a line for each source that failed.
@@ -101,8 +106,8 @@ class ServerWatch:
         self._target, self._warms_up = target, warms_up
         self._statistics = Statistics(target.grpc_url)
         self._usage: list[Usage] = []
-        self._lock = threading.Lock()  # a short load may end while the thread that begins it still samples
-        self._since, self._until = 0.0, math.inf  # usage between these times counts
+        self._lock = threading.Lock()  # a short load may end while the thread that takes the first samples still runs
+        self._since, self._until = 0.0, math.inf  # only usage between these times counts
         self._members: tuple[str, ...] = ()
         self._before: Snapshot | None = None
         self._metrics: Metrics | None = None
@@ -126,20 +131,20 @@ class ServerWatch:
         self._open.close()
 
     def follow(self, progress: Progress) -> None:
-        """Take the progress of the load. Returns quickly."""
+        """Receive the progress of the load. Returns quickly."""
         if progress.phase != "warmup" and not self._counts:
             self._counts = True
             if self._warms_up:
                 self._beginning = threading.Thread(target=self._begin, args=(self._statistics.snapshot,), daemon=True)
                 self._beginning.start()
-            else:  # nothing was sent yet, but preparations took CPU time
+            else:  # nothing has been sent yet, but preparations have used CPU time
                 self._begin_usage()
-        # Not by `in_flight`: of a burst that was just sent, it may still be 0.
+        # Not decided by `in_flight`, which may still be 0 for a burst that was just sent.
         if progress.phase == "draining" and progress.succeeded + progress.failed >= progress.sent:
             self._end_usage()
 
     def end(self, served: str, answered: int) -> ServerSide:
-        """The server's side of the run. `served` is the model that gave the `answered` answers."""
+        """Return the server's side of the run. `served` is the model that gave the `answered` answers."""
         if self._beginning:
             self._beginning.join()
         self._end_usage()
@@ -202,14 +207,14 @@ class ServerWatch:
 
 
 def usage(pid: int) -> Usage | None:
-    """The usage of the process `pid` and its descendants; None if it has ended."""
+    """Return the usage of the process `pid` and its descendants; None if the process has ended."""
     seconds, memory = {}, 0
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return None
     for process in family:
-        with suppress(psutil.Error), process.oneshot():  # a stub may end meanwhile
+        with suppress(psutil.Error), process.oneshot():  # a Python stub may end meanwhile
             times = process.cpu_times()
             seconds[process.pid] = times.user + times.system
             memory += process.memory_info().rss
@@ -217,7 +222,7 @@ def usage(pid: int) -> Usage | None:
 
 
 def busy_cores(samples: Sequence[Usage]) -> float | None:
-    """Mean number of busy cores between the first and the last sample; None if that is not measurable."""
+    """Return the mean number of busy cores between the first and the last sample; None if that is not measurable."""
     if not samples or samples[0].at == samples[-1].at:
         return None
     first = samples[0].seconds
@@ -230,7 +235,7 @@ def busy_cores(samples: Sequence[Usage]) -> float | None:
 
 @contextmanager
 def _repeated(work: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call `work` every so many `seconds` in a thread, while the block runs."""
+    """Call `work` every `seconds` in a thread while the block runs."""
     over = threading.Event()
 
     def run() -> None:

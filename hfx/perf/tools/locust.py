@@ -1,7 +1,7 @@
 """Load from locust, which runs hfx/perf/locustfile.py headless in a separate process.
 
-locust's own CSV and HTML reports are kept in a folder that a note of the result names. Its users write a record for
-each finished request to a file, which gives the progress and finally the log.
+locust's own CSV and HTML reports are kept in a folder, which a note of the result names. Its users write a record for
+each finished request to a file, from which the progress and finally the log are made.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hfx.perf.loadgen.log import AnswerPart, LoadRun, RequestLog, RequestRecord
 from hfx.perf.tools.process import ToolProcess, failure, follow, log_of, ordered
 
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
-REPORTS = "hfx-locust"  # in the current folder
-END_SECONDS = 10.0  # for writing its reports
+REPORTS = "hfx-locust"  # a folder in the current folder
+END_SECONDS = 10.0  # time for writing the reports
 MAX_USERS = 500  # for an open plan
 OWN = frozenset({
     "-f", "--locustfile", "-H", "--host", "--model", "-u", "--users", "-r", "--spawn-rate", "-t", "--run-time", "-s",
@@ -30,15 +30,15 @@ OWN = frozenset({
 
 
 def run_locust(run: LoadRun) -> RequestLog:
-    """Carry out `run` with locust. Raises UsageError for what locust or the model can't take, and LoadFailed.
+    """Carry out `run` with locust. Raises LoadFailed, and UsageError for what locust or the model does not support.
 
-    For an open plan, idle users wait for the due times. If all users are busy, a request is sent late, and its latency
+    In an open plan, idle users wait for the due times. If all users are busy, a request is sent late, and its latency
     counts from its due time.
     """
     spec, limits = run.spec, run.spec.limits
     if limits.stable is not None:
         raise UsageError("locust does not know when a load is stable.", "Leave --stable out, or use another --tool.")
-    _, times = ordered(run, OWN)  # its clients add `stream` and the deadline themselves
+    _, times = ordered(run, OWN)  # locust's users add `stream` and the deadline themselves
     has_reports = any(word.partition("=")[0] in ("--csv", "--html") for word in spec.arguments)
     reports = None if has_reports else report_folder(run.target.model)
     with TemporaryDirectory(prefix="hfx-perf-") as name:
@@ -60,7 +60,7 @@ def run_locust(run: LoadRun) -> RequestLog:
 
 
 def command(run: LoadRun, requests: int, folder: Path, reports: Path | None) -> tuple[str, ...]:
-    """locust's command line without the user's flags. `requests` is the number of requests of an open plan."""
+    """Return locust's command line without the user's flags. `requests` is the number of requests of an open plan."""
     users = run.plan.callers if isinstance(run.plan, Closed) else min(requests, MAX_USERS)
     target, timeout = run.target, run.spec.limits.timeout
     kept = () if reports is None else ("--csv", str(reports / "locust"), "--html", str(reports / "report.html"))
@@ -73,7 +73,7 @@ def command(run: LoadRun, requests: int, folder: Path, reports: Path | None) -> 
 
 
 def report_folder(model: str) -> Path:
-    """A new folder for locust's own reports, below the current folder, or else the one for temporary files."""
+    """Return a new folder for locust's own reports, below the current folder or else the folder for temporary files."""
     try:
         folder = Path(REPORTS) / f"{model}-{datetime.now().strftime('%Y%m%d-%H%M%S-%f')}"
         folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ def report_folder(model: str) -> Path:
 
 
 def read_records(path: Path) -> list[RequestRecord]:
-    """The records that users wrote; an incomplete last line is left out."""
+    """Read the records that users wrote. An incomplete last line is left out."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     records = []
     for values in (json.loads(line) for line in lines if line.endswith("\n")):

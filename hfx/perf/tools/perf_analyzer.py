@@ -1,7 +1,7 @@
 """NVIDIA's perf_analyzer, a C++ program: finding it, fetching it, and running it.
 
-Its package can't be installed beside hfx, as tritonclient 2.51.0 needs protobuf below 5. Only the binary is taken from
-that wheel; two missing libraries come from the nvidia-pytriton wheel. A perf_analyzer on PATH is used too.
+Its package can't be installed beside hfx, because tritonclient 2.51.0 needs protobuf below 5. Only the binary is taken
+from that wheel; two missing libraries come from the nvidia-pytriton wheel. A perf_analyzer on PATH is used, too.
 
 It is started with endless windows, and interrupted when the server has answered the requests of the run: with a fixed
 number of requests it sometimes hangs after the last one, and it rounds rates to seconds. Open plans are passed as a
@@ -42,7 +42,7 @@ VERSION_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Program:
-    """A perf_analyzer that runs. `libraries` is a folder for LD_LIBRARY_PATH; None if it needs none."""
+    """An installed perf_analyzer that runs here. `libraries` is a folder for LD_LIBRARY_PATH; None if it needs none."""
 
     path: Path
     version: str
@@ -50,7 +50,7 @@ class Program:
 
     @property
     def command(self) -> str:
-        """The beginning of a shell command that runs it."""
+        """The beginning of a shell command that runs the program."""
         libraries = f"LD_LIBRARY_PATH={shlex.quote(str(self.libraries))} " if self.libraries else ""
         return libraries + shlex.quote(str(self.path))
 
@@ -73,7 +73,7 @@ class Tool:
 
 
 def tools() -> tuple[Tool, ...]:
-    """The values of `hfx perf run --tool`."""
+    """Return the values of `hfx perf run --tool`."""
     builtin = Tool("builtin", "asyncio over gRPC, closed and open loop, streaming", hfx.__version__, "part of hfx")
     analyzer = Tool(NAME, "NVIDIA's, in C++: closed and open loop, streaming")
     version = versions(["locust"]).get("locust", "")
@@ -91,7 +91,7 @@ def tools() -> tuple[Tool, ...]:
 
 
 def find() -> Program:
-    """The fetched perf_analyzer, or the one on PATH. Raises UsageError that says how to get it."""
+    """Return the fetched perf_analyzer, or the one on PATH. Raises UsageError, which says how to get it."""
     if folder := cache.installed(NAME, PINS):
         return _checked(folder / "bin" / NAME, _libraries())
     if on_path := shutil.which(NAME):
@@ -100,13 +100,16 @@ def find() -> Program:
 
 
 def fetch() -> Program:
-    """Fetch perf_analyzer, unless it was fetched before. Raises FetchFailed, and UsageError if it does not run here."""
+    """Fetch perf_analyzer unless it is already there. Raises FetchFailed, and UsageError if it does not run here."""
     folder = cache.packages(NAME, PINS, lambda folder: (folder / "bin" / NAME).chmod(0o755))
     return _checked(folder / "bin" / NAME, _libraries())
 
 
 def _libraries() -> Path | None:
-    """A folder with the libraries that the binary lacks, copied from the nvidia-pytriton wheel; None without it."""
+    """Return a folder with the libraries that the binary lacks, copied from the nvidia-pytriton wheel.
+
+    Returns None without that wheel.
+    """
 
     def copy(folder: Path) -> None:
         from hfx.triton.installation import libraries
@@ -118,11 +121,11 @@ def _libraries() -> Path | None:
     try:
         return cache.made(LIBRARIES_FOLDER, copy)
     except ServerError:
-        return None  # the system may have them
+        return None  # the system may have the libraries
 
 
 def _checked(path: Path, libraries: Path | None) -> Program:
-    """The program at `path`, with its version. Raises UsageError if it does not run."""
+    """Return the program at `path`, with its version. Raises UsageError if it does not run."""
     program = Program(path, "", libraries)
     try:
         done = subprocess.run(
@@ -130,7 +133,7 @@ def _checked(path: Path, libraries: Path | None) -> Program:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}.", FETCH) from error
-    # It prints `Perf Analyzer Version 2.51.0 (commit unknown)`, and exits with an error code all the same.
+    # perf_analyzer prints `Perf Analyzer Version 2.51.0 (commit unknown)`, but exits with an error code.
     version = re.search(r"Version (\S+)", done.stdout + done.stderr)
     if version is None:
         reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
@@ -145,10 +148,10 @@ MICRO, NANO = 1e-6, 1e-9
 WINDOW_SECONDS = 0.5
 NEVER_STABLE = "0.000001"  # per cent
 MAX_WINDOWS = 1_000_000
-NEVER = 3600.0  # seconds of pause after the last request, as perf_analyzer repeats the pauses
-START_SECONDS = 0.001  # pause before the first request
+NEVER = 3600.0  # seconds of pause after the last request, because perf_analyzer repeats the pauses
+START_SECONDS = 0.001  # the pause before the first request
 FAILED = "had error:"
-MOST_LOST = 3  # incomplete records after which a run fails
+MOST_LOST = 3  # number of incomplete records after which a run fails
 TAIL_BYTES = 200
 END = re.compile(rb'\],"version":"[^"]*","service_kind":"[^"]*","endpoint":"[^"]*"\}\s*$')
 # perf_analyzer omits floats that JSON does not have: `"output_log_probs":,`
@@ -165,11 +168,11 @@ OWN = frozenset({
 
 
 def run_perf_analyzer(run: LoadRun) -> RequestLog:
-    """Carry out `run` with perf_analyzer. Raises UsageError for what it or the model can't take, and LoadFailed.
+    """Carry out `run` with perf_analyzer. Raises LoadFailed, and UsageError for what it or the model does not support.
 
-    A failed request ends perf_analyzer, and so the run. A run with an incomplete record is repeated: in 1 to 10 % of
-    runs with streams, perf_analyzer reads a random NaN behind an FP32 output without values, and then writes
-    nothing more.
+    A failed request ends perf_analyzer, and with it the run. A run with an incomplete record is repeated: in 1 to 10 %
+    of runs with streams, perf_analyzer reads a random NaN after an FP32 output without values, and then writes nothing
+    more.
     """
     ordered_requests, program = ordered(run, OWN), find()
     lost = 0
@@ -182,7 +185,7 @@ def run_perf_analyzer(run: LoadRun) -> RequestLog:
 def _measure(
     run: LoadRun, program: Program, requests: Sequence[Request], times: Sequence[float], last: bool
 ) -> RequestLog | None:
-    """The log of one try; None for an incomplete record, unless this is the `last` try or the run is stopped."""
+    """Return the log of one try; None for an incomplete record, unless this is the `last` try or the run is stopped."""
     spec, limits, model = run.spec, run.spec.limits, run.model.name
     with TemporaryDirectory(prefix="hfx-perf-") as name, Statistics(run.target.grpc_url) as statistics:
         folder = Path(name)
@@ -207,7 +210,7 @@ def _measure(
 
 
 def command(run: LoadRun, folder: Path) -> tuple[str, ...]:
-    """perf_analyzer's arguments without the user's flags."""
+    """Return perf_analyzer's arguments without the user's flags."""
     limits = run.spec.limits
     window = WINDOW_SECONDS if limits.stable is None else limits.window
     if isinstance(run.plan, Closed):
@@ -238,9 +241,9 @@ def write_times(times: Sequence[float], path: Path) -> None:
 
 
 def is_whole(record: Path) -> bool:
-    """Whether the record is complete (`…"endpoint":""}`). perf_analyzer may hang after writing it."""
+    """Return whether the record is complete (`…"endpoint":""}`). perf_analyzer may hang after writing it."""
     try:
-        with record.open("rb") as file:  # only its end, as a record can have hundreds of megabytes
+        with record.open("rb") as file:  # read only its end, as a record can have hundreds of megabytes
             file.seek(-min(TAIL_BYTES, record.stat().st_size), os.SEEK_END)
             return bool(END.search(file.read()))
     except OSError:
@@ -248,7 +251,9 @@ def is_whole(record: Path) -> bool:
 
 
 def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[RequestRecord]:
-    """The answered requests of a record, in the order of sending. Those of an open `plan` were due at `times`.
+    """Return the answered requests of a record, in the order of sending.
+
+    Requests of an open `plan` were due at `times`.
 
     Raises HfxError for a damaged record.
     """
@@ -256,7 +261,7 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Req
         text = path.read_bytes().decode(errors="replace")
         try:
             whole = json.loads(text)
-        except ValueError:  # only then, as a generated text may contain the pattern too
+        except ValueError:  # repaired only if necessary, because a generated text may contain the pattern, too
             whole = json.loads(LEFT_OUT.sub('":null', text))
         [experiment] = whole["experiments"]
         recorded = [_recorded(each) for each in experiment["requests"] if each["response_timestamps"]]
@@ -266,7 +271,7 @@ def read_record(path: Path, plan: Plan, times: Sequence[float] = ()) -> list[Req
     if isinstance(plan, Closed):
         callers = callers_of([(each.sent, each.end) for each in recorded], plan.callers)
         return [replace(each, caller=caller) for each, caller in zip(recorded, callers, strict=True)]
-    pairs = list(zip(recorded, times, strict=False))  # an interrupted run has fewer
+    pairs = list(zip(recorded, times, strict=False))  # an interrupted run has fewer records than times
     # The start of the plan on the record's clock, such that the least late request was in time.
     start = min((each.sent - at for each, at in pairs), default=0.0)
     return [replace(each, due=start + at) for each, at in pairs]

@@ -23,17 +23,17 @@ from hfx.perf.loadgen.log import AnswerPart, LoadRun, Progress, RequestLog, Requ
 from hfx.process import end, ends_with_parent, spawn
 
 POLL_SECONDS = 0.1
-START_SECONDS = 60.0  # until the first answer
-AFTER_SECONDS = 0.3  # by which the tool runs longer than the time that counts
+START_SECONDS = 60.0  # the longest wait for the first answer
+AFTER_SECONDS = 0.3  # time by which the tool runs longer than the time that counts
 
 
 class ToolProcess:
-    """A running tool, with its output in the file `output`; a context manager that kills it."""
+    """A running tool, whose output goes to the file `output`. As a context manager, it kills the tool at the end."""
 
     def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._output = output
         output.write_bytes(b"")
-        # It dies with hfx. Its input is an idle pipe, as locust does not work with /dev/null.
+        # The tool dies with hfx. Its input is an idle pipe, because locust does not work with /dev/null.
         self._process = spawn(ends_with_parent(command), output, stdin=subprocess.PIPE, env=environment)
 
     @property
@@ -52,11 +52,11 @@ class ToolProcess:
 
     @property
     def text(self) -> str:
-        """What the process has printed so far."""
+        """The output of the process so far."""
         return self._output.read_bytes().decode(errors="replace")
 
     def interrupt(self, seconds: float, is_done: Callable[[], bool] = lambda: False) -> None:
-        """Send SIGINT, and wait until the process ends or `is_done()`, at most so many `seconds`."""
+        """Send SIGINT, and wait at most `seconds` until the process ends or `is_done()` is true."""
         if self.alive:
             self._process.send_signal(signal.SIGINT)
         end = time.monotonic() + seconds
@@ -83,16 +83,16 @@ class Sample:
 def follow(
     process: ToolProcess, answered: Callable[[], int], run: LoadRun, times: Sequence[float], fatal: str = ""
 ) -> float:
-    """Wait until all requests are answered, and return the cores that the process kept busy since the first answer.
+    """Wait until all requests are answered, and return the number of cores that the process kept busy.
 
-    `answered` returns the number of answers, `times` are the due times of an open plan. Also returns when `run` is
-    stopped, the process ends or prints `fatal`, or answers stop coming.
+    `answered` returns the number of answers; `times` are the due times of an open plan. Busy cores count from the first
+    answer on. Also returns when `run` is stopped, the process ends or prints `fatal`, or answers stop coming.
     """
     plan, limits = run.plan, run.spec.limits
     pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
     moved, cores = Sample(time.monotonic(), 0, 0.0), 0.0
     first: Sample | None = None
-    warm: Sample | None = None  # the warm-up's end
+    warm: Sample | None = None  # the sample at the end of the warm-up
     while process.alive and not run.stop.is_set() and not (fatal and fatal in process.text):
         now = Sample(time.monotonic(), answered(), process.processor_seconds)
         if now.answers > moved.answers:
@@ -110,7 +110,7 @@ def follow(
 
 
 def _is_over(warm: Sample | None, now: Sample, plan: Plan, limits: LoadLimits, times: Sequence[float]) -> bool:
-    """Whether all requests of the plan are answered."""
+    """Return whether all requests of the plan are answered."""
     if isinstance(plan, Open):
         return now.answers >= len(times)
     if warm is None:
@@ -133,14 +133,14 @@ def _progress(first: Sample, warm: Sample | None, now: Sample, plan: Plan, limit
     )
 
 
-WARM_SECONDS = 0.25  # between the requests of a warm-up that is sent one by one
+WARM_SECONDS = 0.25  # interval between the requests of a warm-up that is sent one by one
 ERROR = re.compile(r"[Ee]rror:|/ERROR/[^:]*:|(?=unrecognized)")  # precedes the reason in a line of output
 
 
 def ordered(run: LoadRun, own: Collection[str]) -> tuple[Sequence[Request], tuple[float, ...]]:
-    """The completed requests of `run` (see `completed`), and the due times of an open plan (closed: none).
+    """Return the completed requests of `run` (see `completed`), and the due times of an open plan (closed: none).
 
-    Raises UsageError for requests that the model does not take, and for a flag in `own`, which hfx sets itself.
+    Raises UsageError for requests that the model does not accept, and for a flag in `own`, which hfx sets itself.
     """
     spec = run.spec
     for word in spec.arguments:
@@ -151,7 +151,7 @@ def ordered(run: LoadRun, own: Collection[str]) -> tuple[Sequence[Request], tupl
 
 
 def failure(tool: str, text: str) -> HfxError:
-    """The error for a tool that ended too early, with the last reason in its output `text`."""
+    """Return the error for a tool that ended too early, with the last reason in its output `text`."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reasons = [line[match.end() :].strip() or line for line in lines if (match := ERROR.search(line))]
     reason = ["It printed nothing.", *lines, *reasons][-1]
@@ -163,9 +163,10 @@ def failure(tool: str, text: str) -> HfxError:
 def log_of(
     recorded: Sequence[RequestRecord], run: LoadRun, read: Callable[[Any], AnswerPart], **known: Any
 ) -> RequestLog:
-    """The log of the `recorded` requests that count: if the tool decided about stability, all after the warm-up.
+    """Return the log of those `recorded` requests that count.
 
-    `known` are further fields of the log. Raises LoadFailed if no request counts.
+    If the tool decided when the load was stable, all requests after the warm-up count. `known` are further fields of
+    the log. Raises LoadFailed if no request counts.
     """
     limits = run.spec.limits
     log = RequestLog(bool(run.spec.stream), counts_tokens(run.model), interrupted=run.stop.is_set(), **known)
@@ -186,7 +187,7 @@ def log_of(
 
 
 def split(times: Iterable[float], limits: LoadLimits) -> tuple[list[float], list[float]]:
-    """Split ascending `times` (from 0) into those of the warm-up and those that count; later ones are not read."""
+    """Split ascending `times` (from 0) into times of the warm-up and times that count. Later times are not read."""
     warm: list[float] = []
     counts: list[float] = []
     for at in times:
@@ -200,8 +201,8 @@ def split(times: Iterable[float], limits: LoadLimits) -> tuple[list[float], list
 
 
 def due_times(plan: Open, limits: LoadLimits) -> tuple[float, ...]:
-    """When each request of an open plan is due, in seconds from the start, beginning with the warm-up."""
-    if plan.at_once:  # after a warm-up that is sent one by one
+    """Return when each request of an open plan is due, in seconds from the start, beginning with the warm-up."""
+    if plan.at_once:  # the burst follows a warm-up that is sent one by one
         start = limits.warmup_requests * WARM_SECONDS
         warm = [number * WARM_SECONDS for number in range(limits.warmup_requests)]
         return (*warm, *(start + at for at in plan.times(limits.requests)))
@@ -210,7 +211,7 @@ def due_times(plan: Open, limits: LoadLimits) -> tuple[float, ...]:
 
 
 def callers_of(spans: Iterable[tuple[float, float]], callers: int) -> list[int]:
-    """Assign a caller to each (sent, end) in the order of `sent`: the one that has been idle for longest."""
+    """Assign a caller to each (sent, end) in the order of `sent`: the caller that has been idle for longest."""
     free = [(-math.inf, caller) for caller in range(callers)]
     senders = []
     for _, ended in spans:

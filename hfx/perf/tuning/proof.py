@@ -1,7 +1,7 @@
 """The proof that settings gain something.
 
 The best of many noisy figures is too high by chance, so a search's own figure proves nothing. The proof measures the
-best and the published settings again, in turns on two servers; the gain must exceed the noise between rounds.
+best and the published settings again, in turns on two servers. The gain must exceed the noise between rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_ROUNDS, ROUNDS = 3, 5
 
 
 def uninterrupted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """`runs`. Raises KeyboardInterrupt if one was interrupted, so that its figures are not used."""
+    """Return `runs`. Raises KeyboardInterrupt if a run was interrupted, so that its figures are not used."""
     if any(run.interrupted for run in runs):
         raise KeyboardInterrupt
     return runs
@@ -33,26 +33,26 @@ def uninterrupted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison of the best settings with the published ones, under the load that suits the best ones most."""
+    """The comparison of the best with the published settings, under the load that suits the best settings most."""
 
     runs: tuple[Run, ...]
     gain: Spread | None  # new / published figure over the rounds (1.1: 10 % more); None for too few rounds
     noise: float  # the median relative difference of a candidate from one round to the next
     kept: bool  # whether the new settings keep the SLO in most rounds
-    missed: bool  # whether the published ones don't
-    better: bool  # whether the new ones win each round also if each candidate has its own best load
+    missed: bool  # whether the published settings don't keep the SLO in most rounds
+    better: bool  # whether the new settings also win each round if each candidate has its own best load
     measure: str  # the figure and the load of the gain, in words
     notes: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
-        """Better in every round, by more than the noise, and within the SLO."""
+        """Whether the new settings are better in every round, by more than the noise, and within the SLO."""
         is_more = self.gain is not None and self.gain.least > 1 and self.gain.median > 1 + self.noise
         return self.kept and self.better and is_more
 
     @property
     def verdict(self) -> str:
-        """The outcome in a sentence."""
+        """The outcome in one sentence."""
         stay = "Not proven, the published settings stay"
         if self.gain is None:
             return f"{stay}: the gain was not measured. " + "; ".join(self.notes)
@@ -97,7 +97,7 @@ def prove(
 
 
 def judge(runs: Sequence[Run], label: str, notes: Sequence[str] = ()) -> Proof:
-    """The proof from `runs` of the published settings and of those with this `label`."""
+    """Return the proof from `runs` of the published settings and of the settings with this `label`."""
     loads = Counter(each.run.load.label for each in _rounds(runs, label).values())
     load = loads.most_common(1)[0][0] if loads else ""
     same = [run for run in runs if run.load.label == load]
@@ -130,6 +130,6 @@ def _is_kept(rounds: Mapping[int, Score]) -> bool:
 
 
 def _rounds(runs: Sequence[Run], label: str) -> dict[int, Score]:
-    """Round -> score of the candidate, under its best load of that round."""
+    """Return round -> score of the candidate, under its best load of that round."""
     own = [run for run in runs if run.subject.label == label]
     return {number: score([run for run in own if run.round == number]) for number in sorted({r.round for r in own})}

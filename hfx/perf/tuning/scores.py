@@ -9,12 +9,15 @@ from hfx.perf.compare.cost import KEPT
 from hfx.perf.results import Run
 
 PUBLISHED = "published"  # the label of the published settings
-LATE = 1e-4  # score lost for a second of p99 under an open load: decides among settings that all keep the SLO
+LATE = 1e-4  # score lost per second of p99 under an open load; it decides among settings that all meet the SLO
 
 
 @dataclass(frozen=True)
 class Score:
-    """`value`: higher is better; `kept`: enough requests kept the SLO; `run`: the run under the best load."""
+    """The score of a trial. A higher `value` is better. `run` is the run under the best load.
+
+    `kept` says whether enough requests met the SLO.
+    """
 
     value: float
     kept: bool
@@ -22,27 +25,27 @@ class Score:
 
     @property
     def figure(self) -> float:
-        """The figure for the ratio of two scores under one load: `value`, or for an open load kept**2 / p99."""
+        """The figure for the ratio of two scores under one load: `value`, or kept**2 / p99 for an open load."""
         return self.run.kept**2 / p99(self.run) if self.run.load.kind == "open" else self.value
 
 
 def score(runs: Sequence[Run]) -> Score:
-    """The score of one trial: the best of its runs, which have a load each.
+    """Return the score of one trial, which is the best score of its runs. Each run has a different load.
 
     A closed loop scores its tokens (or else its requests) a second; if it misses the SLO, that is multiplied by the
-    squared share of requests that keep it. The rate of an open load is fixed, so it scores the share of requests that
-    keep the SLO, and then the latency.
+    squared share of requests that meet it. The rate of an open load is fixed, so it scores the share of requests that
+    meet the SLO, and then the latency.
     """
     return max((_score(run) for run in runs), key=lambda each: (each.kept, each.value))
 
 
 def rate(run: Run) -> float:
-    """Tokens a second of a generator's run, else requests a second."""
+    """Return the tokens a second of a generator's run, else the requests a second."""
     return run.tokens_per_second or run.throughput
 
 
 def p99(run: Run) -> float:
-    """The p99 latency in ms; infinite if nothing was answered."""
+    """Return the p99 latency in ms; infinite if nothing was answered."""
     return run.latency.p99 if run.latency else float("inf")
 
 

@@ -1,7 +1,7 @@
 """The settings of a published model: their fields in the config.pbtxt files, and the values that a search tries.
 
-Each dimension has a few values that suit this machine: instances x threads never exceed the CPU's cores, no value makes
-the model refuse requests that it takes now, and the published value is always among them.
+Each dimension has a few values that suit this machine. Instances x threads never exceed the CPU's cores, no value makes
+the model refuse requests that it accepts now, and the published value is always included.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from hfx.names import NET_SUFFIX, POSTPROCESS_SUFFIX, STREAM_SUFFIX, TOKENIZE_SU
 from hfx.repository.catalog import models
 from hfx.repository.edit import Edit, value
 
-MODEL = "model"  # a setting without a field: another published model of the same checkpoint, for its precision
+MODEL = "model"  # a setting without a field: another published model of the same checkpoint, with another precision
 MICROSECONDS = {"": 1, "us": 1, "ms": 1000}
 LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`field` in the config.pbtxt of the members with these suffixes. `shared`: the same value for CPU and GPU."""
+    """A `field` in the config.pbtxt of the members with these suffixes.
+
+    `shared` means that CPU and GPU have the same value.
+    """
 
     name: str
     field: str
@@ -37,7 +40,7 @@ class Setting:
 
     @property
     def is_time(self) -> bool:
-        """Whether its values are microseconds."""
+        """Whether the values of the setting are microseconds."""
         return self.field == "max_queue_delay_microseconds"
 
 
@@ -59,7 +62,7 @@ NAMES: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
 def parse(name: str, text: str) -> int:
-    """The value of a setting in `text`: a number, or a time such as 500us or 2ms. Raises UsageError."""
+    """Return the value of a setting in `text`: a number, or a time such as 500us or 2ms. Raises UsageError."""
     setting = named(name)
     found = re.fullmatch(r"([0-9]{1,7})(us|ms|)", text.strip(), re.ASCII)
     if not found or (found[2] and not setting.is_time):
@@ -71,14 +74,14 @@ def parse(name: str, text: str) -> int:
 
 
 def named(name: str) -> Setting:
-    """The setting with this name. Raises UsageError."""
+    """Return the setting with this name. Raises UsageError."""
     if name not in NAMES:
         raise UsageError(f"There is no setting {name!r}.", f"Choose from {', '.join(NAMES)}.")
     return NAMES[name]
 
 
 def current(repository: Path, manifest: Manifest, device: str = "cpu") -> dict[str, int]:
-    """Setting -> its value in the model's configurations for `device`; without those that the model lacks."""
+    """Return setting -> value in the model's configurations for `device`, without settings that the model lacks."""
     found: dict[str, int] = {}
     for setting in SETTINGS:
         entries = (value(repository, folder, setting.field, device) for folder in _folders(manifest, setting))
@@ -88,7 +91,7 @@ def current(repository: Path, manifest: Manifest, device: str = "cpu") -> dict[s
 
 
 def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], device: str = "cpu") -> tuple[Edit, ...]:
-    """The edits that give the model these settings. Raises UsageError for a setting that it lacks."""
+    """Return the edits that give the model these settings. Raises UsageError for a setting that the model lacks."""
     has = current(repository, manifest, device)
     made: list[Edit] = []
     for name, wanted in settings.items():
@@ -98,14 +101,14 @@ def edits(repository: Path, manifest: Manifest, settings: Mapping[str, int], dev
         folders = _folders(manifest, setting)
         entry = value(repository, manifest.name, setting.field)
         if setting.shared and isinstance(entry, int) and wanted < entry:
-            folders = (manifest.name, *folders)  # no step of an ensemble may carry less than the ensemble
+            folders = (manifest.name, *folders)  # no step of an ensemble may have a smaller value than the ensemble
         device_of = "" if setting.shared else device
         made += [Edit(folder, setting.field, _checked(setting, wanted), device_of) for folder in folders]
     return tuple(made)
 
 
 def settings_line(settings: Mapping[str, object]) -> str:
-    """`settings` as one line of text."""
+    """Return `settings` as one line of text."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -119,12 +122,12 @@ def _checked(setting: Setting, number: int) -> int:
     return number
 
 
-# What a search may try
+# The values that a search may try
 
-COMPUTE = ("instances", "threads")  # one dimension, as the cores bound their product
-PROCESSES = (1, 2, 4)  # few, as each has its own copy of the model
-ROOM = ("max_batch_size", "slots", "max_queue_size")  # useless beyond the number of callers
-DELAYS = (0, 200, 500, 1000, 2000)  # microseconds; passing a request to the next step takes about 250
+COMPUTE = ("instances", "threads")  # one dimension, because the cores limit their product
+PROCESSES = (1, 2, 4)  # few, because each process has its own copy of the model
+ROOM = ("max_batch_size", "slots", "max_queue_size")  # values above the number of callers are useless
+DELAYS = (0, 200, 500, 1000, 2000)  # microseconds; passing a request to the next step takes about 250 us
 TEXT_FILES = ("/settings.json", "/tokenizer.json", "/generation.json")
 LARGEST_BATCH, LARGEST_SLOTS = 512, 256
 Settings = Mapping[str, int | str]
@@ -132,7 +135,7 @@ Settings = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of the search. `options`: label -> settings that are set together."""
+    """A dimension of the search. `options` maps labels to settings that are set together."""
 
     name: str
     options: Mapping[str, Settings]
@@ -140,25 +143,25 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """All dimensions. `old` are the published settings of these dimensions."""
+    """All dimensions of a search. `old` are the published settings of these dimensions."""
 
     dimensions: tuple[Dimension, ...]
     old: Settings
 
     @property
     def size(self) -> int:
-        """How many combinations there are."""
+        """The number of combinations."""
         return prod(len(dimension.options) for dimension in self.dimensions)
 
     def settings(self, choice: Mapping[str, str]) -> dict[str, int | str]:
-        """The settings of a `choice` (dimension -> label of the option)."""
+        """Return the settings of a `choice` (dimension -> label of the option)."""
         found: dict[str, int | str] = {}
         for dimension in self.dimensions:
             found |= dimension.options[choice[dimension.name]]
         return found
 
     def choice(self, settings: Settings) -> dict[str, str]:
-        """The choice (dimension -> label of the option) that gives these settings."""
+        """Return the choice (dimension -> label of the option) that gives these settings."""
         return {
             dimension.name: next(
                 label for label, option in dimension.options.items() if option.items() <= settings.items()
@@ -170,10 +173,10 @@ class Space:
 def space(
     repository: Path, manifest: Manifest, device: str, cores: int, only: Sequence[str] = (), callers: int | None = None
 ) -> Space:
-    """The values to try for a published model on a machine with so many `cores`.
+    """Return the values to try for a published model on a machine with `cores` cores.
 
-    `only` limits the search to some settings. With at most `callers` requests at a time (None: any number), no larger
-    batches or queues are tried. Raises UsageError if nothing can be chosen.
+    `only` limits the search to some settings. If there are at most `callers` requests at a time (None: any number),
+    larger batches and queues are not tried. Raises UsageError if nothing can be chosen.
     """
     has = current(repository, manifest, device)
     siblings = _siblings(repository, manifest, device)
@@ -196,7 +199,10 @@ def space(
 
 
 def _computes(values: Mapping[str, Sequence[int]], has: Mapping[str, int], cores: int | None) -> list[Settings]:
-    """Pairs of instances and threads: on a CPU those that use 1/4 to all of the `cores`, and the published pair."""
+    """Return pairs of instances and threads.
+
+    On a CPU, they use 1/4 to all of the `cores`, or are the published pair.
+    """
     names = [name for name in COMPUTE if name in values]
     options = [dict(zip(names, numbers, strict=True)) for numbers in product(*(values[name] for name in names))]
 
@@ -218,16 +224,16 @@ def _values(name: str, has: Mapping[str, int], cores: int, callers: int | None, 
         "tokenize_instances": (n for n in PROCESSES if n <= cores),
         "tokenize_max_queue_delay": DELAYS[:-1],
         "postprocess_instances": (n for n in PROCESSES[:2] if n <= cores),
-        # Never less than now, or clients that send so many rows would be refused.
+        # Never less than now; otherwise, requests with the present maximum of rows would be refused.
         "max_batch_size": (n for n in (2 * now, 4 * now) if n <= LARGEST_BATCH),
-        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),  # the same for beams
+        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),  # likewise for requests with beams
         "max_queue_size": (2 * now, 4 * now),
     }
     return sorted({now, *tries[name]})
 
 
 def _counts(most: int) -> list[int]:
-    """1, 2, 4 … and `most`."""
+    """Return 1, 2, 4 … and `most`."""
     return sorted({1 << n for n in range(most.bit_length()) if 1 << n <= most} | {most})
 
 
@@ -236,13 +242,16 @@ def _dimension(name: str, options: Sequence[Settings]) -> Dimension:
 
 
 def _siblings(repository: Path, manifest: Manifest, device: str) -> list[str]:
-    """The published models with the same answers in other precisions or runtimes; that of `manifest` first."""
+    """Return the published models with the same answers in other precisions or runtimes.
+
+    `manifest`'s model is first.
+    """
     found = [entry.manifest for entry in models(repository) if entry.manifest and entry.name != manifest.name]
     alike = [each.name for each in found if getattr(each.precision, device) and _content(each) == _content(manifest)]
     return [manifest.name, *sorted(alike)]
 
 
 def _content(manifest: Manifest) -> tuple[object, ...]:
-    """A key that is equal for models with the same answers: task, checkpoint, tokenizer and generation settings."""
+    """Return a key that is equal for models with equal answers: task, checkpoint, tokenizer and generation settings."""
     files = {path.removeprefix(manifest.name): entry for path, entry in manifest.files.items()}
     return manifest.task, manifest.source.sha256, {p: e for p, e in files.items() if p.endswith(TEXT_FILES)}

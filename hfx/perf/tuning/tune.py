@@ -1,8 +1,8 @@
-"""A whole `hfx tune`: compare settings, a dimension at a time, prove that the best gain something, and apply them.
+"""A whole `hfx tune`: compare settings, one dimension at a time, prove that the best gain something, and apply them.
 
-The published settings are the first to beat. For each dimension, the settings to beat and those that differ in it are
-measured in turns, as by `hfx perf compare`, and the best of these are the next to beat. The search ends when no
-dimension has better ones, or with the budget.
+The published settings are the first to beat. For each dimension, the settings to beat and the settings that differ from
+them in this dimension are measured in turns, as by `hfx perf compare`. The best of these are the next to beat. The
+search ends when no dimension has better settings, or when the budget is used up.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from hfx.repository.edit import Edit, change, scratch
 from hfx.strict_json import Json
 
 MADE_BY = "hfx tune"
-STOP_SECONDS = 1.5  # to end a server, which checks for that once a second
-WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # of a measurement; at most
+STOP_SECONDS = 1.5  # time to end a server, which checks for that once a second
+WARMUP_SHARE, WARMUP_SECONDS = 0.2, 0.5  # share of a measurement, and its maximum
 SHORTEST, LONGEST, SHARE = 1.0, 30.0, 1 / 60  # seconds of a measurement, and the share of the budget in between
 
 
@@ -40,7 +40,7 @@ SHORTEST, LONGEST, SHARE = 1.0, 30.0, 1 / 60  # seconds of a measurement, and th
 class TuneSpec:
     """What to tune, and at which cost.
 
-    `budget` is in seconds. `only` names the settings to search (none: all).
+    `budget` is in seconds. `only` names the settings to search (empty: all).
     """
 
     repository: Path
@@ -57,13 +57,13 @@ class TuneSpec:
 
     @property
     def seconds(self) -> float:
-        """The length of a measurement, of which there is one for each load."""
+        """The length of a measurement in seconds. There is one measurement for each load."""
         return min(LONGEST, max(SHORTEST, SHARE * self.budget / len(self.plans)))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were measured. `runs` has one for each load; none if they failed, for `reason`."""
+    """Settings that were measured. `runs` has a run for each load; it is empty if the settings failed for `reason`."""
 
     label: str
     settings: Settings
@@ -73,7 +73,7 @@ class Trial:
 
 @dataclass
 class Findings:
-    """The outcome so far, from which `result` can be made at any moment."""
+    """The outcome so far, from which `result` can be made at any time."""
 
     old: Settings = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
@@ -85,9 +85,9 @@ class Findings:
 
 
 def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
-    """Fill `findings`.
+    """Carry out a tuning, and fill `findings`.
 
-    Raises UsageError (nothing to choose, or a budget for fewer than two trials), LoadFailed if no settings keep the
+    Raises UsageError (nothing to choose, or a budget for fewer than two trials), LoadFailed if no settings meet the
     SLO, and any HfxError of a server that can't serve the published model.
     """
     until = time.monotonic() + spec.budget
@@ -105,7 +105,7 @@ def tune(spec: TuneSpec, findings: Findings, session: Session) -> None:
 
 @dataclass(frozen=True)
 class Costs:
-    """What is spent, in seconds: to start and end a server, and on a measurement with what is around it."""
+    """Costs in seconds: `start` to start and end a server, and `measurement` for a measurement with its overhead."""
 
     start: float
     measurement: float
@@ -114,22 +114,25 @@ class Costs:
 
     @property
     def candidate(self) -> float:
-        """Seconds of a candidate of a comparison."""
+        """The seconds for a candidate of a comparison."""
         return self.start + self.loads * self.measurement
 
     @property
     def proof(self) -> float:
-        """Seconds of the proof: two candidates, each under the best load of either."""
+        """The seconds for the proof: two candidates, each under the best load of either candidate."""
         return 2 * self.start + 2 * self.rounds * min(self.loads, 2) * self.measurement
 
     def trials_until(self, until: float) -> int:
-        """How many candidates can be compared with the best one, and the proof still ends by `until`."""
+        """Return how many candidates can be compared with the best one if the proof must still end by `until`."""
         return int((until - time.monotonic() - self.proof) / self.candidate) - 1
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Makes changed copies of the published model in `folder`, each served by its own Triton while it is measured."""
+    """Makes changed copies of the published model in `folder`.
+
+    A Triton of its own serves each copy that is measured.
+    """
 
     spec: TuneSpec
     folder: Path
@@ -137,7 +140,10 @@ class Copies:
     published: Settings
 
     def measured_first(self) -> tuple[Trial, Costs]:
-        """The trial of the published settings, and the costs by it. Raises UsageError for too small a budget."""
+        """Measure the published settings, and return their trial and the resulting costs.
+
+        Raises UsageError if the budget is too small.
+        """
         spec, began = self.spec, time.monotonic()
         with self.candidate(PUBLISHED, self.published).opened(self.session) as measure:
             started = time.monotonic()
@@ -154,7 +160,7 @@ class Copies:
         return Trial(PUBLISHED, self.published, runs), costs
 
     def compared(self, trials: Mapping[str, Settings]) -> list[Trial]:
-        """Measure settings by turns, and return a trial of each; `trials` has their labels."""
+        """Measure the settings in `trials` (label -> settings) in turns, and return a trial for each."""
         notes: list[str] = []
         candidates = [self.candidate(label, settings) for label, settings in trials.items()]
         with closing(compare(candidates, [*map(self.case, self.spec.plans)], 1, notes, self.session)) as measured:
@@ -170,20 +176,20 @@ class Copies:
         ]
 
     def candidate(self, label: str, settings: Settings) -> Candidate:
-        """The model with `settings`. Its runs name only the settings that differ from the published ones."""
+        """Return the model with `settings`. Its runs name only the settings that differ from the published ones."""
         name, changes = self.edits(settings)
         other = {key: value for key, value in settings.items() if value != self.published.get(key)}
         copy = self.folder / label.replace(" ", "-")
         return changed(label, self.spec.repository, name, changes, copy, MADE_BY, self.spec.device, other)
 
     def edits(self, settings: Settings) -> tuple[str, tuple[Edit, ...]]:
-        """The name of the model that `settings` choose, and the edits for it."""
+        """Return the name of the model that `settings` choose, and the edits for it."""
         spec, name = self.spec, str(settings.get(MODEL, self.spec.name))
         numbers = {key: int(value) for key, value in settings.items() if key != MODEL}
         return name, edits(spec.repository, model(spec.repository, name), numbers, spec.device)
 
     def case(self, plan: Plan, name: str = "") -> Case:
-        """A measurement of `plan`, after a short warm-up."""
+        """Return a measurement of `plan`, after a short warm-up."""
         seconds = self.spec.seconds
         warmup = min(WARMUP_SECONDS, WARMUP_SHARE * seconds)
         limits = LoadLimits(seconds=seconds, warmup_seconds=warmup, timeout=self.spec.measure.limits.timeout)
@@ -191,10 +197,10 @@ class Copies:
 
 
 def search(choices: Space, copies: Copies, costs: Costs, until: float, findings: Findings) -> Trial:
-    """Measure settings until no dimension has better ones, `until` (time.monotonic), or there are enough trials.
+    """Measure settings until no dimension has better ones, the time `until` is reached, or there are enough trials.
 
-    The first trial of `findings` is there; the others are added. Settings that can't be served are a failed trial.
-    Returns the best one. Raises LoadFailed if it does not keep the SLO.
+    `until` is a time.monotonic(). `findings` already has the first trial; the others are added. Settings that can't be
+    served are a failed trial. Returns the best trial. Raises LoadFailed if it does not meet the SLO.
     """
     best, improves = findings.trials[0], True
     while improves:
@@ -208,7 +214,7 @@ def search(choices: Space, copies: Copies, costs: Costs, until: float, findings:
                 continue
             labels = {f"trial {len(tried) + at}": settings for at, settings in enumerate(fresh)}
             again, *trials = copies.compared({best.label: best.settings, **labels})
-            if best is findings.trials[0] and again.runs:  # measured beside the others, as they were
+            if best is findings.trials[0] and again.runs:  # use the new runs, which were measured beside the others
                 findings.trials[0] = best = again
             findings.trials += trials
             for trial in trials:
@@ -221,7 +227,7 @@ def search(choices: Space, copies: Copies, costs: Costs, until: float, findings:
 
 
 def _reason(label: str, notes: Sequence[str]) -> str:
-    """Why a candidate has no runs, by the notes of `compare`, which begin with a label."""
+    """Return why a candidate has no runs, from the notes of `compare`, which begin with a label."""
     own = (note.removeprefix(label).lstrip(", ") for note in notes if note.startswith((f"{label} ", f"{label},")))
     return next(own, "it was not measured")
 
@@ -232,7 +238,7 @@ def _rank(trial: Trial) -> tuple[bool, float]:
 
 
 def check_kept(best: Trial) -> None:
-    """Raise LoadFailed if the best settings do not keep the SLO."""
+    """Raise LoadFailed if the best settings do not meet the SLO."""
     top = score(best.runs)
     if not top.kept:
         raise LoadFailed(
@@ -244,13 +250,13 @@ def check_kept(best: Trial) -> None:
 
 
 def max_callers(plans: Sequence[Plan]) -> int | None:
-    """The most concurrent requests of closed loops; None if a plan is open."""
+    """Return the most concurrent requests of closed loops; None if a plan is open."""
     closed = [plan.callers for plan in plans if isinstance(plan, Closed)]
     return max(closed) if len(closed) == len(plans) else None
 
 
 def line(trial: Trial) -> str:
-    """A trial as one line of text."""
+    """Return a trial as one line of text."""
     if not trial.runs:
         return f"{trial.label} failed: {trial.reason}"
     top = score(trial.runs)
@@ -260,7 +266,7 @@ def line(trial: Trial) -> str:
 
 
 def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
-    """`findings` as a result file."""
+    """Return `findings` as a Result for a result file."""
     runs: list[Run] = [run for trial in findings.trials for run in trial.runs]
     failed = [trial for trial in findings.trials if not trial.runs]
     notes = [f"{trial.label} ({settings_line(trial.settings)}) failed: {trial.reason}" for trial in failed]
@@ -293,7 +299,7 @@ def result(spec: TuneSpec, findings: Findings, machine: Machine) -> Result:
 
 
 def _judge(spec: TuneSpec, findings: Findings, copies: Copies, last: float) -> None:
-    """Fill in the best trial, its proof and the verdict; apply the settings if `spec.apply` says so.
+    """Fill in the best trial, its proof and the verdict. Apply the settings if `spec.apply` is set.
 
     No measurement begins after `last` (time.monotonic).
     """
@@ -315,7 +321,7 @@ def _judge(spec: TuneSpec, findings: Findings, copies: Copies, last: float) -> N
 
 
 def _apply(spec: TuneSpec, chosen: Trial, proof: Proof, copies: Copies) -> str:
-    """Write the chosen settings into the published model, and return its name."""
+    """Write the chosen settings into the published model, and return the model's name."""
     name, changes = copies.edits(chosen.settings)
     assert proof.gain is not None
     record: dict[str, Json] = {
