@@ -4,11 +4,11 @@
     deployment.py   Deployment: models, device, Triton release, ports and resources, all checked
     folder.py       the output folder: rendered from templates, hashed, published by one rename
     sizing.py       size and number of pods, and the metrics that an autoscaler reads
-    bundle.py docker.py compose.py kubernetes.py kserve.py azureml.py    one file a target; its templates are in
+    bundle.py docker.py compose.py kubernetes.py kserve.py azureml.py    one file per target; its templates are in
                     templates/TARGET/
     sagemaker/      Amazon SageMaker: archive, API calls, role; --apply and --delete make the calls
     check.py        compares a written folder with its record, and applies the rules to it
     server_check.py compares a running server's answers with the checkpoints of its models
 
-The network is used only by sagemaker/apply.py, server_check.py, and wheels.py (pip). No platform's tools are needed.
+Only sagemaker/apply.py, server_check.py, and wheels.py (pip) use the network. No platform's tools are needed.
 """

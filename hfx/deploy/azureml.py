@@ -2,7 +2,8 @@
 
 A batch deployment runs a Python script in an environment that Azure ML builds, so the part of hfx that scores rows is
 copied beside the script. An online deployment serves a Triton model repository in NVIDIA's image, without code; the
-bundle has the packages that the image lacks. The YAML files are for `az ml`; `hfx batch` also runs the batch ones.
+bundle contains the packages that the image lacks. The YAML files are for `az ml`; `hfx batch` can also run the batch
+deployments.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MODELS_FOLDER = "models"
 INSTANCE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
 DEFAULT_INSTANCES = {"cpu": "Standard_DS3_v2", "gpu": "Standard_NC4as_T4_v3"}
 ENCODER_REQUESTS = 64  # concurrent requests of an encoder: enough to fill a batch
-NAME_PATTERN = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,30}[a-zA-Z0-9]")  # of endpoints and deployments
+NAME_PATTERN = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{1,30}[a-zA-Z0-9]")  # names of endpoints and deployments
 # Azure ML's own base image, which its batch jobs expect; the packages come from conda.yml.
 BASE_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
 # The packages of Azure ML's batch jobs and of the scoring code; pip can install them together (docs/azureml.md).
@@ -43,7 +44,7 @@ HFX_PACKAGES = (
     "protobuf==6.33.6",
     "filelock==4.2.11",
 )
-# The part of hfx that hfx.batch.azure.rows imports.
+# The modules of hfx that hfx.batch.azure.rows imports.
 MODULES = ("__init__.py", "answering.py", "errors.py", "extras.py", "manifest.py", "metadata.py", "names.py",
            "releases.py", "strict_json.py")  # fmt: skip
 PACKAGES = ("batch", "local", "python_backends", "repository", "rows", "tasks")
@@ -58,9 +59,10 @@ class Rows:
 
 
 def write_batch(deployment: Deployment, output: Path, compute: str, rows: Rows, force: bool = False) -> None:
-    """Write a batch endpoint and a deployment for each model, on the cluster `compute`.
+    """Write a batch endpoint, and a deployment for each model, on the cluster `compute`.
 
-    Raises UsageError for names that Azure ML refuses, and for GPUs, as the environment's ONNX Runtime is for CPUs.
+    Raises UsageError for names that Azure ML does not allow, and for GPUs, because the environment's ONNX Runtime is
+    for CPUs.
     """
     if deployment.device != "cpu":
         raise UsageError(
@@ -90,7 +92,7 @@ def write_batch(deployment: Deployment, output: Path, compute: str, rows: Rows, 
 
 
 def deployment_names(models: Sequence[str]) -> dict[str, str]:
-    """Model -> name of its batch deployment. Raises UsageError for names that Azure ML refuses."""
+    """Return model -> name of its batch deployment. Raises UsageError for names that Azure ML does not allow."""
     names = {model: _checked(f"{model.replace('_', '-')}-rows", "from the model's name") for model in models}
     if len(set(names.values())) < len(names):
         raise UsageError(
@@ -109,7 +111,7 @@ def _checked(name: str, what: str) -> str:
 
 
 def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
-    """The environment variables of a model's deployment. Raises UsageError if candidate labels are missing."""
+    """Return the environment variables of a model's deployment. Raises UsageError if candidate labels are missing."""
     column = rows.column or _columns(model.manifest.task)
     if model.manifest.task is Task.ZERO_SHOT_CLASSIFICATION and CANDIDATE_LABELS not in rows.settings:
         raise UsageError(
@@ -120,7 +122,7 @@ def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
 
 
 def _columns(task: Task) -> str:
-    """The default `--column`: columns with the names of the model's inputs."""
+    """Return the default `--column`: columns with the names of the model's inputs."""
     several = ",".join(f"{name}={name.removesuffix('_input')}" for name in TASKS[task].row.texts)
     return several if "," in several else "text"
 
@@ -141,9 +143,9 @@ def copy_scoring_code(folder: Path) -> None:
 def write_online(
     deployment: Deployment, output: Path, packages: bundle.Packages, instance_type: str, force: bool = False
 ) -> bundle.Bundle:
-    """Write an online endpoint and a deployment of a bundle, which Azure ML serves without code.
+    """Write an online endpoint, and a deployment of a bundle, which Azure ML serves without code.
 
-    Raises UsageError for names that Azure ML refuses, and what hfx.deploy.bundle raises.
+    Raises UsageError for names that Azure ML does not allow, and the errors of hfx.deploy.bundle.
     """
     values = {
         "deployment": deployment,
@@ -159,7 +161,7 @@ def write_online(
 
 
 def check_instance_type(text: str) -> str:
-    """Returns `text`. Raises UsageError unless it looks like an Azure machine, such as Standard_DS3_v2."""
+    """Return `text`. Raises UsageError unless it looks like an Azure machine, such as Standard_DS3_v2."""
     if not INSTANCE_PATTERN.fullmatch(text):
         raise UsageError(
             f"{text!r} is not a machine of Azure.", "Give --instance-type as Azure writes it: Standard_DS3_v2."

@@ -1,14 +1,15 @@
 """The target `bundle`: a model repository that NVIDIA's own Triton image serves, with the packages of its models.
 
 NVIDIA's images lack tokenizers and the Python onnxruntime, and a Python model can't install packages. So the wheels are
-unpacked into one folder of the repository, and each Python model starts with START_FILE (default_model_filename of its
+unpacked into one folder of the repository. Each Python model starts with START_FILE (default_model_filename of its
 config.pbtxt), which puts that folder first on sys.path. Triton's stub imports START_FILE before its own module
-(measured with Triton 2.51), so numpy comes from there too, and no environment variable is needed.
+(measured with Triton 2.51), so numpy is also imported from that folder, and no environment variable is needed.
 
-On CPUs an encoder is a single C++ model if its export has proven that (hfx/triton/one_hop.py). The nets of other
-encoders become Python models: hfx's onnxruntime has native operators, and pads less than the image's backend.
+On CPUs an encoder is a single C++ model if its export has proven that this is possible (hfx/triton/one_hop.py). The
+nets of other encoders become Python models: hfx's onnxruntime has native operators, and pads less than the image's
+backend.
 
-The packages are in the version folder of the first model. Triton takes every folder of a repository for a model, warns
+The packages are in the version folder of the first model. Triton treats every folder of a repository as a model, warns
 about folders of a model that are not versions, and ignores further files in a version folder.
 """
 
@@ -40,8 +41,8 @@ from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arg
 START_FILE = "start.py"
 ENTRY = "model.py"  # the file of onnxruntime_files() that START_FILE imports
 CHOICE = "bundle"  # the key in the manifest's choices
-RECORD = {"device", "packages", "python"}  # what is there
-PROBE = Path(liveness.__file__).parent  # needs only the standard library, so it runs in any image
+RECORD = {"device", "packages", "python"}  # the members of that entry
+PROBE = Path(liveness.__file__).parent  # the probe needs only the standard library, so it runs in any image
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The written bundle: its wheels, and the bytes of the unpacked packages and of the whole folder."""
+    """A written bundle: its wheels, and the sizes in bytes of the unpacked packages and of the whole folder."""
 
     wheels: tuple[Wheel, ...]
     package_bytes: int
@@ -64,7 +65,7 @@ class Bundle:
 
 
 def python_of(deployment: Deployment, requested: str = "") -> str:
-    """The Python version of the image: `requested`, or that of the release. Raises UsageError if neither is known."""
+    """Return the image's Python version: `requested`, or the release's. Raises UsageError if neither is known."""
     python = requested or deployment.release.python
     if python is None:
         raise UsageError(f"The Python of Triton {deployment.release.tag} is not known.", "Give it with --python.")
@@ -74,7 +75,7 @@ def python_of(deployment: Deployment, requested: str = "") -> str:
 
 
 def write(deployment: Deployment, output: Path, packages: Packages, force: bool = False) -> Bundle:
-    """Write the bundle. Raises FetchFailed if a wheel can't be fetched, and what output_folder raises."""
+    """Write the bundle. Raises FetchFailed if a wheel can't be fetched, and the errors of output_folder."""
     needed = requirements(deployment, packages.with_openvino, packages.with_numpy)
     with output_folder(output, "bundle", deployment, force) as folder:
         copy_models(deployment, folder)
@@ -91,15 +92,15 @@ def write(deployment: Deployment, output: Path, packages: Packages, force: bool 
 
 
 def packages_path(deployment: Deployment) -> str:
-    """The folder of the packages, relative to the repository. All models share it."""
+    """Return the folder of the packages, relative to the repository. All models share it."""
     return f"{deployment.models[0].name}/1/{PACKAGES_FOLDER}"
 
 
 def packages_of(deployment: Deployment) -> str:
-    """The folder of the packages, relative to the repository, if the models are from a bundle; else empty.
+    """Return the folder of the packages, relative to the repository, if the models are from a bundle; else empty.
 
-    Raises UsageError if only some are from a bundle, and for a bundle for another device or Python; ModelCorrupt for
-    a manifest that does not say what its bundle is.
+    Raises UsageError if only some models are from a bundle, and for a bundle for another device or Python. Raises
+    ModelCorrupt for a manifest that does not describe its bundle.
     """
     records = [_record(model.manifest) for model in deployment.models]
     if not any(records):
@@ -116,7 +117,10 @@ def packages_of(deployment: Deployment) -> str:
 
 
 def _record(manifest: Manifest) -> Mapping[str, str]:
-    """What the manifest of a model says of its bundle; empty for one that is from none. Raises ModelCorrupt."""
+    """Return the manifest's record of the model's bundle; empty if the model is not from a bundle.
+
+    Raises ModelCorrupt.
+    """
     record: Any = manifest.choices.get(CHOICE) or {}
     is_record = isinstance(record, Mapping) and (not record or record.keys() >= RECORD)
     if not is_record or not all(isinstance(record[name], str) for name in RECORD & record.keys()):
@@ -142,7 +146,7 @@ def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Whee
 
 
 def _add_backend(home: Path) -> None:
-    """Copy hfx's onnxruntime backend into the folder of packages, where the ENTRY of nets imports it."""
+    """Copy hfx's onnxruntime backend into the folder of packages, from which the ENTRY of nets imports it."""
     for target, source in onnxruntime_files().items():
         if target != ENTRY:
             (home / target).parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +159,7 @@ def _add_backend(home: Path) -> None:
 def _make_ready(
     deployment: Deployment, model: DeployedModel, folder: Path, packages: Packages, wheels: Sequence[Wheel]
 ) -> None:
-    """Give the copied model the configuration of the device, the start file and a new manifest."""
+    """Give the copied model the device's configuration, the start file and a new manifest."""
     manifest, device = model.manifest, deployment.device
     net = config_of(folder, f"{model.name}_net", device) if f"{model.name}_net" in manifest.folders else None
     for path in manifest.files:
@@ -188,14 +192,14 @@ def _make_ready(
 
 
 def _runtime(version: Path, packages: Path) -> str:
-    """ONNX Runtime's library of the unpacked `packages`, relative to the version folder of a model."""
+    """Return ONNX Runtime's library of the unpacked `packages`, relative to the version folder of a model."""
     library = one_hop.runtime_library(packages / "onnxruntime")
-    assert library is not None  # the pinned wheel has one
+    assert library is not None  # the pinned wheel has the library
     return os.path.relpath(library, version)
 
 
 def _configure(folder: Path, config: Any, device: str, packages: Packages) -> None:
-    """Write config.pbtxt for the device (Python models start with START_FILE), and remove the variants."""
+    """Write config.pbtxt for the device, and remove its variants. Python models start with START_FILE."""
     old = read_text(config_path(folder, device), MAX_CONFIG_BYTES)
     changes = [f"for {device}"]
     if config.backend == "onnxruntime" and device == "cpu":
@@ -215,7 +219,7 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
 
 
 def unproven(deployment: Deployment, packages: Packages) -> list[str]:
-    """The models that --no-openvino runs on a runtime that their export did not compare with the checkpoint."""
+    """Return the models that --no-openvino runs on a runtime that their export did not compare with the checkpoint."""
     if packages.with_openvino:
         return []
     return [model.name for model in deployment.models if runs_openvino(deployment, model)]

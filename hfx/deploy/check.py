@@ -1,6 +1,6 @@
-"""Checks a deployment's folder: against the record of `hfx deploy`, the models' manifests, and the rules.
+"""Checks a deployment's folder against the record of `hfx deploy`, the models' manifests, and the rules.
 
-The rules work offline, change nothing, and also take files that hfx did not write.
+The rules work offline, change nothing, and also accept files that hfx did not write.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 
 
 def lint(folder: Path) -> list[Finding]:
-    """Every finding in the YAML and JSON files below `folder`, sorted by path."""
+    """Return every finding in the YAML and JSON files below `folder`, sorted by path."""
     return findings(read_files(folder))
 
 
 def findings(files: Files) -> list[Finding]:
-    """Every finding in `files`, sorted by path."""
+    """Return every finding in `files`, sorted by path."""
     found = {finding for rule in RULES for finding in rule.findings(files)}
     return sorted(found, key=lambda finding: (finding.path, finding.rule, finding.message))
 
 
 def has_servers(files: Files) -> bool:
-    """Whether `files` have anything that a rule checks."""
+    """Return whether `files` contain anything that a rule checks."""
     return bool(files.containers or files.unreadable) or any(
         True for key in ("ProductionVariants", "PrimaryContainer", "Containers") for _ in files.with_key(key)
     )
@@ -56,7 +56,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The outcome of check_folder. `target` is empty if `hfx deploy` did not write the folder."""
+    """The result of check_folder. `target` is empty if `hfx deploy` did not write the folder."""
 
     target: str
     differences: tuple[FileProblem, ...]
@@ -64,15 +64,15 @@ class Checked:
 
     @property
     def errors(self) -> int:
-        """How many findings are errors."""
+        """The number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
 
 def check_folder(folder: Path) -> Checked:
-    """Check `folder` against its record, if it has one, and by the rules.
+    """Check `folder` against its record, if it has one, and with the rules.
 
-    Raises UsageError if it does not exist, or has neither a record nor a manifest that runs Triton. Raises ModelCorrupt
-    for a damaged record.
+    Raises UsageError if the folder does not exist, or has neither a record nor a manifest that runs Triton. Raises
+    ModelCorrupt for a damaged record.
     """
     if not folder.is_dir():
         raise UsageError(
@@ -92,7 +92,7 @@ def check_folder(folder: Path) -> Checked:
 
 
 def read_record(folder: Path) -> Record:
-    """The record of a folder that `hfx deploy` wrote. Raises ModelCorrupt."""
+    """Return the record of a folder that `hfx deploy` wrote. Raises ModelCorrupt."""
     path = folder / RECORD_FILE
     members = dict(read_json(path, MAX_RECORD_BYTES).items())
     if missing := [name for name in ("format", "target", "models", "files") if name not in members]:
@@ -106,7 +106,7 @@ def read_record(folder: Path) -> Record:
 
 
 def differences(folder: Path, record: Record) -> list[FileProblem]:
-    """Every file that differs from the record or from its model's manifest, by path."""
+    """Return every file that differs from the record or from its model's manifest, by path."""
     found = [problem for name, entry in record.files.items() if (problem := verify_file(folder, name, entry))]
     found += [
         FileProblem(name, "unlisted", f"{name} was not written by `hfx deploy`.")
@@ -119,7 +119,7 @@ def differences(folder: Path, record: Record) -> list[FileProblem]:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Every file and link below `folder`, relative to it."""
+    """Yield every file and link below `folder`, relative to it."""
     for root, names, files in os.walk(folder):
         links = [name for name in names if Path(root, name).is_symlink()]
         names[:] = [name for name in names if name not in IGNORED_FOLDERS]
@@ -127,7 +127,10 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _of_models(folder: Path, record: Record) -> Iterator[FileProblem]:
-    """The differences from the models' manifests, which also show changes after which the record was written again."""
+    """Yield the differences from the models' manifests.
+
+    They also reveal changes that were made before the record was written again.
+    """
     for name in record.files:
         path = folder / name
         if path.name != MANIFEST_FILE or not path.is_file():

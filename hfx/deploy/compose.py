@@ -1,8 +1,8 @@
-"""The target `compose`: the container with the models, Prometheus with alerts, Grafana with a dashboard.
+"""The target `compose`: the container with the models, Prometheus with alerts, and Grafana with a dashboard.
 
-Panels and alerts are templates/compose/panels.yaml and prometheus/rules.yml.j2. Metrics are those of Triton (nv_*,
-labels model and version) and of the generators' engines (hfx_*, label model); `hfx serve` has both at /metrics.
-All expressions are plain PromQL, without dashboard variables.
+Panels and alerts are in templates/compose/panels.yaml and prometheus/rules.yml.j2. The metrics are from Triton (nv_*,
+labels model and version) and from the generators' engines (hfx_*, label model). `hfx serve` has both at /metrics. All
+expressions are plain PromQL, without dashboard variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hfx.deploy.deployment import Deployment
 from hfx.deploy.folder import TEMPLATES, copy_models, output_folder, render
 
 PANEL_WIDTH, PANEL_HEIGHT, DASHBOARD_WIDTH = 8, 8, 24
-# The long-term release of Prometheus. Users may change both in compose.yaml.
+# Prometheus is the long-term release. Users may change both images in compose.yaml.
 PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 GRAFANA_IMAGE = "grafana/grafana:12.1.0"
 
@@ -34,7 +34,7 @@ def write(deployment: Deployment, output: Path, force: bool = False) -> None:
 
 
 def dashboard(deployment: Deployment) -> str:
-    """The dashboard as Grafana's JSON."""
+    """Return the dashboard as Grafana's JSON."""
     import yaml
 
     panels = yaml.safe_load((TEMPLATES / "compose/panels.yaml").read_text(encoding="utf-8"))

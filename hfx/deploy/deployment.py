@@ -1,7 +1,7 @@
 """Deployment: the checked values that every target renders. Targets don't check them again.
 
-Names, images and numbers come from a command line, manifests from a folder of unknown origin. All that is written to
-Dockerfiles, YAML files and shell lines is checked here for characters that one of them can't hold.
+Names, images and numbers come from a command line, manifests from a folder of unknown origin. Everything that is
+written to Dockerfiles, YAML files and shell lines is checked here for characters that one of them can't hold.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 class ModelNeeds:
     """The resources of one model on a device."""
 
-    threads: int  # most threads that one of its steps computes with
+    threads: int  # the most threads with which one of its steps computes
     weights: int  # bytes of the files that the device's runtime reads
-    cache: int  # most bytes of the K/V cache, of all slots and the prefix cache; 0 for encoders
+    cache: int  # the most bytes of the KV cache: all slots and the prefix cache; 0 for encoders
     processes: int  # Python processes
     slots: int  # 0 for encoders
     queue: int  # max_queue_size; 0 for encoders
@@ -45,14 +45,14 @@ class ModelNeeds:
 
 
 def config_of(repository: Path, folder: str, device: str) -> Any:
-    """The configuration (protobuf) of the model folder `folder` on a server of `device`."""
+    """Return the configuration (protobuf) of the model folder `folder` on a server with `device`."""
     return parse_config(read_text(config_path(repository / folder, device), MAX_CONFIG_BYTES))
 
 
 def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
-    """The resources of a published model on `device`.
+    """Return the resources that a published model needs on `device`.
 
-    Raises UsageError if it was not exported for the device, and ModelCorrupt for a generator without its engine.
+    Raises UsageError if the model was not exported for the device, and ModelCorrupt for a generator without its engine.
     """
     if getattr(manifest.precision, device) is None:
         raise UsageError(
@@ -76,21 +76,21 @@ def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
 
 
 def _number(config: Any, parameter: str) -> int:
-    """An integer parameter of a configuration; 0 if it is missing or not such a number."""
+    """Return an integer parameter of a configuration; 0 if it is missing or not an integer."""
     text = config.parameters[parameter].string_value if parameter in config.parameters else ""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
 
 
 def _weights(manifest: Manifest, configs: dict[str, Any], device: str) -> int:
-    """The bytes of all files, except those that only the other device reads."""
+    """Return the bytes of all files, except files that only the other device reads."""
     net = configs.get(manifest.name + NET_SUFFIX)
     return sum(entry.size for path, entry in manifest.files.items() if not is_others(path, net, device))
 
 
 def is_others(path: str, net: Any, device: str) -> bool:
-    """Whether only the other device reads the file at `path`: its engine, or another graph than that of `net`.
+    """Return whether only the other device reads the file at `path`: its engine, or a graph other than that of `net`.
 
-    `net` is the configuration of an encoder's NAME_net for `device`, None for a generator.
+    `net` is the configuration of an encoder's NAME_net for `device`, or None for a generator.
     """
     file = PurePosixPath(path)
     if net is not None and file.parts[0] == net.name:
@@ -100,7 +100,7 @@ def is_others(path: str, net: Any, device: str) -> bool:
 
 
 def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots: int) -> int:
-    """The bytes of the K/V cache when all slots are full, by engine.json."""
+    """Return the bytes of the KV cache when all slots are full, according to engine.json."""
     from hfx.python_backends.engine.spec import NATIVE, read_spec
     from hfx.python_backends.errors import EngineError
 
@@ -143,23 +143,23 @@ LARGEST_CPUS = 1024
 MEMORY_STEP = 64 << 20
 
 # Resident memory of a server without models, and of a Python process with its libraries. The idle embedded Triton 2.51
-# took less (40 MiB; 36 to 55 MiB, and 100 more with a runtime), but requests take memory too.
+# used less (40 MiB; 36 to 55 MiB, and 100 more with a runtime), but requests need memory, too.
 SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
-SHARED_BYTES = 1 << 30  # of /dev/shm
+SHARED_BYTES = 1 << 30  # size of /dev/shm
 TEMPORARY_BYTES = (
     256 << 20
-)  # of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory
-# Bodies of requests in flight, in the front and in tritonserver. The front takes no more at a time: 16 of the largest
-# size, or an eighth of the container's memory. Copies in /dev/shm count to SHARED_BYTES.
+)  # size of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory
+# Bodies of requests in flight, in the front and in tritonserver. The front accepts no more than this at a time: 16 of
+# the largest size, or an eighth of the container's memory. Copies in /dev/shm count towards SHARED_BYTES.
 BODIES_BYTES = 2 * (256 << 20)
 BESIDE_BYTES = SHARED_BYTES + TEMPORARY_BYTES + BODIES_BYTES
-WEIGHT_COPIES = 2  # the file as it is read, and the runtime's own copy
+WEIGHT_COPIES = 2  # the file while it is read, and the runtime's own copy
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and its source, which manifests repeat in a comment."""
+    """A number and its source. Manifests repeat the source in a comment."""
 
     value: int
     source: str
@@ -169,7 +169,7 @@ class Figure:
 class Ports:
     """The ports inside the container: of the front (`http`) and of Triton (`grpc`).
 
-    At `scrapes` the front has only /metrics and /health, if the target opens that port; `http` always has them too.
+    At `scrapes`, the front has only /metrics and /health, if the target opens that port. `http` always has them, too.
     """
 
     http: int = 8000
@@ -179,7 +179,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class DeployedModel:
-    """A published model, its precision on the device, and what it needs there."""
+    """A published model, its precision on the device, and the resources that it needs there."""
 
     manifest: Manifest
     precision: str
@@ -192,12 +192,12 @@ class DeployedModel:
 
     @property
     def is_generator(self) -> bool:
-        """Whether it generates text, so that an engine with slots serves it."""
+        """Whether the model generates text, so that an engine with slots serves it."""
         return self.needs.slots > 0
 
     @property
     def is_native(self) -> bool:
-        """Whether it is an encoder that a single C++ model serves, without Python processes."""
+        """Whether the model is an encoder that a single C++ model serves, without Python processes."""
         return not self.is_generator and self.needs.processes == 0
 
 
@@ -205,8 +205,8 @@ class DeployedModel:
 class Deployment:
     """Published models of one repository, for one device and one Triton release.
 
-    `name` is a DNS label. `cpus` is in processors, `memory` and `shared_memory` in bytes. `drain` is the time in
-    seconds that requests in flight get when the server ends.
+    `name` is a DNS label. `cpus` is in processors; `memory` and `shared_memory` are in bytes. `drain` is the time in
+    seconds for requests in flight when the server ends.
     """
 
     name: str
@@ -228,13 +228,16 @@ class Deployment:
 
     @property
     def secret(self) -> str:
-        """A value that callers don't know, for Triton's options that restrict APIs. Equal files give the same."""
+        """A value that callers don't know, for Triton's options that restrict APIs.
+
+        Equal model files give equal values.
+        """
         files = sorted(entry.sha256 for each in self.models for entry in each.manifest.files.values())
         return hashlib.sha256(" ".join(files).encode()).hexdigest()[:32]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Known vulnerabilities of the release, as messages."""
+        """Messages about known vulnerabilities of the release."""
         warning = security_warning(self.release.tag)
         return (f"{warning} Deploy {MINIMUM_SECURE}.",) if warning else ()
 
@@ -250,7 +253,7 @@ def open_deployment(
     cpus: int | None = None,
     drain: int = 30,
 ) -> Deployment:
-    """The deployment of the published models `names`, whose files are all compared with their manifests.
+    """Return the deployment of the published models `names`. All of their files are compared with their manifests.
 
     Raises UsageError for an invalid value, ModelMissing, and ModelCorrupt for a model that is not as it was published.
     """
@@ -310,7 +313,7 @@ def _memory(models: Sequence[DeployedModel]) -> Figure:
 
 
 def with_requests(models: int, source: str, note: str) -> Figure:
-    """The memory of a container whose models take `models` bytes, with room for requests, /dev/shm and /tmp."""
+    """Return the memory of a container whose models need `models` bytes, with room for requests, /dev/shm and /tmp."""
     total = -(-(models + BESIDE_BYTES) // MEMORY_STEP) * MEMORY_STEP
     beside = (
         f"{mib(BODIES_BYTES)} of requests, {mib(SHARED_BYTES)} of /dev/shm, {mib(TEMPORARY_BYTES)} of a /tmp in memory"
@@ -319,20 +322,20 @@ def with_requests(models: int, source: str, note: str) -> Figure:
 
 
 def mib(size: int) -> str:
-    """`size` bytes in MiB, rounded up."""
+    """Format `size` bytes in MiB, rounded up."""
     return f"{-(-size // (1 << 20))} MiB"
 
 
-# Checks of what the user types
+# Checks of the user's input
 
 
 def default_name(model_name: str) -> str:
-    """The default name of a deployment: the model's name as a DNS label."""
+    """Return the default name of a deployment: the model's name as a DNS label."""
     return model_name.replace("_", "-")[:NAME_LENGTH].rstrip("-")
 
 
 def check_deployment_name(name: str) -> str:
-    """Returns `name`. Raises UsageError unless it is a DNS label of at most NAME_LENGTH characters."""
+    """Return `name`. Raises UsageError unless it is a DNS label of at most NAME_LENGTH characters."""
     if len(name) > NAME_LENGTH or not NAME_PATTERN.fullmatch(name):
         raise UsageError(
             f"{name!r} can't be a deployment's name.",
@@ -342,7 +345,7 @@ def check_deployment_name(name: str) -> str:
 
 
 def check_image(image: str) -> str:
-    """Returns `image`. Raises UsageError unless it is a reference of a container image."""
+    """Return `image`. Raises UsageError unless it is a reference to a container image."""
     if len(image) > IMAGE_LENGTH or not IMAGE_PATTERN.fullmatch(image):
         raise UsageError(
             f"{image!r} is not a container image.", "Give REGISTRY/NAME:TAG or NAME@sha256:DIGEST, as docker takes it."

@@ -9,7 +9,7 @@ from hfx.deploy.deployment import TEMPORARY_BYTES, Deployment
 from hfx.deploy.folder import copy_models, output_folder, render, render_text
 
 MODELS_FOLDER = "models"
-STOP_MARGIN_SECONDS = 10  # after the drains, before the container is killed
+STOP_MARGIN_SECONDS = 10  # time between the end of the drains and the killing of the container
 
 
 def write(deployment: Deployment, output: Path, force: bool = False) -> None:
@@ -27,7 +27,7 @@ def write_dockerfile(folder: Path, template_values: dict[str, Any]) -> None:
 
 
 def values(deployment: Deployment) -> dict[str, Any]:
-    """The values for the templates of `docker` and `compose`."""
+    """Return the values for the templates of `docker` and `compose`."""
     return {
         "deployment": deployment,
         "image": image(deployment),
@@ -40,19 +40,20 @@ def values(deployment: Deployment) -> dict[str, Any]:
 
 
 def image(deployment: Deployment) -> str:
-    """The name of the image that the folder builds."""
+    """Return the name of the image that the folder builds."""
     return f"{deployment.name}:{deployment.release.tag}-{deployment.device}"
 
 
 def stop_seconds(drain: int) -> int:
-    """The most seconds that `hfx serve --drain` takes after SIGTERM: it drains HTTP, and then gRPC."""
+    """Return the most seconds that `hfx serve --drain` takes after SIGTERM: it drains HTTP, and then gRPC."""
     return 2 * drain + STOP_MARGIN_SECONDS
 
 
 def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
-    """The command of the container: `hfx serve` of the folder `models`, around the image's tritonserver.
+    """Return the container's command: `hfx serve` of the folder `models`, around the image's tritonserver.
 
-    It starts only with API keys (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 in a trusted network.
+    The command starts only with API keys (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 in a trusted
+    network.
     """
     return [
         *("hfx", "serve", models, "--with", "local", "--device", deployment.device),
@@ -63,11 +64,11 @@ def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
 
 
 def is_own_image(deployment: Deployment) -> bool:
-    """Whether the user named the image."""
+    """Return whether the user named the image."""
     return deployment.image != deployment.release.hfx_image(deployment.device)
 
 
 def base_lines(deployment: Deployment) -> list[list[str]]:
-    """The commands that build the base image in a checkout of hfx; none for the user's own image."""
+    """Return the commands that build the base image in a checkout of hfx; none for the user's own image."""
     command = deployment.release.build_command(deployment.device, deployment.image)
     return [] if is_own_image(deployment) else [command]

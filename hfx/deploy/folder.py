@@ -1,7 +1,7 @@
 """The output folder of a target: renders templates, copies models, hashes all files, publishes by one rename.
 
-The templates are jinja2's, with StrictUndefined. A value in YAML or JSON goes through `tojson` (JSON is YAML), in a
-shell line through the filter `sh` (shlex.quote), in a comment through the filter `line`.
+The templates are jinja2's, with StrictUndefined. A value in YAML or JSON must use `tojson` (JSON is YAML), a value in a
+shell line the filter `sh` (shlex.quote), and a value in a comment the filter `line`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def _environment() -> Any:
 
 
 def one_line(text: str) -> str:
-    """`text` for a comment: one line, unprintable characters replaced by spaces."""
+    """Return `text` for a comment: as one line, with unprintable characters replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
 def render_text(template: str, values: dict[str, Any]) -> str:
-    """The rendered template at the path `template`. Its names are `values`, and `version` (of hfx)."""
+    """Render the template at the path `template`. Its names are `values`, and `version` (of hfx)."""
     text: str = _environment().get_template(template).render(version=hfx.__version__, **values)
     return text
 
@@ -77,10 +77,10 @@ def render(target: str, folder: Path, values: dict[str, Any]) -> None:
 
 
 def copy_models(deployment: Deployment, folder: Path) -> None:
-    """Copy the published models into `folder`, which becomes a model repository, and hash the files meanwhile.
+    """Copy the published models into `folder`, which becomes a model repository, and hash the files while copying.
 
-    They are copies, not links, as the user may edit the output. Raises ModelCorrupt for a file that was changed
-    meanwhile.
+    The files are copies, not links, because the user may edit the output. Raises ModelCorrupt for a file that was
+    changed meanwhile.
     """
     for model in deployment.models:
         for name, entry in model.manifest.files.items():
@@ -89,7 +89,7 @@ def copy_models(deployment: Deployment, folder: Path) -> None:
                 copied = copy_hashed(reader, folder / name)
             if copied != entry:
                 raise ModelCorrupt(f"{deployment.repository / name} was changed while it was copied.", "Try again.")
-        for member in model.manifest.folders:  # Triton needs a version folder, even an empty one of an ensemble
+        for member in model.manifest.folders:  # Triton needs a version folder, even if it is empty, as for an ensemble
             (folder / member / "1").mkdir(parents=True, exist_ok=True)
         manifest = Path(model.name, MANIFEST_FILE)
         shutil.copyfile(deployment.repository / manifest, folder / manifest)
@@ -110,7 +110,7 @@ def copy_hashed(reader: IO[bytes], target: Path) -> FileEntry:
 
 @contextmanager
 def output_folder(output: Path, target: str, deployment: Deployment, force: bool = False) -> Iterator[Path]:
-    """A folder beside `output` that replaces it at the end of the block, or is deleted after an exception.
+    """Yield a folder beside `output` that replaces it at the end of the block, or is deleted after an exception.
 
     hfx-deploy.json records the files that the block writes, with their hashes. Raises UsageError if `output` is not
     empty, unless `force` is set and `hfx deploy` wrote it.
@@ -132,7 +132,7 @@ def output_folder(output: Path, target: str, deployment: Deployment, force: bool
 
 
 def check_output(output: Path, force: bool) -> None:
-    """Raises UsageError if `output` can't be written. Call it before the work."""
+    """Raise UsageError if `output` can't be written. Called before the work begins."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UsageError(f"{output} is not a folder.", "Choose another --output.")
     if not output.exists() or not any(output.iterdir()):
@@ -158,19 +158,22 @@ def _write_record(folder: Path, target: str, deployment: Deployment) -> None:
 
 
 def hash_everything(folder: Path) -> dict[str, FileEntry]:
-    """Every file below `folder` except hfx-deploy.json, by relative path; with the manifests of models."""
+    """Return every file below `folder` except hfx-deploy.json, by relative path.
+
+    The manifests of models are included.
+    """
     entries = hash_folder(folder, folder)
     entries.pop(RECORD_FILE, None)
     return dict(sorted(entries.items()))
 
 
 def written_files(folder: Path) -> Sequence[str]:
-    """The entries of `folder` to show to a user, folders with a slash."""
+    """Return the entries of `folder` to show to a user. Folders end with a slash."""
     return sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below `folder`."""
+    """Return the size of all files below `folder`."""
     if not folder.is_dir():
         raise RepositoryError(f"{folder} is not a folder.", "Give a folder that `hfx deploy` wrote.")
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,10 +1,10 @@
-"""The target `kserve`: an InferenceService, and a ServingRuntime, as KServe's own has an old Triton.
+"""The target `kserve`: an InferenceService, and a ServingRuntime, because KServe's own has an old Triton.
 
 KServe runs a service either as Deployments ("Standard", scaled by KEDA) or on Knative, which can split traffic between
-revisions. It is Knative if `canary` is given.
+revisions. Knative is used if `canary` is given.
 
-For models from a bundle, which has their packages, pods run tritonserver in NVIDIA's image, without hfx's front and
-supervisor.
+For models from a bundle, which contains their packages, pods run tritonserver in NVIDIA's image, without hfx's front
+and supervisor.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def write(deployment: Deployment, sizing: Sizing, service: Service, output: Path
 
 
 def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str, Any]:
-    """The values for the templates."""
+    """Return the values for the templates."""
     is_knative = service.canary is not None
     predictor = f"{deployment.name}-predictor"
     pods = f'namespace="{service.namespace}",pod=~"{predictor}-.*"'
     return {
         **container_values(deployment, sizing, deployment.ports.http),
         **runtime_values(deployment),
-        "has_pre_stop": not is_knative,  # Knative refuses the field, as its proxy drains
+        "has_pre_stop": not is_knative,  # Knative refuses the field, because its proxy drains requests
         "service": service,
         "is_knative": is_knative,
         "format": FORMAT,
@@ -52,10 +52,13 @@ def values(deployment: Deployment, sizing: Sizing, service: Service) -> dict[str
 
 
 def runtime_values(deployment: Deployment) -> dict[str, Any]:
-    """Command and image of the pods: `hfx serve` in hfx's image, or for a bundle tritonserver in NVIDIA's."""
+    """Return command and image of the pods.
+
+    They are `hfx serve` in hfx's image, or for a bundle tritonserver in NVIDIA's image.
+    """
     ports = deployment.ports
     if not (packages := packages_of(deployment)):
-        # The cluster's network policies decide who reaches it.
+        # The cluster's network policies decide which clients reach it.
         command = [*serve_command(deployment, MODELS), "--insecure"]
         return {"command": command, "image": deployment.image, "metrics_port": ports.http}
     return {
@@ -74,7 +77,7 @@ def runtime_values(deployment: Deployment) -> dict[str, Any]:
 
 
 def concurrency(sizing: Sizing) -> Figure:
-    """How many requests Knative gives a pod before it starts another one."""
+    """Return how many requests Knative gives a pod before it starts another pod."""
     counted = [signal for signal in sizing.signals if signal.metric in (SLOTS, WAITING)]
     source = "; ".join(f"{signal.target.value} of {signal.models[0]}: {signal.target.source}" for signal in counted)
     return Figure(sum(signal.target.value for signal in counted), source)

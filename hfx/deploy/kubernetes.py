@@ -1,6 +1,6 @@
 """The target `kubernetes`: manifests for `kubectl apply`, a Job that verifies the pods, rules for prometheus-adapter.
 
-A manifest that renders empty is not written: no disruption budget for one pod, no autoscaler for a fixed number.
+A manifest that renders empty is not written: a disruption budget for one pod, or an autoscaler for a fixed number.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hfx.deploy.sizing import LIVENESS_SECONDS, PROBE_SECONDS, Sizing, metrics
 from hfx.errors import UsageError
 from hfx.manifest import to_json
 
-USER = 1000  # of the image
+USER = 1000  # the user id of the image
 READY_SECONDS = 300  # how long the Job waits for the first pod
-# Where the secrets are mounted. That of the keys has `keys`, with a key in each line, and `token`, one of them, for the
-# Job. That of TLS has the entries that Kubernetes defines.
+# Where the secrets are mounted. The secret with API keys has `keys`, with one key per line, and `token`, one of these
+# keys, for the Job. The secret for TLS has the entries that Kubernetes defines.
 KEYS_FOLDER, TLS_FOLDER = "/run/secrets/hfx-keys", "/run/secrets/hfx-tls"
-PROBE_TIMEOUT = 60  # the probe itself waits while a model makes progress
+PROBE_TIMEOUT = 60  # long, because the probe waits while a model makes progress
 
 
 def write(deployment: Deployment, sizing: Sizing, cluster: Cluster, output: Path, force: bool = False) -> None:
@@ -36,14 +36,14 @@ def write(deployment: Deployment, sizing: Sizing, cluster: Cluster, output: Path
 
 
 def check_service_name(name: str) -> str:
-    """Returns `name`. Raises UsageError unless it begins with a letter, as names of Services must."""
+    """Return `name`. Raises UsageError unless it begins with a letter, as the names of Services must."""
     if not name[0].isalpha():
         raise UsageError(f"{name!r} can't be a Service's name: it begins with a digit.", "Give another --name.")
     return name
 
 
 def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str, Any]:
-    """The values for the templates."""
+    """Return the values for the templates."""
     scrapes = deployment.ports.scrapes
     command = [*serve_command(deployment), "--scrape-port", str(scrapes)]
     return {
@@ -52,7 +52,7 @@ def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str
         "labels": labels(deployment),
         "command": command
         if cluster.api_keys
-        else [*command, "--insecure"],  # the network policy decides who reaches it
+        else [*command, "--insecure"],  # the network policy decides which clients reach it
         "keys_folder": KEYS_FOLDER,
         "tls_folder": TLS_FOLDER,
         "models_digest": models_digest(deployment),
@@ -62,7 +62,7 @@ def values(deployment: Deployment, sizing: Sizing, cluster: Cluster) -> dict[str
 
 
 def container_values(deployment: Deployment, sizing: Sizing, probed: int) -> dict[str, Any]:
-    """The values for templates/shared/: the container, probed at the port `probed`, and its volumes."""
+    """Return the values for templates/shared/: the container, probed at the port `probed`, and its volumes."""
     return {
         "deployment": deployment,
         "sizing": sizing,
@@ -79,19 +79,19 @@ def container_values(deployment: Deployment, sizing: Sizing, probed: int) -> dic
 
 
 def labels(deployment: Deployment) -> dict[str, str]:
-    """The labels of the pods, by which they are selected."""
+    """Return the labels by which the pods are selected."""
     return {"app.kubernetes.io/name": deployment.name, "app.kubernetes.io/component": "server"}
 
 
 def liveness_command(http: int, metrics: int, folder: str = "/opt/hfx") -> list[str]:
-    """A probe that sends a request to each model inside the container. `folder` has the module `liveness`."""
+    """Return a probe that sends a request to each model inside the container. The module `liveness` is in `folder`."""
     url = "http://127.0.0.1"
     module = ["env", f"PYTHONPATH={folder}", "python3", "-B", "-m", "liveness"]
     return [*module, f"{url}:{http}", f"{url}:{metrics}/metrics"]
 
 
 def check_command(deployment: Deployment, cluster: Cluster) -> list[str]:
-    """The command of the Job, which compares the pods' answers with those recorded from the checkpoints."""
+    """Return the command of the Job, which compares the pods' answers with those recorded from the checkpoints."""
     url = f"{'https' if cluster.tls else 'http'}://{deployment.name}:{deployment.ports.http}"
     options = ["--repository", "/models", "--device", deployment.device, "--wait", str(READY_SECONDS)]
     key = ["--token-file", f"{KEYS_FOLDER}/token"] if cluster.api_keys else []
@@ -100,6 +100,6 @@ def check_command(deployment: Deployment, cluster: Cluster) -> list[str]:
 
 
 def models_digest(deployment: Deployment) -> str:
-    """A digest of all models' manifests. When it changes, Kubernetes replaces the pods."""
+    """Return a digest of all models' manifests. When it changes, Kubernetes replaces the pods."""
     text = "".join(to_json(model.manifest) for model in deployment.models)
     return hashlib.sha256(text.encode()).hexdigest()

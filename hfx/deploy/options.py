@@ -1,4 +1,7 @@
-"""The options of each platform, as dataclasses that also declare the command-line options. Light, for `--help`."""
+"""The options of each platform, as dataclasses that also declare the command-line options.
+
+Imports little, for `--help`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ PROMETHEUS_PATTERN = re.compile(r"https?://[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,
 
 
 def check_range(option: str, value: float | None, low: float, high: float) -> None:
-    """Raises UsageError if the `value` of `option` is not in `low` to `high`. None stands for an option not given."""
+    """Raise UsageError if the `value` of `option` is not in `low` to `high`.
+
+    None means that the option is not given.
+    """
     if value is not None and not low <= value <= high:
         raise UsageError(f"{option} {value:.9g} is out of range.", f"Choose {low:.9g} to {high:.9g}.")
 
@@ -39,10 +45,10 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the manifests must know about the cluster.
+    """The facts about the cluster that the manifests need.
 
-    Pods of the namespace `monitoring` may read /metrics. Those of `clients` and of the deployment's namespace may send
-    requests. Without `api_keys` requests need no key, and without `tls` they are not encrypted.
+    Pods in the namespace `monitoring` may read /metrics. Pods in the namespaces `clients` and in the deployment's own
+    namespace may send requests. Without `api_keys`, requests need no key; without `tls`, requests are not encrypted.
     """
 
     claim: str = option("", "PersistentVolumeClaim with the model repository. Default: the models are in --image.")
@@ -68,7 +74,7 @@ class Cluster:
 
     @property
     def has_grpc(self) -> bool:
-        """Whether the gRPC port is open. With API keys it is closed, as Triton can't check them."""
+        """Whether the gRPC port is open. With API keys it is closed, because Triton can't check the keys."""
         return not self.api_keys
 
     @property
@@ -94,14 +100,14 @@ class Cluster:
 
 
 def check_namespace(name: str) -> None:
-    """Raises UsageError unless `name` can be a namespace."""
+    """Raise UsageError unless `name` can be a namespace."""
     if len(name) > LABEL_LENGTH or not NAME_PATTERN.fullmatch(name):
         raise UsageError(f"{name!r} can't be a namespace.", "`kubectl get namespaces` shows them.")
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where KServe finds the models, and how it splits traffic (`canary` None: not at all)."""
+    """The location of the models for KServe, and how KServe splits traffic (`canary` None: not at all)."""
 
     storage_uri: Annotated[str, Option(help="Location of the model folders: s3://BUCKET/PATH, pvc://CLAIM/PATH, …")]
     namespace: str = option("default", "Namespace of the service.")
@@ -125,7 +131,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """The options of a SageMaker endpoint. An empty text or tuple, or None, stands for an option not given."""
+    """The options of a SageMaker endpoint. None, or an empty text or tuple, means that the option is not given."""
 
     role: str = option("", "ARN of the execution role, as described by role-trust.json and policy.json.")
     region: str = option("", "Region of AWS's own Triton image. Default: the region of --image.")

@@ -1,7 +1,7 @@
-"""`hfx deploy check URL`: compares a server's answers with those that the exports recorded from the checkpoints.
+"""`hfx deploy check URL`: compares a server's answers with the answers that exports recorded from the checkpoints.
 
-With a dialect of the front, requests are sent as clients of the dialect do, and answers are converted back to output
-tensors. So the comparison includes the front's parsing and JSON.
+With a dialect of the front, requests are sent as clients of the dialect send them, and answers are converted back to
+output tensors. So the comparison includes the front's parsing and JSON.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 Dialect = Literal["openai", "huggingface", "tei", "mlserver"]
 NO_HEADERS: Mapping[str, str] = {}
-SECONDS = 60.0  # the default timeout of an answer
+SECONDS = 60.0  # the default timeout for an answer
 AT_ONCE = 32
-UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # each dialect has another form of them
+UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # each dialect represents them in its own way
 
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A model to compare. `activation` is that of its scores; empty if its settings have none.
+    """A model to compare. `activation` is that of its scores, and empty if its settings have none.
 
-    `has_several`: it gives several scores or vectors for a text, for which each dialect has another form.
+    `has_several` says that it gives several scores or vectors for a text, which each dialect represents in its own way.
     """
 
     name: str
@@ -45,14 +45,14 @@ class AskedModel:
 
 
 def asked_model(published: Published) -> AskedModel:
-    """What requests to a published model depend on."""
+    """Return the facts about a published model on which its requests depend."""
     has_several = published.kind in {*VECTORS_OF_TOKENS, names.Kind.PAIR_CLASSIFIER}
     return AskedModel(published.manifest.name, published.task.task, published.activation, has_several)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A task in a dialect: the path, request -> JSON body, and JSON answer -> output tensors."""
+    """A task in a dialect: the path, and functions from a request to JSON and from JSON to output tensors."""
 
     path: str
     body: Callable[[AskedModel, Request], dict[str, Any]]
@@ -63,7 +63,7 @@ class Conversion:
 
 
 def _settings(request: Request) -> dict[str, Any]:
-    """The settings of a request: all inputs but its texts."""
+    """Return the settings of a request: all inputs except its texts."""
     texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.QUERY, names.RETURN_LOG_PROBS}
     return {name: value for name, value in request.items() if name not in texts}
 
@@ -95,7 +95,10 @@ def _ranked_inputs(model: AskedModel, request: Request) -> dict[str, Any]:
 
 
 def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
-    """TEI gives sigmoids, whatever the checkpoint's activation is, or with `raw_scores` logits."""
+    """Return the body for TEI.
+
+    TEI gives sigmoids whatever the checkpoint's activation is, or logits with `raw_scores`.
+    """
     pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
     return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True, **_settings(request)}
 
@@ -163,7 +166,10 @@ def _first(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
 
 
 def _elements(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
-    """MLServer's answer holds a JSON text for each element of the pipeline's; `convert` takes them, parsed."""
+    """Return a converter for MLServer, whose answer has a JSON text for each element.
+
+    `convert` gets the parsed elements.
+    """
     return lambda answer: convert([json.loads(element) for element in answer["outputs"][0]["data"]])
 
 
@@ -204,7 +210,7 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
 
 
 def check_tasks(dialect: Dialect, tasks: Mapping[str, Task]) -> None:
-    """Raises UsageError if `dialect` lacks the task of a model (`tasks`: name -> task)."""
+    """Raise UsageError if `dialect` lacks the task of a model (`tasks`: name -> task)."""
     others = [f"{name} ({task})" for name, task in tasks.items() if task not in DIALECTS[dialect]]
     usable = [name for name, task in tasks.items() if task in DIALECTS[dialect]]
     if others:
@@ -214,7 +220,7 @@ def check_tasks(dialect: Dialect, tasks: Mapping[str, Task]) -> None:
         )
 
 
-# Asking
+# Sending requests
 
 
 @contextmanager
@@ -225,7 +231,7 @@ def connected(
     token: str | None = None,
     ca: Path | None = None,
 ) -> Iterator[JsonPort]:
-    """An HTTP connection to the server at `url`. Raises UsageError for an address of gRPC."""
+    """Yield an HTTP connection to the server at `url`. Raises UsageError for a gRPC address."""
     from hfx.client import Tls
     from hfx.client.address import checked_headers, parse_address
     from hfx.client.http_transport import JsonPort
@@ -239,7 +245,7 @@ def connected(
 
 
 def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
-    """A function that sends requests to `model` in `dialect` and returns the output tensors that the dialect has.
+    """Return a function that sends requests to `model` in `dialect`, and returns the output tensors of the dialect.
 
     Raises UsageError for a cross-encoder with several labels, and for vectors of tokens.
     """
@@ -284,7 +290,7 @@ def _answer_of(conversion: Conversion, content: bytes, url: str, dialect: Dialec
 def compared(
     published: Published, ask: Ask, device: str, max_drop: float | None, dialect: Dialect | None
 ) -> dict[str, Any]:
-    """The comparison of one model with its checkpoint, as JSON: the figures, or an `error`."""
+    """Compare one model with its checkpoint. Returns the figures, or an `error`, as JSON."""
     from hfx.exporter.verify import against_checkpoint
 
     name = published.manifest.name

@@ -2,10 +2,10 @@
 
 Every number is a Figure with its source, which the manifests repeat in a comment.
 
-Generators: their engine reports the waiting requests and the used slots. Triton's queue time is useless, as `execute`
-takes requests at once. Encoders: the queue time that accrues in a second, summed over the members, is the average
-number of waiting requests (Little's law). The processor's load is no signal: a full batch keeps it as busy as a long
-queue.
+For generators, the engine reports the waiting requests and the used slots. Triton's queue time is useless, because
+`execute` accepts requests at once. For encoders, the queue time that accrues in a second, summed over the members, is
+the average number of waiting requests (Little's law). The load of the processor is no signal: a full batch keeps it as
+busy as a long queue does.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from hfx.errors import UsageError
 
 
 RATE_WINDOW = "1m"
-SLOTS_SHARE = 0.8  # used slots of a pod: another pod starts before requests have to wait
-QUEUE_SHARE = 0.25  # waiting requests per slot: a request then waits for a quarter of a request's own time
+SLOTS_SHARE = 0.8  # share of used slots at which another pod starts, before requests have to wait
+QUEUE_SHARE = 0.25  # waiting requests per slot: a request then waits for a quarter of the time that it takes itself
 BATCH_SHARE = 0.5  # waiting requests per row of the largest batch: full batches are cheap, a second batch only waits
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: `name` in the custom metrics API, `series` in Triton's /metrics.
+    """A metric. `name` is its name in the custom metrics API, `series` its name in Triton's /metrics.
 
-    `is_rate`: the series counts microseconds; the metric is its increase in seconds a second.
+    With `is_rate`, the series counts microseconds, and the metric is its increase in seconds per second.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Metric:
     is_rate: bool = False
 
     def query(self, labels: str, by: str = "") -> str:
-        """PromQL: the sum over the series with `labels`, for each value of the labels `by` (empty: one sum)."""
+        """Return PromQL for the sum over the series with `labels`, per value of the labels `by` (empty: one sum)."""
         series = f"{self.series}{{{labels}}}"
         grouped = f" by ({by})" if by else ""
         return f"sum(rate({series}[{RATE_WINDOW}])){grouped} / 1e6" if self.is_rate else f"sum({series}){grouped}"
@@ -53,19 +53,22 @@ WAITING = Metric("hfx_encoder_waiting", "nv_inference_queue_duration_us", is_rat
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A metric of one model. `models` are the values of the label `model`, `target` is the value to keep per pod."""
+    """A metric of one model. `models` are the values of the label `model`; `target` is the value to keep per pod."""
 
     metric: Metric
     models: tuple[str, ...]
     target: Figure
 
     def query(self, labels: str) -> str:
-        """PromQL of the metric, summed over all pods with `labels`."""
+        """Return PromQL for the metric, summed over all pods with `labels`."""
         return self.metric.query(f'model=~"{"|".join(self.models)}",{labels}')
 
 
 def signals(deployment: Deployment, wait: float, throughput: Mapping[str, float]) -> tuple[Signal, ...]:
-    """The signals of all models. `wait`: allowed queueing time in s. `throughput`: model -> measured requests/s."""
+    """Return the signals of all models.
+
+    `wait` is the allowed queueing time in s; `throughput` maps models to measured requests/s.
+    """
     return tuple(
         signal
         for model in deployment.models
@@ -74,7 +77,7 @@ def signals(deployment: Deployment, wait: float, throughput: Mapping[str, float]
 
 
 def metrics(wanted: tuple[Signal, ...]) -> tuple[Metric, ...]:
-    """The metrics of `wanted`, each once."""
+    """Return the metrics of `wanted`, each of them once."""
     return tuple(dict.fromkeys(signal.metric for signal in wanted))
 
 
@@ -99,9 +102,9 @@ def _encoder(model: DeployedModel, wait: float, throughput: float | None) -> tup
 
 
 def _by_wait(wait: float, throughput: float | None, most: int | None = None) -> Figure | None:
-    """The number of waiting requests if each waits for `wait` seconds (Little's law); None if nothing was measured.
+    """Return the number of waiting requests if each waits for `wait` seconds (Little's law); None if not measured.
 
-    `most` bounds it, as the queue refuses more.
+    `most` is an upper bound, because the queue refuses more requests.
     """
     if throughput is None:
         return None
@@ -115,9 +118,9 @@ def _by_wait(wait: float, throughput: float | None, most: int | None = None) -> 
 # Sizes
 
 
-GROWTH_REPLICAS = 4  # default of --max-replicas, times --replicas
-PLANNED_SHARE = 0.7  # of the measured throughput; the rest is for peaks until a new pod serves
-MEMORY_RESERVE = 1.25  # times the measured resident memory
+GROWTH_REPLICAS = 4  # the default of --max-replicas is this number times --replicas
+PLANNED_SHARE = 0.7  # share of the measured throughput; the rest is for peaks until a new pod serves
+MEMORY_RESERVE = 1.25  # factor of the measured resident memory
 FRONT_SECONDS = 0.00025  # processor time that the HTTP front takes for a request (docs/front.md)
 LOAD_SECONDS = 300  # `hfx serve --timeout`
 COPY_BYTES_PER_SECOND = 50 << 20  # a slow disk: the start hashes and copies every file
@@ -131,9 +134,10 @@ LIVENESS_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of `hfx perf run` for one model, under the highest load that it answered.
+    """The figures of `hfx perf run` for one model, under the highest load for which it answered.
 
-    `cores` and `memory` (bytes) are of tritonserver and its Python processes; None for a server on another machine.
+    `cores` and `memory` (bytes) are those of tritonserver and its Python processes; None for a server on another
+    machine.
     """
 
     model: str
@@ -145,7 +149,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The size and number of pods. `memory`, `shared_memory` and `disk` are in MiB; the times in seconds."""
+    """The size and number of pods. `memory`, `shared_memory` and `disk` are in MiB, and times in seconds."""
 
     millicores: Figure
     memory: Figure
@@ -160,22 +164,22 @@ class Sizing:
 
     @property
     def scales(self) -> bool:
-        """Whether the number of pods changes."""
+        """Whether the number of pods can change."""
         return self.max_replicas.value > self.replicas.value
 
     @property
     def start_probes(self) -> int:
-        """How many startup probes may fail."""
+        """The number of startup probes that may fail."""
         return -(-self.start.value // PROBE_SECONDS)
 
     @property
     def liveness_probes(self) -> int:
-        """How many liveness probes may fail: `hfx serve` may have to restart Triton and load the models."""
+        """The number of liveness probes that may fail: `hfx serve` may have to restart Triton and load the models."""
         return -(-self.start.value // LIVENESS_SECONDS)
 
 
 def size(deployment: Deployment, scale: Scale, measured: Mapping[str, Measured]) -> Sizing:
-    """The sizing of `deployment`. `measured`: model -> figures, not necessarily of all. Raises UsageError."""
+    """Return the sizing of `deployment`. `measured` maps models to figures, and may lack models. Raises UsageError."""
     check_range("--replicas", scale.replicas, 1, LARGEST_REPLICAS)
     check_range("--max-replicas", scale.max_replicas, scale.replicas, LARGEST_REPLICAS)
     check_range("--pre-stop", scale.pre_stop, 0, LARGEST_SECONDS)
@@ -212,7 +216,7 @@ def _millicores(deployment: Deployment, measured: Mapping[str, Measured]) -> Fig
 
 
 def _memory(deployment: Deployment, measured: Mapping[str, Measured]) -> Figure:
-    """The container's memory in MiB."""
+    """Return the container's memory in MiB."""
     estimate = deployment.memory
     known = [(run.memory, run) for name in deployment.names if (run := measured.get(name)) and run.memory]
     if known:

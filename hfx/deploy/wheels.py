@@ -1,7 +1,7 @@
 """The packages of a bundle's Python models: fetches them as wheels for the image's Python, and unpacks them.
 
-pip fetches them in a separate process. They are unpacked here, not installed: nothing in them is run, every file is
-compared with the wheel's RECORD, and the result depends only on the wheels.
+pip fetches the wheels in a separate process. They are unpacked here, not installed: no code in them is run, every file
+is compared with the wheel's RECORD, and the result depends only on the wheels.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
 CUDA_13_TAG = "25.08"  # the first release with CUDA 13, which onnxruntime-gpu's wheels need
 
-# Of x86-64 images from Ubuntu 22.04 (glibc 2.35) on.
+# The platforms of x86-64 images from Ubuntu 22.04 (glibc 2.35) on.
 PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
 FETCH_SECONDS = 1800.0
 RECORD = "RECORD"
-# What zipfile raises for a damaged archive (RuntimeError: encrypted, or compressed in another way), and what is raised
-# here for files that are not as recorded.
+# The errors that zipfile raises for a damaged archive (RuntimeError: encrypted, or with another compression), and the
+# errors that are raised here for files that differ from the record.
 DAMAGE = (
     zipfile.BadZipFile, zlib.error, RuntimeError, csv.Error, EOFError, StopIteration, ValueError, FileExistsError,
 )  # fmt: skip
-IMPORTABLE = ("purelib", "platlib")  # of NAME.data in a wheel; the rest are scripts and headers
+IMPORTABLE = ("purelib", "platlib")  # folders of NAME.data in a wheel; the others are scripts and headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Wheel:
 
 
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
-    """What the Python models of `deployment` import, as pinned requirements.
+    """Return the packages that the Python models of `deployment` import, as pinned requirements.
 
-    tokenizers for all but native encoders, llguidance for generators (structured outputs), ONNX Runtime, and OpenVINO
-    for encoders that run on it. On GPUs, the image's own backend runs the nets of encoders. Raises UsageError for an
-    image with an older CUDA.
+    These are tokenizers for all but native encoders, llguidance for generators (structured outputs), ONNX Runtime, and
+    OpenVINO for encoders that run on it. On GPUs, the image's own backend runs the nets of encoders. Raises UsageError
+    for an image with an older CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
@@ -78,14 +78,17 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
 
 def runs_openvino(deployment: Deployment, model: DeployedModel) -> bool:
-    """Whether the net of an encoder runs on OpenVINO. Generators never do, even if an older hfx exported them so."""
+    """Return whether an encoder's net runs on OpenVINO.
+
+    Generators never do, even if an older hfx exported them for it.
+    """
     if deployment.device != "cpu" or model.is_generator or model.is_native:
         return False
     return uses_openvino(config_of(deployment.repository, model.name + NET_SUFFIX, deployment.device))
 
 
 def uses_openvino(config: Any) -> bool:
-    """Whether a net's configuration has OpenVINO as its accelerator."""
+    """Return whether a net's configuration has OpenVINO as its accelerator."""
     return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
 
 
@@ -121,7 +124,7 @@ def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: s
 
 
 def _download(needed: Sequence[str], python: str) -> list[str]:
-    """The arguments of `pip download` for `needed` without dependencies, for the image's platform."""
+    """Return the arguments of `pip download` for `needed` without dependencies, for the image's platform."""
     options = ("--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}")
     return ["download", *options, *(f"--platform={platform}" for platform in PLATFORMS), *needed]
 
@@ -140,8 +143,8 @@ def _fix(needed: Sequence[str], python: str, offline: Path | None, reason: str) 
 def unpack(wheel: Path, folder: Path) -> None:
     """Unpack the modules and the metadata of `wheel` into `folder`.
 
-    Raises FetchFailed if the archive is damaged, or a file differs from the wheel's RECORD, would be outside `folder`,
-    or exists already.
+    Raises FetchFailed if the archive is damaged, or if a file differs from the wheel's RECORD, would be outside
+    `folder`, or exists already.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -154,7 +157,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def _digests(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """File -> SHA-256 by the wheel's RECORD. That of RECORD itself is empty."""
+    """Return file -> SHA-256 according to the wheel's RECORD. The hash of RECORD itself is empty."""
     record = next(name for name in archive.namelist() if name.endswith(f".dist-info/{RECORD}") and name.count("/") == 1)
     rows = csv.reader(io.StringIO(archive.read(record).decode()))
     return {row[0]: _digest(row[1]) for row in rows if len(row) > 1 and row[1]} | {record: b""}
@@ -168,7 +171,7 @@ def _digest(text: str) -> bytes:
 
 
 def _target(path: PurePosixPath) -> PurePosixPath | None:
-    """The path of a wheel's file below the folder of packages; None for scripts and headers."""
+    """Return the path of a wheel's file below the folder of packages; None for scripts and headers."""
     if path.is_absolute() or ".." in path.parts or "\\" in str(path):
         raise ValueError(f"{str(path)!r} leads out of it")
     if not path.parts[0].endswith(".data"):

@@ -1,1 +1,1 @@
-"""Rules for deployments that run Triton, a module for each platform. hfx.deploy.check applies them all."""
+"""Rules for deployments that run Triton, with a module for each platform. hfx.deploy.check applies all of them."""

@@ -1,4 +1,4 @@
-"""Rules for any container that runs Triton, for those of compose files, and for files that can't be read."""
+"""Rules for any container that runs Triton, for containers of compose files, and for files that can't be read."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def published_to_all(files: Files) -> Iterator[Problem]:
 
 
 def _asks_for_keys(service: Container) -> bool:
-    """Whether its `hfx serve` answers only callers with a key or a certificate."""
+    """Return whether the service's `hfx serve` answers only callers with a key or a certificate."""
     options = any(service.option(name) for name in ("--api-key-file", "--tls-client-ca"))
     return options or "HFX_API_KEY_FILE" in str(service.value.get("environment"))
 
 
 def _published(service: Container) -> list[str]:
-    """The published ports in compose's short form, such as 127.0.0.1:8000:8000."""
+    """Return the published ports in compose's short syntax, such as 127.0.0.1:8000:8000."""
     ports = service.value.get("ports")
     short = [str(port) for port in ports if not isinstance(port, dict)] if isinstance(ports, list) else []
     long = [f"{each.get('host_ip', '0.0.0.0')}:{each.get('published')}" for each in tables(ports)]

@@ -9,7 +9,7 @@ from hfx.deploy.sagemaker.aws import CUDA_13_AMI, GUIDE, REFERENCE, TAG_PATTERN
 from hfx.deploy.wheels import CUDA_13_TAG
 from hfx.repository.subject import Problem, rule
 
-EXCLUDED = ("InstanceType", "InitialInstanceCount", "InferenceAmiVersion")  # of a variant that is serverless
+EXCLUDED = ("InstanceType", "InitialInstanceCount", "InferenceAmiVersion")  # fields that a serverless variant lacks
 GPU_PREFIXES = ("ml.g", "ml.p")
 DEFAULT_MODEL, LOG = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "SAGEMAKER_TRITON_LOG_VERBOSE"
 START_SCRIPT = "https://github.com/triton-inference-server/server/blob/main/docker/sagemaker/serve"
@@ -58,14 +58,14 @@ def _variants(files: Files) -> Iterator[tuple[Document, Table]]:
 
 
 def _models(files: Files) -> Iterator[tuple[Document, Table]]:
-    """The containers of CreateModel."""
+    """Yield the containers of CreateModel."""
     for document in files.with_key("ModelName"):
         containers = [*tables([document.value.get("PrimaryContainer")]), *tables(document.value.get("Containers"))]
         yield from ((document, container) for container in containers)
 
 
 def _tag(container: Table) -> str:
-    """The Triton release of AWS's image; empty for another image."""
+    """Return the Triton release of AWS's image; empty for other images."""
     image = str(container.get("Image", ""))
     match = TAG_PATTERN.search(image) if "tritonserver" in image else None
     return match[1] if match else ""

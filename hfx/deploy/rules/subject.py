@@ -1,6 +1,6 @@
 """The input of the rules: the YAML and JSON files of a folder, and the containers in them that run Triton.
 
-Files may come from anywhere. Values of unexpected types are ignored, as the platform itself refuses them.
+The files may come from anywhere. Values of unexpected types are ignored, because the platform itself refuses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hfx.repository.subject import Problem
 from hfx.strict_json import read_text
 
 MAX_FILE_BYTES = 256 << 10
-MAX_FIELDS = 10_000  # of a mapping after YAML merges (`<<`), which can grow exponentially
+MAX_FIELDS = 10_000  # the most fields of a mapping after YAML merges (`<<`), which can grow exponentially
 ENDINGS = (".yaml", ".yml", ".json")
 Table = Mapping[str, Any]
 
@@ -37,38 +37,38 @@ EXIT_SECONDS = 30  # the default of tritonserver's --exit-timeout-secs and of hf
 
 
 def table(value: Any, *keys: str) -> Table:
-    """The mapping below `keys`; an empty one if there is none."""
+    """Return the mapping below `keys`; an empty mapping if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def tables(value: Any) -> list[Table]:
-    """The mappings in a list; none if `value` is not a list."""
+    """Return the mappings in a list; empty if `value` is not a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML or JSON document. `path` is that of its file, relative to the folder."""
+    """A YAML or JSON document. `path` is the path of its file, relative to the folder."""
 
     path: str
     value: Table
 
     @property
     def kind(self) -> str:
-        """The `kind` of a Kubernetes object; else empty."""
+        """The `kind` of a Kubernetes object; empty for other documents."""
         return str(self.value.get("kind", ""))
 
     @property
     def title(self) -> str:
-        """Kind and name."""
+        """The object's kind and name."""
         return f"{self.kind} {table(self.value, 'metadata').get('name', 'without a name')}"
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container that runs Triton, of a pod or of a service of compose."""
+    """A container that runs Triton, from a pod or from a service of compose."""
 
     document: Document
     title: str
@@ -76,7 +76,7 @@ class Container:
 
     @cached_property
     def words(self) -> list[str]:
-        """The words of its command and arguments; shell lines are split at spaces."""
+        """The words of the container's command and arguments. Shell lines are split at spaces."""
         parts = [self.value.get(key) for key in ("entrypoint", "command", "args")]
         lines = [line for part in parts for line in (part if isinstance(part, list) else [part])]
         words = " ".join(line for line in lines if isinstance(line, str)).split()
@@ -84,12 +84,12 @@ class Container:
 
     @property
     def is_hfx(self) -> bool:
-        """Whether it runs `hfx serve`, not tritonserver itself."""
+        """Whether the container runs `hfx serve`, and not tritonserver itself."""
         return _runs_hfx(self.words)
 
     @property
     def exit_seconds(self) -> int:
-        """How many seconds requests in flight may take after SIGTERM: `hfx serve` drains HTTP, then gRPC."""
+        """The seconds that requests in flight may take after SIGTERM: `hfx serve` drains HTTP, then gRPC."""
         option, times = ("--drain", 2) if self.is_hfx else ("--exit-timeout-secs", 1)
         value = self.option(option)
         return times * (int(value) if NUMBER.fullmatch(value) else EXIT_SECONDS)
@@ -101,7 +101,7 @@ class Container:
         return (match["tag"] or "") if match else ""
 
     def option(self, name: str) -> str:
-        """The value of an option of its command; empty if the command lacks it."""
+        """Return the value of an option of the container's command; empty if the command lacks the option."""
         for word, following in pairwise([*self.words, ""]):
             if word == name:
                 return following
@@ -110,7 +110,7 @@ class Container:
         return ""
 
     def problem(self, message: str) -> Problem:
-        """A problem of this container."""
+        """Return a problem of this container."""
         return Problem(self.document.path, f"{self.title}: {message}")
 
 
@@ -137,7 +137,7 @@ class Files:
         return (*self.pods, *self.services)
 
     def with_key(self, key: str) -> Iterator[Document]:
-        """The documents with the field `key`, by which the bodies of SageMaker's calls are known."""
+        """Return the documents with the field `key`, which identifies the bodies of SageMaker's calls."""
         return (document for document in self.documents if key in document.value)
 
 

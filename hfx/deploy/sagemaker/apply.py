@@ -1,7 +1,7 @@
 """Creates, updates, awaits and deletes the endpoint of a written folder, with boto3.
 
-The bodies of the calls are sent as the folder has them. A model and an endpoint configuration have the version in their
-names, so a repeated call finds what it made before, and an update changes the endpoint only. boto3 finds the
+The bodies of the calls are sent as they are in the folder. The names of a model and an endpoint configuration contain
+the version, so a repeated call finds what it created before, and an update changes only the endpoint. boto3 finds the
 credentials itself (environment, profile, instance role).
 """
 
@@ -20,9 +20,9 @@ from hfx.extras import install_command
 
 POLL_SECONDS = 15
 LONGEST_SECONDS = 3600
-EXISTS = ("Cannot create already existing", "already exist")  # ValidationException has no code of its own for it
+EXISTS = ("Cannot create already existing", "already exist")  # ValidationException has no separate code for this case
 MISSING = ("Could not find", "does not exist", "No scalable target", "not found")
-FIELDS = {  # what is read of each file here; the calls take the rest
+FIELDS = {  # the fields of each file that are read here; the calls send the others, too
     "create-model.json": ("ModelName",),
     "create-endpoint-config.json": ("EndpointConfigName",),
     "create-endpoint.json": ("EndpointName", "EndpointConfigName"),
@@ -34,10 +34,10 @@ Report = Callable[[str], None]
 
 
 def apply(folder: Path, report: Report) -> str:
-    """Upload the archives, and create or update the endpoint; returns its name. Archives in S3 are not replaced.
+    """Upload the archives, and create or update the endpoint. Returns its name. Archives in S3 are not replaced.
 
-    Raises UsageError if boto3 is missing or the folder is not one of `hfx deploy sagemaker`, and ServerError with
-    AWS's reason.
+    Raises UsageError if boto3 is missing or the folder is not one of `hfx deploy sagemaker`, and ServerError with AWS's
+    reason.
     """
     made = _read(folder)
     sagemaker = _client("sagemaker", made)
@@ -59,7 +59,7 @@ def apply(folder: Path, report: Report) -> str:
 
 
 def scale(folder: Path, report: Report) -> None:
-    """Register the folder's autoscaling, if it has any. AWS accepts that once the endpoint is in service."""
+    """Register the folder's autoscaling, if it has any. AWS accepts it only when the endpoint is in service."""
     made = _read(folder)
     if "register-scalable-target.json" not in made:
         return
@@ -91,7 +91,7 @@ def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
 
 
 def delete(folder: Path, report: Report) -> None:
-    """Delete the endpoint, its configuration and its model if they exist. The archives in S3 stay."""
+    """Delete the endpoint, its configuration and its model if they exist. The archives in S3 remain."""
     made = _read(folder)
     sagemaker, scaling = _client("sagemaker", made), _client("application-autoscaling", made)
     target = made.get("register-scalable-target.json")
@@ -106,7 +106,7 @@ def delete(folder: Path, report: Report) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """The bodies of the calls by their files' names. Raises UsageError for a folder without them."""
+    """Return the bodies of the calls by the names of their files. Raises UsageError for a folder without them."""
     try:
         made = {call.file: json.loads((folder / call.file).read_text("utf-8")) for call in CALLS[:3]}
         scaling = {call.file: folder / call.file for call in CALLS[3:]}
@@ -123,13 +123,13 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _containers(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The containers that create-model.json names."""
+    """Return the containers that create-model.json names."""
     model = made["create-model.json"]
     return list(model.get("Containers") or [model["PrimaryContainer"]])
 
 
 def _client(service: str, made: dict[str, Any]) -> Any:
-    """boto3's client of a service, in the region of the image."""
+    """Return boto3's client of a service, in the region of the image."""
     try:
         import boto3
     except ModuleNotFoundError as error:
@@ -167,11 +167,11 @@ def _is_stored(s3: Any, bucket: str, key: str) -> bool:
         if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
             return False
         raise
-    return True  # the same file, as its hash is in its key
+    return True  # the same file, because the key contains its hash
 
 
 def _current(sagemaker: Any, name: str) -> str:
-    """The name of the endpoint's configuration; empty if there is no such endpoint."""
+    """Return the name of the endpoint's configuration; empty if there is no such endpoint."""
     from botocore.exceptions import ClientError
 
     try:
@@ -188,13 +188,16 @@ def _create(call: Callable[..., Any], body: dict[str, Any], report: Report) -> N
 
 
 def _delete(call: Callable[..., Any], body: dict[str, Any], keys: Sequence[str], report: Report) -> None:
-    """Make a deleting call with the entries `keys` of `body`; the first one names the thing in the report."""
+    """Make a deleting call with the entries `keys` of `body`.
+
+    The first entry is the deleted object's name in the report.
+    """
     done = _takes(call, {key: body[key] for key in keys}, MISSING)
     report(f"Deleted {body[keys[0]]}." if done else f"{body[keys[0]]} was not there.")
 
 
 def _takes(call: Callable[..., Any], body: dict[str, Any], reasons: tuple[str, ...]) -> bool:
-    """Make a call. False if AWS refuses it with one of the texts `reasons`."""
+    """Make a call. Return false if AWS refuses it with one of the texts `reasons`."""
     from botocore.exceptions import ClientError
 
     try:
@@ -212,7 +215,7 @@ def _says(error: Any, texts: tuple[str, ...]) -> bool:
 
 @contextmanager
 def _reasons() -> Iterator[None]:
-    """Raises boto3's errors as ServerError with AWS's reason."""
+    """Raise boto3's errors as ServerError with AWS's reason."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 

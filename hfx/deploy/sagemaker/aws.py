@@ -1,10 +1,10 @@
 """Facts about SageMaker: instance types and prices, limits of a call, AWS's Triton image and its start script.
 
-The script is docker/sagemaker/serve of triton-inference-server/server (read at commit 7f5070c6). It takes further
-arguments from SAGEMAKER_TRITON_ADDITIONAL_ARGS. It starts tritonserver without HTTP, gRPC and metrics; port 8080 has
+The script is docker/sagemaker/serve of triton-inference-server/server (read at commit 7f5070c6). It accepts further
+arguments in SAGEMAKER_TRITON_ADDITIONAL_ARGS. It starts tritonserver without HTTP, gRPC and metrics; port 8080 has
 /ping and /invocations, where only the default model answers.
 
-hfx ships no prices, as they differ by region and change. A price file is JSON:
+hfx ships no prices, because they differ by region and change. A price file is JSON:
 
     {"source": "…", "date": "2026-11-01", "region": "eu-west-1", "currency": "USD",
      "instances": {"ml.c7i.xlarge": {"price": 0.2, "vcpus": 4, "memory_gib": 8, "gpus": 0}}}
@@ -48,8 +48,8 @@ CALL_LIMITS = {
 }
 SERVERLESS_MEMORY = tuple(range(1024, 6144 + 1, 1024))  # MB; ProductionVariantServerlessConfig
 SERVERLESS_CONCURRENCY = 200
-SERVERLESS_START_SECONDS = 180  # until /ping answers, the download of the model included (serverless-endpoints-invoke)
-CONTAINERS = 15  # of one endpoint, multi-container-create.html
+SERVERLESS_START_SECONDS = 180  # time until /ping answers, with the download of the model (serverless-endpoints-invoke)
+CONTAINERS = 15  # the most containers of one endpoint, multi-container-create.html
 INSTANCES = 1000
 
 
@@ -60,11 +60,11 @@ INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<fea
 GPU_FAMILIES = {"g", "p"}
 # Elastic Inference ended in April 2023. The wheels of ONNX Runtime and OpenVINO don't run on the other chips.
 OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
-GRAVITON = "g"  # among the features of a CPU family: Arm processors, but a bundle's wheels are for x86-64
+GRAVITON = "g"  # this letter in a CPU family means Arm processors, but a bundle's wheels are for x86-64
 
 
 def check_instance_type(name: str, device: str) -> str:
-    """Returns `name`. Raises UsageError if this instance type can't run a bundle for `device`."""
+    """Return `name`. Raises UsageError if this instance type can't run a bundle for `device`."""
     match = INSTANCE_PATTERN.fullmatch(name)
     if match is None:
         raise UsageError(f"{name!r} is not an instance type.", "Give one like ml.c7i.xlarge.")
@@ -80,7 +80,7 @@ def check_instance_type(name: str, device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of an instance an hour, and its resources. `source` names who gave the price, and when."""
+    """The price of an instance per hour, and its resources. `source` says where the price is from, and its date."""
 
     instance_type: str
     hourly: float
@@ -92,7 +92,10 @@ class Price:
 
 
 def read_prices(path: Path, region: str) -> dict[str, Price]:
-    """Instance type -> price, from a file. Raises UsageError if it is not a price file, or of another region."""
+    """Return instance type -> price, from a file.
+
+    Raises UsageError if the file is not a price file, or is for another region.
+    """
     try:
         table = json.loads(path.read_text("utf-8"))
         head = {key: _text(table[key]) for key in ("source", "date", "region", "currency")}
@@ -120,9 +123,9 @@ def _text(value: object) -> str:
 
 
 def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budget: float) -> Price:
-    """The cheapest instance that can hold all `deployments` and costs at most `budget` an hour.
+    """Return the cheapest instance that can hold all `deployments` and costs at most `budget` per hour.
 
-    Raises UsageError when there is none.
+    Raises UsageError if there is none.
     """
     device = deployments[0].device
     cpus = max(each.cpus.value for each in deployments)
@@ -157,10 +160,10 @@ def _can_run(price: Price, device: str) -> bool:
 TAG_PATTERN = re.compile(r":(\d\d\.\d\d)-py3")
 MODEL_FOLDER = "/opt/ml/model/"
 PORT = 8080
-NEWEST_TAG = "26.05"  # of AWS's images
-INFERENCE_TYPE_TAG = "25.03"  # from here on /invocations can be Triton's /generate
+NEWEST_TAG = "26.05"  # the newest tag of AWS's images
+INFERENCE_TYPE_TAG = "25.03"  # from this tag on, /invocations can be Triton's /generate
 ACCOUNT = "763104351884"
-# Regions in which another account than ACCOUNT holds the image: image_uri_config/sagemaker-tritonserver.json of
+# Regions in which an account other than ACCOUNT has the image: image_uri_config/sagemaker-tritonserver.json of
 # aws/sagemaker-python-sdk.
 REGIONAL_ACCOUNTS = {
     "af-south-1": "626614931356",
@@ -182,7 +185,7 @@ COMMON_REGIONS = (
 
 
 def image_of(region: str, tag: str) -> str:
-    """AWS's Triton image of the release `tag` in `region`. Raises UsageError if there is none."""
+    """Return AWS's Triton image of the release `tag` in `region`. Raises UsageError if there is none."""
     if region not in REGIONAL_ACCOUNTS and region not in COMMON_REGIONS:
         raise UsageError(f"hfx knows no Triton image of AWS in {region!r}.", "Give its URI with --image.")
     if tag > NEWEST_TAG:
@@ -196,7 +199,7 @@ def image_of(region: str, tag: str) -> str:
 
 
 def tag_of(image: str) -> str:
-    """The Triton release in the tag of `image` (empty: AWS's newest). Raises UsageError for another form of tag."""
+    """Return the Triton release in the tag of `image` (empty: AWS's newest). Raises UsageError for other tags."""
     if not image:
         return NEWEST_TAG
     match = TAG_PATTERN.search(image)
@@ -206,7 +209,7 @@ def tag_of(image: str) -> str:
 
 
 def environment(model: DeployedModel, tag: str, stream: bool) -> dict[str, str]:
-    """The environment variables of the container that serves `model`. With `stream` it answers token by token.
+    """Return the environment variables of the container that serves `model`. With `stream`, it answers token by token.
 
     Triton loads the default model and the members of an ensemble by itself; a generator's engine must be named. Raises
     UsageError if the model or the image can't stream.
@@ -234,7 +237,7 @@ def _check_stream(model: DeployedModel, tag: str) -> None:
 
 
 def server_arguments(variables: Mapping[str, str], repository: str = MODEL_FOLDER) -> list[str]:
-    """The arguments that the start script gives tritonserver for the `variables` of `environment`."""
+    """Return the arguments that the start script gives tritonserver for the `variables` of `environment`."""
     return [
         "--allow-sagemaker=true",
         "--allow-http=false",

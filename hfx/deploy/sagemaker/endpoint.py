@@ -11,7 +11,7 @@ from hfx.deploy.options import EndpointOptions, check_range
 from hfx.deploy.sagemaker import aws
 from hfx.errors import UsageError
 
-# Options that exclude each other, each with the platform's reason.
+# Options that exclude each other, with the platform's reasons.
 _EXCLUSIONS = f"{aws.GUIDE}/serverless-endpoints.html (feature exclusions)"
 _CONFIG = f"{aws.REFERENCE}/API_CreateEndpointConfig.html"
 _VARIANT = f"{aws.REFERENCE}/API_ProductionVariant.html"
@@ -19,7 +19,7 @@ _VARIANT = f"{aws.REFERENCE}/API_ProductionVariant.html"
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two options that can't be combined, and why."""
+    """Two options that can't be combined, and the reason."""
 
     first: str
     second: str
@@ -69,10 +69,10 @@ ID_PATTERNS = {"--subnet": re.compile(r"subnet-[0-9a-f]{8,17}"), "--security-gro
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A checked endpoint: one deployment for each model, each in a container of its own.
+    """A checked endpoint: one deployment for each model, each deployment in its own container.
 
     `bucket` is an S3 URI without a slash at its end. For a serverless endpoint, `instance_type` is empty and
-    `memory_mb` is set; else `memory_mb` is 0.
+    `memory_mb` is set; otherwise `memory_mb` is 0.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Endpoint:
 
     @property
     def mode(self) -> str:
-        """Which limits of calls hold for the endpoint: a key of CALL_LIMITS."""
+        """The kind of endpoint that decides the limits of calls: a key of CALL_LIMITS."""
         return "serverless" if self.settings.serverless else "async" if self.settings.asynchronous else "real-time"
 
     @property
@@ -97,7 +97,7 @@ class Endpoint:
 
     @property
     def partition(self) -> str:
-        """The partition of its ARNs, such as aws or aws-cn."""
+        """The partition of the endpoint's ARNs, such as aws or aws-cn."""
         return _match(ROLE_PATTERN, self.settings.role)["partition"]
 
     @property
@@ -112,15 +112,15 @@ class Endpoint:
 
     @property
     def slots(self) -> int:
-        """The slots of all generators together; 0 if a model is no generator."""
+        """The number of slots of all generators together; 0 if a model is not a generator."""
         needs = [each.models[0].needs.slots for each in self.deployments]
         return sum(needs) if all(needs) else 0
 
 
 def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions) -> Endpoint:
-    """The endpoint for the models of `deployment`. `image` is a URI in ECR (empty: AWS's own in the region).
+    """Return the endpoint for the models of `deployment`. `image` is a URI in ECR (empty: AWS's image in the region).
 
-    Raises UsageError for what SageMaker refuses, with AWS's documentation as the source.
+    Raises UsageError for values that SageMaker refuses, with AWS's documentation as the source.
     """
     refuse_conflicts(_given(deployment, settings))
     if not ROLE_PATTERN.fullmatch(settings.role):
@@ -152,7 +152,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
 
 
 def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
-    """Those options and conditions of CONFLICTS that hold."""
+    """Return the options and conditions of CONFLICTS that apply."""
     asked = {
         "--serverless": settings.serverless,
         "--async": settings.asynchronous,
@@ -170,7 +170,7 @@ def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
 
 
 def _alone(deployment: Deployment, index: int) -> Deployment:
-    """The deployment of one of several models, with only its part of the memory."""
+    """Return the deployment of one of several models, with only its part of the memory."""
     if len(deployment.models) == 1:
         return deployment
     return open_deployment(
@@ -199,7 +199,7 @@ def _registry(image: str, region: str) -> re.Match[str]:
 
 
 def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: EndpointOptions) -> aws.Price | None:
-    """The price of the chosen instance, or of the cheapest one within the budget; None without a price file."""
+    """Return the price of the chosen instance, or of the cheapest within the budget; None without a price file."""
     if settings.budget is not None and settings.prices is None:
         raise UsageError("--budget needs prices, and hfx has none.", "Give --prices FILE, or --instance-type.")
     if settings.prices is None or settings.serverless:
@@ -211,7 +211,7 @@ def _chosen_price(deployments: tuple[Deployment, ...], region: str, settings: En
 
 
 def _serverless_memory(deployment: Deployment, settings: EndpointOptions) -> int:
-    """The memory in MB: --memory-mb, or the smallest size that holds the estimate."""
+    """Return the memory in MB: --memory-mb, or the smallest size that holds the estimated memory."""
     sizes = ", ".join(map(str, aws.SERVERLESS_MEMORY))
     if settings.memory_mb is not None:
         if settings.memory_mb not in aws.SERVERLESS_MEMORY:

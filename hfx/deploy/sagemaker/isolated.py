@@ -1,8 +1,8 @@
 """Runs a program in a separate network namespace, with one port that is reachable from outside.
 
-For servers that always listen on all addresses. `python3 isolated.py FD PORT COMMAND…` takes FD, a listening socket of
-the outer network, starts COMMAND in a new namespace that has only a loopback, and forwards connections of FD to PORT
-there. It needs only the standard library.
+It is for servers that always listen on all addresses. In `python3 isolated.py FD PORT COMMAND…`, FD is a listening
+socket of the outer network. The program starts COMMAND in a new namespace that has only a loopback, and forwards
+connections of FD to PORT there. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pathlib import Path
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # sched.h
 SIOCSIFFLAGS = 0x8914
 IFF_UP, IFF_RUNNING = 0x1, 0x40
-NO_NAMESPACE = 3  # the exit code where the kernel refuses
+NO_NAMESPACE = 3  # the exit code if the kernel refuses a namespace
 CHUNK_BYTES = 1 << 16
 
 
 def leave_network() -> None:
-    """Enter a new network namespace with a loopback. Raises OSError if the kernel or a container's rules refuse."""
+    """Enter a new network namespace with a loopback. Raises OSError if the kernel or a container's rules forbid it."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
-    if libc.unshare(CLONE_NEWNET) != 0:  # root may; other users need a user namespace too
+    if libc.unshare(CLONE_NEWNET) != 0:  # root may do this; other users also need a user namespace
         if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
         Path("/proc/self/setgroups").write_text("deny")
@@ -40,13 +40,13 @@ def leave_network() -> None:
 
 
 async def pass_on(listener: socket.socket, port: int, program: subprocess.Popen[bytes]) -> int:
-    """Forward connections of `listener` to `port` until `program` ends. Returns its exit code."""
+    """Forward connections of `listener` to `port` until `program` ends. Returns the program's exit code."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            writer.close()  # not listening yet
+            writer.close()  # the program is not listening yet
             return
         await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
 

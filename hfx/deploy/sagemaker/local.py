@@ -1,8 +1,9 @@
 """Serves a written archive on this machine: the embedded tritonserver with the arguments of AWS's container.
 
-`--allow-sagemaker` listens on all addresses and has no option for that, so the server runs in its own network namespace
-(isolated.py), which only 127.0.0.1:PORT leads into. Two arguments differ from the container's: the folder of the
-archive and the folder of Triton's backends. The wheel has no ONNX Runtime backend, so hfx's replaces it.
+`--allow-sagemaker` listens on all addresses, and there is no option to change that. So the server runs in its own
+network namespace (isolated.py), which is reachable only through 127.0.0.1:PORT. Two arguments differ from the
+container's: the folder of the archive and the folder of Triton's backends. The wheel has no ONNX Runtime backend, so
+hfx's backend replaces it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 def serving(folder: Path, port: int = PORT, container: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Serve the archive of the output `folder` at 127.0.0.1:`port` while the block runs. Yields the process.
 
-    `container` is the ContainerHostname, if there are several. Raises ServerError, and UsageError for a folder without
-    an archive, for packages of another Python, and for a port that is in use.
+    `container` is the ContainerHostname, if there are several containers. Raises ServerError, and UsageError for a
+    folder without an archive, for packages of another Python, and for a port that is in use.
     """
     variables, archive = _container(folder, container)
     workspace = Workspace()
@@ -55,7 +56,7 @@ def serving(folder: Path, port: int = PORT, container: str = "") -> Iterator[sub
 
 
 def _container(folder: Path, name: str) -> tuple[dict[str, str], Path]:
-    """The environment variables of a container in create-model.json, and its archive."""
+    """Return the environment variables of a container in create-model.json, and its archive."""
     try:
         body = json.loads((folder / "create-model.json").read_text("utf-8"))
         containers = body.get("Containers") or [body["PrimaryContainer"]]
@@ -95,7 +96,7 @@ def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]
 
 
 def _check_python(repository: Path) -> None:
-    """Raises UsageError for packages of another Python than that of this machine's stubs, and where there are none."""
+    """Raise UsageError if the packages are for a Python other than that of this machine's stubs, or are missing."""
     for manifest in repository.glob("*/hfx.json"):
         try:
             python = json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]["python"]

@@ -9,9 +9,9 @@ from hfx.deploy.sagemaker.aws import CUDA_13_AMI, ECR_PATTERN, environment
 from hfx.deploy.sagemaker.endpoint import Endpoint
 
 VARIANT = "AllTraffic"
-DOWNLOAD_SECONDS = 1800  # for an instance to fetch and unpack the archive
-START_SECONDS = 900  # until /ping answers, after that
-VOLUME_FACTOR = 4  # times the archive: itself, its unpacked files, and spare room
+DOWNLOAD_SECONDS = 1800  # time for an instance to fetch and unpack the archive
+START_SECONDS = 900  # time after the download until /ping answers
+VOLUME_FACTOR = 4  # times the size of the archive: for itself, its unpacked files, and spare room
 SMALLEST_VOLUME_GB = 30
 DIMENSION = "sagemaker:variant:DesiredInstanceCount"
 
@@ -44,7 +44,7 @@ class Upload:
 
 
 def bodies(endpoint: Endpoint, version: str, uploads: tuple[Upload, ...]) -> dict[str, dict[str, Any]]:
-    """File -> body of the call. `version` makes the names of a model and its endpoint configuration unique."""
+    """Return file -> body of the call. `version` makes the names of a model and its endpoint configuration unique."""
     name = f"{endpoint.name}-{version}"
     made = {
         "create-model.json": create_model(endpoint, name, uploads),
@@ -58,7 +58,7 @@ def bodies(endpoint: Endpoint, version: str, uploads: tuple[Upload, ...]) -> dic
 
 
 def create_model(endpoint: Endpoint, name: str, uploads: tuple[Upload, ...]) -> dict[str, Any]:
-    """CreateModel: one container, or several, from which callers choose by TargetContainerHostname."""
+    """Return the body of CreateModel: one container, or several, of which TargetContainerHostname selects one."""
     settings = endpoint.settings
     containers = [
         {
@@ -81,7 +81,7 @@ def create_model(endpoint: Endpoint, name: str, uploads: tuple[Upload, ...]) -> 
 
 
 def create_endpoint_config(endpoint: Endpoint, name: str, uploads: tuple[Upload, ...]) -> dict[str, Any]:
-    """CreateEndpointConfig: one variant, and the settings of asynchronous answers and of data capture."""
+    """Return the body of CreateEndpointConfig: one variant, and settings for asynchronous answers and data capture."""
     settings = endpoint.settings
     variant: dict[str, Any] = {"VariantName": VARIANT, "ModelName": name}
     if settings.serverless:
@@ -125,7 +125,7 @@ def _asynchronous(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def register_scalable_target(endpoint: Endpoint) -> dict[str, Any]:
-    """RegisterScalableTarget: the fewest and most instances."""
+    """Return the body of RegisterScalableTarget: the fewest and the most instances."""
     return _scaled(endpoint) | {
         "MinCapacity": endpoint.settings.instances,
         "MaxCapacity": endpoint.settings.max_instances,
@@ -133,10 +133,10 @@ def register_scalable_target(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def put_scaling_policy(endpoint: Endpoint) -> dict[str, Any]:
-    """PutScalingPolicy: the target load of an instance.
+    """Return the body of PutScalingPolicy: the target load of an instance.
 
-    The load of generators is concurrent requests (default target: their slots), of encoders requests a minute, and of
-    asynchronous endpoints waiting requests.
+    For generators, the load is the number of concurrent requests (default target: their slots). For encoders, it is the
+    number of requests per minute. For asynchronous endpoints, it is the number of waiting requests.
     """
     settings = endpoint.settings
     target = settings.scale_target if settings.scale_target is not None else endpoint.slots
@@ -170,10 +170,10 @@ def _scaled(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-# The execution role: who may use it, and the fewest permissions for the endpoint
+# The execution role: the services that may use it, and the fewest permissions for the endpoint
 
 
-NAMESPACES = ("/aws/sagemaker/Endpoints",)  # of the metrics that an instance writes
+NAMESPACES = ("/aws/sagemaker/Endpoints",)  # namespaces of the metrics that an instance writes
 NETWORK_ACTIONS = (
     "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
     "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
@@ -182,7 +182,7 @@ NETWORK_ACTIONS = (
 
 
 def trust(endpoint: Endpoint) -> dict[str, Any]:
-    """The trust policy of the role: SageMaker may use it, for this account."""
+    """Return the trust policy of the role: SageMaker may use it, for this account."""
     return _document(
         {
             "Effect": "Allow",
@@ -194,9 +194,9 @@ def trust(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def policy(endpoint: Endpoint, uploads: tuple[Upload, ...]) -> dict[str, Any]:
-    """The permissions of the role: fetch the archives and the image, write logs and metrics, and what options add.
+    """Return the role's permissions: fetch the archives and the image, write logs and metrics, and the options' needs.
 
-    The actions with the resource "*" support no narrower one.
+    Actions with the resource "*" do not support a narrower resource.
     """
     settings, place = endpoint.settings, f"arn:{endpoint.partition}"
     logs = f"{place}:logs:{endpoint.region}:{endpoint.account}:log-group:/aws/sagemaker/Endpoints/{endpoint.name}"

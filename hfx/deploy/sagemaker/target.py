@@ -23,7 +23,7 @@ HOURS_A_MONTH = 730
 
 
 def write(deployment: Deployment, endpoint: Endpoint, output: Path, packages: bundle.Packages, force: bool) -> None:
-    """Write the folder. Raises what bundle.write and output_folder raise."""
+    """Write the folder. Raises the errors of bundle.write and output_folder."""
     with output_folder(output, "sagemaker", deployment, force) as folder:
         uploads = tuple(_archived(endpoint, index, folder, packages) for index in range(len(endpoint.deployments)))
         unversioned = json.dumps(bodies(endpoint, "", uploads), sort_keys=True).encode()
@@ -36,7 +36,7 @@ def write(deployment: Deployment, endpoint: Endpoint, output: Path, packages: bu
 
 
 def _archived(endpoint: Endpoint, index: int, folder: Path, packages: bundle.Packages) -> Upload:
-    """Bundle one model into an archive. Its key in S3 has its hash, so that no upload replaces another archive."""
+    """Bundle one model into an archive. Its key in S3 contains its hash, so that no upload replaces another archive."""
     deployment, unpacked = endpoint.deployments[index], folder / "bundle"
     bundle.write(deployment, unpacked, packages)
     target = folder / ("model.tar.gz" if len(endpoint.deployments) == 1 else f"{deployment.name}.tar.gz")
@@ -47,7 +47,7 @@ def _archived(endpoint: Endpoint, index: int, folder: Path, packages: bundle.Pac
 
 
 def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The values for the README's template. Commands are lists of words."""
+    """Return the values for the README's template. Commands are lists of words."""
     return {
         "endpoint": endpoint,
         "uploads": uploads,
@@ -62,7 +62,7 @@ def values(endpoint: Endpoint, uploads: tuple[Upload, ...], made: dict[str, dict
 
 
 def cost(endpoint: Endpoint) -> str:
-    """A line with the cost of the endpoint by the price file; empty without one."""
+    """Return a line with the cost of the endpoint according to the price file; empty without a price file."""
     if (price := endpoint.price) is None:
         return ""
     count = endpoint.settings.instances
@@ -79,7 +79,7 @@ def _line(service: str, operation: str, file: str, endpoint: Endpoint) -> list[s
 
 
 def _invocations(endpoint: Endpoint) -> list[list[str]]:
-    """The commands that send request.json to each model."""
+    """Return the commands that send request.json to each model."""
     common = ["--region", endpoint.region, "--endpoint-name", endpoint.name, "--content-type", "application/json"]
     if endpoint.settings.asynchronous:
         place = f"{endpoint.bucket}/requests/request.json"
