@@ -208,7 +208,7 @@ class Run:
     notes: tuple[str, ...] = ()
 
     @property
-    def kept(self) -> float:
+    def good_share(self) -> float:
         """The share of requests that succeeded and, if there is an SLO, met it."""
         if self.goodput is not None:
             return self.goodput

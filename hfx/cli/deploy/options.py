@@ -1,4 +1,4 @@
-"""Options and output that the commands of all targets share, and the measured loads that size pods."""
+"""The options and output that the commands of all targets share, and the sizing of pods from measured loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hfx.deploy.sizing import Measured, Sizing
     from hfx.perf.results import Result, Run
 
-LEAST_KEPT = 0.99  # share of requests that a load must have answered (within the SLO, if it has one)
+LEAST_KEPT = 0.99  # the share of a load's requests that must have been answered (within the SLO, if there is one)
 Loads = Annotated[
     list[Path] | None,
     Option(
@@ -32,14 +32,14 @@ Loads = Annotated[
 
 @dataclass(frozen=True)
 class PackageOptions:
-    """Where packages that models import come from, and which of them."""
+    """The options of the packages that models import: their source, and which packages are included."""
 
     offline: Path | None = option(None, "Take wheels from this folder instead of a package index.", metavar="DIR")
     no_openvino: bool = option(False, "Leave OpenVINO out. Encoders then run on ONNX Runtime.")
     python: str = option("", "Python version of Triton's stubs, such as 3.12. Default: the release's.")
 
     def packages(self, deployment: Deployment) -> Packages:
-        """These options as hfx.deploy.bundle takes them."""
+        """Return these options as hfx.deploy.bundle takes them."""
         from hfx.deploy import bundle
 
         return bundle.Packages(bundle.python_of(deployment, self.python), self.offline, not self.no_openvino)
@@ -47,7 +47,7 @@ class PackageOptions:
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """Which models, for which machine, and where to."""
+    """The options of a deployment: the models, the machine, and the output."""
 
     PANEL: ClassVar[str] = "Deployment"
 
@@ -70,7 +70,7 @@ class DeployOptions:
     force: bool = option(False, "Replace a folder written by an earlier run of this command.")
 
     def deployment(self, report: Reporter) -> Deployment:
-        """The checked deployment. Prints warnings about its Triton release."""
+        """Return the checked deployment; print warnings about its Triton release."""
         from hfx.deploy.deployment import open_deployment
         from hfx.releases import MINIMUM_SECURE
         from hfx.repository import recover
@@ -134,18 +134,21 @@ def print_written(
     report.result(value, [*lines, *next_steps])
 
 
-# Sizes by measured loads
+# Sizes from measured loads
 
 
 def sizing_of(deployment: Deployment, scale: Scale, loads: Iterable[Path]) -> Sizing:
-    """The sizing of `deployment`. Raises UsageError, also for results that have none of its models."""
+    """Return the sizing of `deployment`. Raises UsageError, also for results that have none of its models."""
     from hfx.deploy.sizing import size
 
     return size(deployment, scale, measured(loads, deployment))
 
 
 def measured(paths: Iterable[Path], deployment: Deployment) -> dict[str, Measured]:
-    """Model -> the highest throughput of a load that it kept up with, from result files."""
+    """Return model -> the highest throughput in the result files, of the loads that the model could answer.
+
+    Raises UsageError for a file without such a load.
+    """
     from hfx.perf.results import read_result
 
     best: dict[str, Measured] = {}
@@ -167,7 +170,7 @@ def measured(paths: Iterable[Path], deployment: Deployment) -> dict[str, Measure
 
 def _counts(run: Run, deployment: Deployment) -> bool:
     is_deployed = run.subject.model in deployment.names and run.subject.device in ("", deployment.device)
-    return is_deployed and not run.interrupted and run.throughput > 0 and run.kept >= LEAST_KEPT
+    return is_deployed and not run.interrupted and run.throughput > 0 and run.good_share >= LEAST_KEPT
 
 
 def _measured(path: Path, result: Result, run: Run) -> Measured:

@@ -11,7 +11,7 @@ from hfx.errors import UsageError
 from hfx.perf.results import Cost, Result, Run
 from hfx.perf.rounds import Group, groups
 
-KEPT = 0.99  # share of requests that must meet the SLO (or succeed, without an SLO) for a variant to hold a load
+GOOD_SHARE = 0.99  # share of requests that must meet the SLO (or succeed, without an SLO) for a variant to hold a load
 MAX_STEPS = 100_000  # the most instances of the cheaper variant for which a break-even load is searched
 CURRENCY = "$"  # the currency of a price without a currency sign
 _PRICE = re.compile(r"(?P<label>.+)=(?P<front>[$€£]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)(?P<back>[$€£]?)/(?:h|hour)")
@@ -99,14 +99,14 @@ def capacity(group: Group) -> float:
 
 
 def best(runs: Sequence[Run]) -> dict[str, Group]:
-    """Return label -> the load with the highest throughput. With an SLO, KEPT of the requests must have met it.
+    """Return label -> the load with the highest throughput at which GOOD_SHARE of the requests met the SLO.
 
-    Labels without such a load are left out. Interrupted runs are ignored.
+    Without an SLO, so many must have succeeded. Labels without such a load are left out. Interrupted runs are ignored.
     """
     found: dict[str, Group] = {}
     for group in groups([run for run in runs if not run.interrupted]):
-        kept, label = group.median(lambda run: run.goodput), group.subject.label
-        if capacity(group) > (capacity(found[label]) if label in found else 0.0) and (kept is None or kept >= KEPT):
+        good, label = group.median(lambda run: run.good_share) or 0.0, group.subject.label
+        if good >= GOOD_SHARE and capacity(group) > (capacity(found[label]) if label in found else 0.0):
             found[label] = group
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hfx.perf.compare.cost import KEPT, best, by_work
+from hfx.perf.compare.cost import GOOD_SHARE, best, by_work
 from hfx.perf.report.figures import FIGURES, Figure, error_share, main, milliseconds, number, percent, ratio
 from hfx.perf.report.tables import by_load, is_busy, name_of, proof, ratio_of
 from hfx.perf.results import PHASES, Result, Run, Step
@@ -136,7 +136,7 @@ def _next(result: Result, runs: Sequence[Run], top: Group) -> str:
     cores = 0.0 if server is None or top.subject.device == "gpu" else server.cores or 0.0
     rules = (
         (
-            any((error_share(each) or 0.0) > 1 - KEPT for each in runs),
+            any((error_share(each) or 0.0) > 1 - GOOD_SHARE for each in runs),
             "Look at the failed requests first: they are named below.",
         ),
         (is_busy(result.machine), "Measure again on an idle machine: other work had part of the cores."),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
-from hfx.perf.compare.cost import KEPT, best, by_work
+from hfx.perf.compare.cost import GOOD_SHARE, best, by_work
 from hfx.perf.report.figures import (
     COMPARED,
     FIGURES,
@@ -380,4 +380,4 @@ def beaten(point: tuple[float, float], points: Sequence[tuple[float, float]]) ->
 
 def _fault(group: Group) -> str:
     """Return why these settings can't be the best; empty if they met the SLO."""
-    return "" if all(run.kept >= KEPT for run in group.runs) else "misses"
+    return "" if all(run.good_share >= GOOD_SHARE for run in group.runs) else "misses"

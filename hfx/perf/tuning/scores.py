@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hfx.perf.compare.cost import KEPT
+from hfx.perf.compare.cost import GOOD_SHARE
 from hfx.perf.results import Run
 
 PUBLISHED = "published"  # the label of the published settings
@@ -26,7 +26,7 @@ class Score:
     @property
     def figure(self) -> float:
         """The figure for the ratio of two scores under one load: `value`, or kept**2 / p99 for an open load."""
-        return self.run.kept**2 / p99(self.run) if self.run.load.kind == "open" else self.value
+        return self.run.good_share**2 / p99(self.run) if self.run.load.kind == "open" else self.value
 
 
 def score(runs: Sequence[Run]) -> Score:
@@ -50,7 +50,7 @@ def p99(run: Run) -> float:
 
 
 def _score(run: Run) -> Score:
-    good = run.kept
+    good = run.good_share
     if run.load.kind == "open":
-        return Score(round(min(good, KEPT), 2) - LATE * min(p99(run), 6e4) / 1e3, good >= KEPT, run)
-    return Score(rate(run) if good >= KEPT else rate(run) * good**2, good >= KEPT, run)
+        return Score(round(min(good, GOOD_SHARE), 2) - LATE * min(p99(run), 6e4) / 1e3, good >= GOOD_SHARE, run)
+    return Score(rate(run) if good >= GOOD_SHARE else rate(run) * good**2, good >= GOOD_SHARE, run)

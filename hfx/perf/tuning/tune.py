@@ -242,8 +242,8 @@ def check_kept(best: Trial) -> None:
     top = score(best.runs)
     if not top.kept:
         raise LoadFailed(
-            f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * top.run.kept:.1f} % of the "
-            f"requests did, with {settings_line(best.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
+            f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * top.run.good_share:.1f} % "
+            f"of the requests did, with {settings_line(best.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
             f"p99 {p99(top.run):.4g} ms).",
             "Ask for less: a smaller --concurrency or --rate, or a looser --slo.",
         )
@@ -260,7 +260,7 @@ def line(trial: Trial) -> str:
     if not trial.runs:
         return f"{trial.label} failed: {trial.reason}"
     top = score(trial.runs)
-    kept = "" if top.kept else f", {100 * top.run.kept:.0f} % as wanted"
+    kept = "" if top.kept else f", {100 * top.run.good_share:.0f} % as wanted"
     figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{kept}"
     return f"{trial.label}: {figures}: {settings_line(trial.settings)}"
 

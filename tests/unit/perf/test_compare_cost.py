@@ -70,6 +70,11 @@ def test_the_best_load_has_the_highest_median_of_those_that_keep_the_slo() -> No
     }
 
 
+def test_a_load_at_which_requests_fail_is_not_the_best_without_an_slo_either() -> None:
+    runs = [run("cpu", 10.0, callers=1), run("cpu", 50.0, callers=8, succeeded=90)]
+    assert best(runs)["cpu"].load.concurrency == 1
+
+
 @pytest.mark.parametrize(
     ("cheap", "dear", "load"),
     [
