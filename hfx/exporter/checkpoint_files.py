@@ -1,8 +1,8 @@
-"""The files of a checkpoint: its weights, and its private view, a temporary folder with what an answer depends on.
+"""The files of a checkpoint: its weights, and its view, a temporary folder with the files that an answer depends on.
 
-Libraries are given this folder, never the user's: they would run code that lies beside the weights
-(custom_generate/generate.py under transformers 4, modeling files), follow an adapter to another model, or open whatever
-else they know a name for. Small files are copied, weights are links to the files that were looked at.
+Libraries get this folder, never the user's: they would run code beside the weights (custom_generate/generate.py under
+transformers 4, modeling files), follow an adapter to another model, or open any other file that they know by name.
+Small files are copied; weights are links to the files that were checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, read_by
 
 PREFIX = "hfx-views-"
 LOCK = "lock"
-MAX_TOKENIZER_BYTES = 64 << 20  # the largest in use, of 256,000 tokens, have 35 MB
+MAX_TOKENIZER_BYTES = 64 << 20  # the largest files in use, with 256,000 tokens, have 35 MB
 OWN_CONFIGS = ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore", "SparseStaticEmbedding")  # modules
 CONFIGS = (
     "config.json",
@@ -40,7 +40,7 @@ CONFIGS = (
     "sentence_*_config.json",
     *(f"*_{module}/config.json" for module in OWN_CONFIGS),
 )
-# Without any of these, there is no tokenizer.
+# A checkpoint without any of these has no tokenizer.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.txt",
@@ -54,7 +54,7 @@ TOKENIZER_FILES = (
 TOKENIZERS = (
     *TOKENIZER_FILES, "merges.txt", "bpe.codes", "dict.txt", "tokenizer.model", "target.spm", "target_vocab.json",
 )  # fmt: skip
-# Ends of the names of those fields of tokenizer_config.json by which transformers opens other files than the folder's.
+# Fields of tokenizer_config.json with these endings make transformers open files outside the folder.
 PATH_FIELDS = ("_file", "_files", "_spm", "vocab", "merges")
 SAFE_WEIGHTS, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED_WEIGHTS, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -68,9 +68,9 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
-    """The view of the checkpoint in `folder` with these `weights`; it is removed when the process ends.
+    """Make the view of the checkpoint in `folder` with these `weights`; it is removed when the process ends.
 
-    Raises CheckpointCorrupt for a file that is too large or no regular file, StorageFull without room.
+    Raises CheckpointCorrupt if a file is too large or no regular file, and StorageFull if there is no room.
     """
     homes = dict.fromkeys((folder, *(path.parent for path in weights)))
     contents = {path: _content(path, most) for path, most in _small_files(homes, index_of(folder, weights))}
@@ -93,7 +93,7 @@ def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
 
 
 def _small_files(folders: Iterable[Path], index: Path | None) -> Iterator[tuple[Path, int]]:
-    """The files of `folders` beside the weights, each with the most bytes that it may have."""
+    """Yield the files of `folders` other than the weights, each with the most bytes that it may have."""
     if index:
         yield index, MAX_BYTES
     for names, most in ((CONFIGS, MAX_BYTES), (TOKENIZERS, MAX_TOKENIZER_BYTES)):
@@ -102,7 +102,7 @@ def _small_files(folders: Iterable[Path], index: Path | None) -> Iterator[tuple[
 
 
 def _content(file: Path, most: int) -> bytes:
-    """What of `file` comes into the view: all of it, but for fields that lead to other files."""
+    """Return the contents of `file` for the view: all of it, except fields that lead to other files."""
     content = read_bytes(file, most)
     if file.name != TOKENIZER_CONFIG:
         return content
@@ -113,10 +113,10 @@ def _content(file: Path, most: int) -> bytes:
 
 @functools.cache
 def _views() -> Path:
-    """The folder of all views of this process, which holds a lock on a file in it for as long as it lives."""
+    """Return the folder of all views of this process, which holds a lock on a file in the folder until it ends."""
     _sweep()
     views, process = Path(tempfile.mkdtemp(prefix=PREFIX)), os.getpid()
-    # Locked under another name first: a sweep of another process never meets one that isn't held yet.
+    # Lock the file under another name first, so that another process's sweep never finds a lock that isn't held yet.
     unborn = views / f"{LOCK}.new"
     fcntl.flock(os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
     unborn.rename(views / LOCK)
@@ -130,9 +130,9 @@ def _views() -> Path:
 
 
 def _sweep() -> None:
-    """Remove the views of this user's processes that were killed: the kernel has freed their locks."""
+    """Remove the views of this user's killed processes: the kernel has freed their locks."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError):  # its process lives, or another sweep was faster
+        with contextlib.suppress(OSError):  # its process is alive, or another sweep was faster
             if lock.parent.lstat().st_uid == os.getuid():
                 with lock.open("rb") as stream:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,10 +140,10 @@ def _sweep() -> None:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """The weight files that transformers loads from `folder`, each one whole as far as its header tells.
+    """Return the weight files that transformers loads from `folder`, each complete as far as its header tells.
 
-    Safetensors come before pickles and a single file before shards, as in transformers: what was looked at is what is
-    loaded. Raises CheckpointCorrupt or CheckpointUnsafe, naming the file.
+    Safetensors come before pickles and a single file before shards, as in transformers, so that the checked files are
+    the loaded files. Raises CheckpointCorrupt or CheckpointUnsafe, naming the file.
     """
     for single, index in ((SAFE_WEIGHTS, SAFE_INDEX), (PICKLED_WEIGHTS, PICKLED_INDEX)):
         if (folder / single).is_file():
@@ -157,7 +157,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
 
 
 def index_of(folder: Path, weights: Sequence[Path]) -> Path | None:
-    """The index by which transformers finds the `weights` of `folder`; None where they are a single file."""
+    """Return the index by which transformers finds the `weights` of `folder`; None if they are a single file."""
     if not weights or weights[0].name in (SAFE_WEIGHTS, PICKLED_WEIGHTS):
         return None
     return folder / (SAFE_INDEX if weights[0].suffix == ".safetensors" else PICKLED_INDEX)
@@ -192,7 +192,7 @@ def _checked(*files: Path) -> tuple[Path, ...]:
 
 
 def stored_shapes(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in safetensors `files`, by name. Raises CheckpointUnsupported for other files."""
+    """Return the tensor shapes in safetensors `files`, by name. Raises CheckpointUnsupported for other files."""
     from safetensors import safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}
@@ -205,7 +205,10 @@ def stored_shapes(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
 
 
 def _check_safetensors(file: Path) -> None:
-    """The header and the file's length; safetensors refuses overlaps, holes and lengths that don't fit."""
+    """Check the header and the length of `file`: safetensors refuses overlaps, gaps and lengths that don't fit.
+
+    Raises CheckpointCorrupt.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,6 +1,7 @@
-"""The JSON files of a checkpoint, above all config.json: bounded, and refused where transformers would do harm.
+"""Read the JSON files of a checkpoint, above all config.json, with checks against harm.
 
-A config decides how much is built before a weight is seen, which file is loaded and which code runs it.
+Files are bounded in size. A config is refused if transformers would do harm with it: it decides how much is built
+before any weight is read, which file is loaded and which code runs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ MAX_BYTES = 16 * 1024 * 1024  # a config.json is a few KB; one of hundreds of MB
 TOKENIZER_CONFIG = "tokenizer_config.json"
 AGAIN = "Download or save the checkpoint again."
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-NO_LIMIT = 1_000_000  # transformers writes 1e30 where a tokenizer has no limit of its own
-# Fields of config.json by which a checkpoint says that the first numbers of its vectors are vectors themselves.
+NO_LIMIT = 1_000_000  # transformers writes 1e30 for a tokenizer without a limit
+# These fields of config.json say that the first numbers of a vector are usable as a shorter vector.
 MATRYOSHKA = ("matryoshka_dimensions", "is_matryoshka")
-# The largest value of each field that sizes a model. Above it, building would only exhaust time or memory.
+# The largest value of each field that sizes a model. Building a larger model would only exhaust time or memory.
 SIZES = {
     **dict.fromkeys(("num_hidden_layers", "n_layers", "encoder_layers", "decoder_layers"), 1_000),
     **dict.fromkeys(("num_attention_heads", "n_heads"), 10_000),
@@ -32,7 +33,7 @@ SIZES = {
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a small JSON file of a checkpoint."""
+    """Return the object in a small JSON file of a checkpoint. Raises CheckpointCorrupt."""
     value = read_json_value(file)
     if not isinstance(value, dict):
         raise CheckpointCorrupt(f"{file} is not a JSON object.", AGAIN)
@@ -40,12 +41,12 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_optional_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file that a checkpoint need not have; empty without the file."""
+    """Return the object in a JSON file that a checkpoint need not have; empty without the file."""
     return read_json(file) if file.is_file() else {}
 
 
 def read_json_value(file: Path) -> Any:
-    """Whatever a small JSON file of a checkpoint holds."""
+    """Return the value in a small JSON file of a checkpoint. Raises CheckpointCorrupt."""
     try:
         return json.loads(read_bytes(file, MAX_BYTES))
     except (ValueError, RecursionError) as error:
@@ -53,7 +54,10 @@ def read_json_value(file: Path) -> Any:
 
 
 def read_bytes(file: Path, most: int) -> bytes:
-    """The contents of a file of at most `most` bytes. A pipe or device is refused, never waited for."""
+    """Return the contents of a file of at most `most` bytes. Raises CheckpointCorrupt.
+
+    A pipe or device is refused without blocking.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -77,7 +81,7 @@ def _missing(file: Path) -> CheckpointCorrupt:
 
 
 def whole_number(file: Path, config: Mapping[str, Any], field: str, most: int, least: int = 1) -> int:
-    """The number in a `field` of the object in `file`. Raises CheckpointCorrupt."""
+    """Return the number in a `field` of `config`, the object in `file`. Raises CheckpointCorrupt."""
     value = config.get(field)
     if type(value) is not int or not least <= value <= most:
         raise CheckpointCorrupt(
@@ -87,7 +91,10 @@ def whole_number(file: Path, config: Mapping[str, Any], field: str, most: int, l
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json, with the fields that hfx rests on checked for their types."""
+    """Return config.json; the types of the fields that hfx depends on are checked.
+
+    Raises CheckpointCorrupt, CheckpointUnsafe and CheckpointUnsupported.
+    """
     file = folder / "config.json"
     config = read_json(file)
     if not isinstance(config.get("model_type"), str):
@@ -109,13 +116,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def tokenizer_limit(folder: Path) -> int | None:
-    """Tokens that the tokenizer says a text may have (model_max_length), where it says anything."""
+    """Return the tokens that a text may have according to the tokenizer (model_max_length); None without a limit."""
     stated = read_optional_json(folder / TOKENIZER_CONFIG).get("model_max_length")
     return int(stated) if isinstance(stated, int | float) and 0 < stated < NO_LIMIT else None
 
 
 def _refuse_detours(file: Path, config: dict[str, Any]) -> None:
-    """Fields by which a config makes transformers load another file, foreign kernels, or weights that aren't floats."""
+    """Refuse fields that make transformers load another file, foreign kernels, or weights that aren't floats."""
     if config.get("transformers_weights") is not None:
         raise CheckpointUnsafe(
             f"{file} names its own weight file (transformers_weights).", "Save the model again with save_pretrained."
@@ -140,12 +147,15 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
     for field, largest in SIZES.items():
         value = config.get(field)
         if value is None or isinstance(value, list | dict):
-            continue  # transformers' default, or a model of another kind
+            continue  # transformers' default, or a kind of model that uses lists here
         whole_number(file, config, field, largest)
 
 
 def _check_labels(file: Path, config: dict[str, Any]) -> None:
-    """Label names are looked up by the index of a logit: 0, 1, 2 without a gap. transformers 5 takes anything."""
+    """Refuse labels that are not numbered 0, 1, 2 without a gap, as names are looked up by the index of a logit.
+
+    transformers 5 accepts anything.
+    """
     labels = config.get("id2label")
     numbered = isinstance(labels, dict) and labels and {str(key) for key in labels} == set(map(str, range(len(labels))))
     if labels is not None and not numbered:

@@ -1,7 +1,7 @@
-"""Labelled data from the user's table: requests of a task, and what the right answers are.
+"""Read labelled data from the user's table: requests of a task, and the right answers.
 
 Columns are found by their usual names unless they are given. A target that no answer of the model can equal is refused
-with its line: its metric would say nothing of the model.
+with its line, as the metric would say nothing about the model.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 PAIR_COLUMNS = (("first", "second"), ("text1", "text2"), ("sentence1", "sentence2"), ("text_a", "text_b"))
 TARGET_COLUMNS = ("target", "label", "labels", "entities", "answer", "answers", "score", "similarity")
-RELEVANCE = "relevance"  # the column by which a file has texts ranked for queries
+RELEVANCE = "relevance"  # a file with this column has texts to be ranked for queries
 PROMPTED: tuple[Request, Request] = ({names.PROMPT_NAME: "query"}, {names.PROMPT_NAME: "document"})
 TEXT_COLUMNS = ("target", "summary", "text_output", "output", "answer")
-MOST_SHOWN = 10  # labels in a message
+MOST_SHOWN = 10  # a message lists at most this many labels
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Requests and targets. Embeddings have two requests a target: the texts of a pair in turn.
+    """Requests and targets. Embeddings have two requests for each target: the texts of a pair, in turn.
 
-    Where texts are ranked for queries, targets are their relevances, and `queries` numbers the query of each.
+    If texts are ranked for queries, the targets are their relevances, and `queries` has the number of each one's query.
     """
 
     requests: tuple[Request, ...]
@@ -51,13 +51,13 @@ class LabelledData:
     queries: tuple[int, ...] = ()
 
     def measured(self, task: EncoderKind, answers: Sequence[Answer]) -> float:
-        """The metric of a task's answers: nDCG@10 where texts are ranked for queries, else the task's own."""
+        """Return the metric of a task's answers: nDCG@10 if texts are ranked for queries, else the task's own."""
         if not self.queries:
             return task.metric(answers, self.targets)
         return ndcg(task.pair_scores(answers), [float(target) for target in self.targets], self.queries)
 
     def metric(self, task: EncoderKind) -> str:
-        """The name of the metric by which `measured` judges."""
+        """Return the name of the metric that `measured` returns."""
         return NDCG if self.queries else task.metric_name
 
 
@@ -68,9 +68,10 @@ def read_data(
     input_columns: Sequence[str] = (),
     target_column: str | None = None,
 ) -> LabelledData:
-    """The rows of `path` for `task`. UsageError names the file, the line or column, and what was found.
+    """Return the rows of `path` for `task`.
 
-    `input_columns` are given in the order of the task's inputs (question, context) or of a pair's texts.
+    `input_columns` are in the order of the task's inputs (question, context) or of a pair's texts.
+    Raises UsageError, which names the file, the line or column, and what was found.
     """
     rows = _rows(path)
     header = list(rows[0].cells)
@@ -91,7 +92,7 @@ def read_data(
 
 
 def _ranked(path: Path, task: EncoderKind | GenerationTask, rows: Sequence[Row], given: Sequence[str]) -> LabelledData:
-    """Texts and their relevances for queries; an embedder gets each with the prompt of its kind."""
+    """Return texts and their relevances for queries; an embedder gets the two with the prompts of their roles."""
     header = list(rows[0].cells)
     if given and len(given) != 2:
         raise UsageError("Texts that are ranked have two input columns.", "Give those of the query and of the text.")
@@ -137,7 +138,10 @@ def _check_number(path: Path, row: Row, column: str, least: float = -math.inf) -
 def _targets(
     path: Path, rows: Sequence[Row], column: str, task: EncoderKind, config: Config, requests: Sequence[Request]
 ) -> list[str]:
-    """The targets of `rows` as the metric of `task` reads them. RowError for the first that no answer can equal."""
+    """Return the targets of `rows` as the metric of `task` reads them.
+
+    Raises RowError for the first target that no answer can equal.
+    """
     targets = [str(row.cells[column]) for row in rows]
     if task.ranks:
         for row in rows:
@@ -160,13 +164,13 @@ def _labels(task: EncoderKind, config: Config) -> list[str]:
 
 
 def _kinds(labels: Sequence[str]) -> list[str]:
-    """What entities are called: the labels of tokens, and those without the prefixes of first and inner tokens."""
+    """Return the names of entities: the labels of tokens, with and without the prefixes of first and inner tokens."""
     kinds = [label[2:] if label.startswith(("B-", "I-")) else label for label in labels]
     return [kind for kind in dict.fromkeys([*kinds, *labels]) if kind != IGNORED]
 
 
 def _entities(path: Path, row: Row, column: str) -> list[str]:
-    """The labels of a row's entities."""
+    """Return the labels of a row's entities. Raises RowError."""
     try:
         listed = json.loads(row.cells[column])
         for entity in listed:
@@ -231,7 +235,7 @@ def _column(path: Path, header: list[str], candidates: Sequence[str]) -> str:
 def _input_columns(
     path: Path, header: list[str], task: EncoderKind | GenerationTask, given: Sequence[str]
 ) -> list[dict[str, str]]:
-    """For each request that a row makes: tensor name -> column."""
+    """Return a dict of tensor name -> column for each request that a row makes."""
     if task.task is names.Task.FEATURE_EXTRACTION:
         pair = next((p for p in ((tuple(given),) if given else PAIR_COLUMNS) if set(p) <= set(header)), None)
         if pair is None or len(pair) != 2:
@@ -260,6 +264,6 @@ def _value(tensor: str, text: str) -> str | list[str]:
 
 
 def _label(text: str, labels: list[str]) -> str:
-    """The name of a label, which is given by its name, or by its number unless a label has that name."""
+    """Return the name of a label given by its name, or by its number if no label has this number as its name."""
     is_number = text not in labels and re.fullmatch("[0-9]{1,9}", text) is not None
     return labels[int(text)] if is_number and int(text) < len(labels) else text

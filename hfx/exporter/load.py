@@ -1,6 +1,6 @@
-"""The checkpoint in memory: its torch model, checked to fit the files.
+"""Load a checkpoint's torch model, and check that it fits the files.
 
-Weights come as float32, in evaluation mode; no remote code is run.
+Weights are float32 and the model is in evaluation mode; no remote code is run.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from hfx.exporter.transformers_versions import as_written
 if TYPE_CHECKING:
     import torch
 
-# What a file may have beyond the model: the pooler or the next-sentence head of a model that is used without it, tables
-# that are computed today.
+# Tensors that a file may have and the model not: the pooler or next-sentence head of a model that is used without it,
+# and tables that newer versions compute.
 IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|^cls\.seq_relationship\.|position_ids$|num_batches_tracked$")
-# Fields of config.json that change how a model computes or what else it returns, and not its answers.
+# Fields of config.json that change how a model computes or what else it returns, but not its answers.
 PLAIN: dict[str, Any] = {
     "return_dict": True,
     "output_attentions": False,
     "output_hidden_states": False,
-    "chunk_size_feed_forward": 0,  # parts of a fixed number of tokens, which a trace would keep for other lengths
+    "chunk_size_feed_forward": 0,  # chunks have a fixed size: a trace would keep their number for other lengths
 }
-# What an embedding's model may lack: its answer is pooled from the tokens, never by the pooler.
+# Tensors that an embedding model may lack: its answer is pooled from the tokens, never by the pooler.
 UNUSED_TENSORS = re.compile(r"(^|\.)pooler\.")
 
 
 def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch.nn.Module:
-    """The torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
+    """Load the torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
 
-    `headless` models (embeddings) may leave the tensors of a head that they don't have unused. Raises
-    CheckpointCorrupt where tensor names, shapes or values don't fit, CheckpointUnsafe for a pickle with more than
-    tensors, CheckpointUnsupported where transformers has no such model.
+    A `headless` model (embeddings) may leave unused the tensors of a head that it doesn't have. Raises
+    CheckpointCorrupt if tensor names, shapes or values don't fit, CheckpointUnsafe for a pickle with more than tensors,
+    and CheckpointUnsupported if transformers has no such model.
     """
     import torch
     import transformers
 
     loader = getattr(transformers, auto_class)
-    tensors = CheckpointTensors(checkpoint)  # refuses what is damaged, and pickles with more than tensors
+    tensors = CheckpointTensors(checkpoint)  # refuses damaged files, and pickles with more than tensors
     try:
-        with quiet_libraries():  # what transformers warns of is checked below, and refused
+        with quiet_libraries():  # the problems that transformers warns of are checked below, and refused
             _check_parameters(checkpoint, loader)
             model, report = loader.from_pretrained(
                 checkpoint.view,
@@ -56,14 +56,14 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
                 use_safetensors=not checkpoint.pickled,
                 dtype=torch.float32,
                 attn_implementation="eager",  # the plain graph: scores, softmax, values
-                ignore_mismatched_sizes=True,  # they are in the report, by name
+                ignore_mismatched_sizes=True,  # the report names them
                 output_loading_info=True,
                 weights_only=True,
                 **PLAIN,
             )
     except SourceError:
         raise
-    except Exception as error:  # a config or file that no one foresaw fails anywhere in transformers
+    except Exception as error:  # an unforeseen config or file may fail anywhere in transformers
         raise _load_error(checkpoint, auto_class, error) from error
     missing = set(report["missing_keys"])
     as_written(model, checkpoint, missing)
@@ -75,7 +75,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
 
 
 def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.Tensor | None:
-    """The rows of a language model's head that give the logits of `tokens`, ids or words; None without tokens.
+    """Return the rows of a language model's head for the logits of `tokens` (ids or words); None without tokens.
 
     Raises CheckpointUnsupported for a word that is no token, an id beyond the head, and capped logits.
     """
@@ -100,7 +100,7 @@ def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.
 
 
 def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
-    """Refuse values that are not finite, as of float64 ones beyond float32: every answer would be NaN."""
+    """Refuse values that are not finite, such as float64 values beyond float32: every answer would be NaN."""
     import torch
 
     for name, parameter in model.named_parameters():
@@ -109,7 +109,7 @@ def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
 
 
 def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
-    """Refuse a config of more parameters than the weight files have bytes, before memory is taken for them."""
+    """Refuse a config with more parameters than the weight files have bytes, before memory is allocated for them."""
     import torch
     from transformers import AutoConfig
 
@@ -128,7 +128,7 @@ def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
 
 
 def first_lines(error: BaseException) -> str:
-    """The first two lines of an error that say something, for a message in one line."""
+    """Return the first two lines of an error that are not blank, for a message on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] or type(error).__name__
 

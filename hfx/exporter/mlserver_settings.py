@@ -1,7 +1,8 @@
-"""model-settings.json of MLServer's Hugging Face runtime as the options of `hfx export` that publish the same model.
+"""Translate a model-settings.json of MLServer's Hugging Face runtime to options of `hfx export` for the same model.
 
-What has no counterpart is warned of by name; what would change the answers is refused. The settings are those of
-MLServer 1.7: `mlserver.settings.ModelSettings` and `mlserver_huggingface.settings.HuggingFaceSettings`.
+A setting without a counterpart causes a warning that names it; a setting that would change the answers is refused. The
+settings are those of MLServer 1.7: `mlserver.settings.ModelSettings` and
+`mlserver_huggingface.settings.HuggingFaceSettings`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ READ = {
         "optimum_model",
     },
 }  # fmt: skip
-# Why a setting is left out; optimum_model is not among them: every export is an ONNX model.
+# The reasons why settings are left out. optimum_model is not among these settings: every export is an ONNX model.
 LEFT_OUT = {
     "max_batch_time": "Triton's batcher takes what is there when the model is free; no request waits for others",
     "parallel_workers": "one process serves all requests of a model; instances are of config.pbtxt",
@@ -52,20 +53,20 @@ LEFT_OUT = {
 
 @dataclass(frozen=True)
 class MigratedExport:
-    """MODEL, the options of `hfx export` by the names of its parameters, and what was left out and why."""
+    """MODEL, the options of `hfx export` by parameter name, and warnings about settings that were left out."""
 
     model: str
     options: Mapping[str, Any]
     warnings: tuple[str, ...]
 
     def command(self, options: Mapping[str, Any]) -> str:
-        """The command line with `options`, which may be more than the settings'."""
+        """Return the command line with `options`, which may be more than those of the settings."""
         typed = (f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in options.items())
         return " ".join(("hfx export", shlex.quote(self.model), *typed))
 
 
 def read_settings(path: Path) -> MigratedExport:
-    """The export that a model-settings.json stands for. Raises UsageError."""
+    """Return the export that a model-settings.json stands for. Raises UsageError."""
     try:
         root = read_json(path, MAX_BYTES)
         settings, parameters = dict(root.items()), _below(root, "parameters")
@@ -82,7 +83,7 @@ def _below(node: Node, name: str) -> Node:
 
 
 def _left_out(node: Node) -> Iterator[str]:
-    """A warning for each setting that is not read."""
+    """Yield a warning for each setting that is not read."""
     for name, child in node.items():
         if name not in READ[node.where] and child.value not in (None, [], "", {}):
             reason = LEFT_OUT.get(child.where, "it is not a setting of MLServer that hfx knows")
@@ -120,7 +121,7 @@ def _migrated(
 
 
 def _refuse_changes(extra: Mapping[str, Node]) -> None:
-    """Raise UsageError for settings without which the answers would be others."""
+    """Raise UsageError for settings that can't be left out without changing the answers."""
     if "model_kwargs" in extra and extra["model_kwargs"].value:
         raise UsageError(
             f"model_kwargs ({', '.join(dict(extra['model_kwargs'].items()))}) has no counterpart.",
@@ -142,7 +143,7 @@ def _refuse_changes(extra: Mapping[str, Node]) -> None:
 
 
 def _task(extra: Mapping[str, Node], warnings: list[str]) -> str:
-    """The task's name without languages, which requests say themselves."""
+    """Return the task's name without languages, which requests state themselves."""
     task = extra["task"].text()
     suffix = extra["task_suffix"].optional_text() if "task_suffix" in extra and extra["task_suffix"].value else ""
     if match := TRANSLATION.fullmatch(task + (suffix or "")):
@@ -153,7 +154,7 @@ def _task(extra: Mapping[str, Node], warnings: list[str]) -> str:
 
 
 def _device(node: Node | None) -> str:
-    """cpu for -1 and "cpu", gpu for a number or "cuda:N"."""
+    """Return "cpu" for -1 and "cpu", and "gpu" for a number or "cuda:N". Raises UsageError for another device."""
     value = -1 if node is None or node.value is None else node.value
     if value in (-1, "-1", "cpu"):
         return "cpu"
@@ -163,7 +164,7 @@ def _device(node: Node | None) -> str:
 
 
 def _model(path: Path, parameters: Mapping[str, Node], extra: Mapping[str, Node]) -> str:
-    """MODEL: pretrained_model, or the folder `uri`; a folder may be relative to the file."""
+    """Return MODEL: pretrained_model, or else `uri`; a folder may be relative to the file."""
     places = (extra.get("pretrained_model"), parameters.get("uri"))
     text = next((node.text() for node in places if node is not None and node.value), "")
     if not text:

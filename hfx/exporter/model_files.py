@@ -1,4 +1,4 @@
-"""The files that every model folder of an export holds: copied code, JSON, configurations, a tokenizer."""
+"""Write the files of model folders: copied code, JSON, configurations, a tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfx.repository.config_pbtxt import ModelConfig, render
 
 
 def copy_files(folder: Path, files: Mapping[str, Path]) -> Path:
-    """Copy `files` (target name, with folders -> source) into the new version folder of `folder`, and return that."""
+    """Copy `files` (target name, with folders -> source) into a new version folder in `folder`, and return it."""
     version = folder / "1"
     version.mkdir()
     for name, source in files.items():
@@ -22,7 +22,7 @@ def copy_files(folder: Path, files: Mapping[str, Path]) -> Path:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` as JSON that people can read."""
+    """Write `value` as indented JSON."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -32,7 +32,7 @@ def write_config(config: ModelConfig, made_by: str, path: Path) -> None:
 
 
 def write_tokenizer_json(tokenizer: Any, path: Path) -> None:
-    """The fast tokenizer as transformers uses it, without the truncation and padding of its last call."""
+    """Write the fast tokenizer as transformers uses it, without the truncation and padding of its last call."""
     from tokenizers import Tokenizer
 
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

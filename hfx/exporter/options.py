@@ -1,4 +1,4 @@
-"""What the user asks of an export, with the options of `hfx export` that say it."""
+"""The options of an export, as the user passes them to `hfx export`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CpuMath = Literal["fp32", "bf16"]
 Exporter = Literal["own", "optimum"]
 # The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
 DEFAULT_MAX_DROP = 0.01
-SHORTEST = 8  # tokens: room for the special ones of a pair and a few words
+SHORTEST = 8  # tokens: room for the special tokens of a pair and a few words
 
 CHECKPOINT, VERIFICATION, PUBLICATION = "Checkpoint", "Verification", "Publication"  # headings of --help
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What the user asked for; None is "you choose". `command` is quoted by the files that are generated."""
+    """The options of an export. None means that the export chooses; `command` is quoted in the generated files."""
 
     PANEL: ClassVar[str] = "Model"
 
@@ -96,9 +96,9 @@ class ExportOptions:
 
 
 def checked_max_length(requested: int | None, longest: int, shortest: int = SHORTEST) -> int:
-    """`--max-length`, or what the checkpoint reads, which must be `shortest` at least.
+    """Return the `requested` --max-length, or `longest`, the most tokens that the checkpoint reads.
 
-    Raises UsageError or CheckpointUnsupported outside of what is possible.
+    Raises CheckpointUnsupported if `longest` is below `shortest`, and UsageError if `requested` is out of their range.
     """
     if longest < shortest:
         raise CheckpointUnsupported(

@@ -1,4 +1,4 @@
-"""The texts on which every export is compared with its checkpoint: ordinary ones, and those at the edges.
+"""The texts on which every export is compared with its checkpoint: ordinary texts and edge cases.
 
 The texts are fixed, so that two exports of a checkpoint are judged alike.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 COMMENT = "#"
-# A word that is one token in nearly every vocabulary, and the special tokens that stand around a single text.
+# A word that is one token in nearly every vocabulary, and the number of special tokens around a single text.
 COMMON_WORD, SPECIAL_TOKENS = "the", 2
 
 BLANKS = ("", " ", "   ", "\t", "\n", "\r\n\r\n", "\u00a0", "\u3000", "\u2003\u2009", " \t\n\u00a0\u3000")
@@ -93,18 +93,18 @@ EDGES = (
 
 
 def bundled_texts() -> list[str]:
-    """Over two hundred ordinary texts of many kinds, lengths, languages and scripts, in a fixed order."""
+    """Return over two hundred ordinary texts of many kinds, lengths, languages and scripts, in a fixed order."""
     lines = Path(__file__).with_name("parity_texts.txt").read_text(encoding="utf-8").split("\n")
     first = next(i for i, line in enumerate(lines) if not line.startswith(COMMENT))
     return [line for line in lines[first:] if line]
 
 
 def edge_texts(max_length: int) -> list[str]:
-    """Texts at the edges of what a tokenizer and a model of `max_length` tokens may be given, in a fixed order.
+    """Return edge cases for a tokenizer and a model of `max_length` tokens, in a fixed order.
 
-    Blanks, single characters and tokens, texts of just `max_length` tokens, of one less and more, and of several times
-    as many, emoji, scripts from right to left, combining and control characters, the spellings of special tokens,
-    endless words, punctuation alone, many lines, and characters beyond 16 bits. All are valid UTF-8.
+    They are blanks, single characters and tokens, texts of exactly `max_length` tokens, of one token less and more, and
+    of several times as many, emoji, scripts from right to left, combining and control characters, the spellings of
+    special tokens, endless words, punctuation alone, many lines, and characters beyond 16 bits. All are valid UTF-8.
     """
     full = max(max_length - SPECIAL_TOKENS, 1)
     lengths = [" ".join([COMMON_WORD] * words) for words in (max(full - 1, 1), full, full + 1, 3 * full)]

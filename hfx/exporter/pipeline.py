@@ -1,7 +1,8 @@
-"""The export: a plan of a checkpoint, and the steps of its kind, which encoder/steps.py and generation/steps.py list.
+"""The export: make a plan for a checkpoint, and run the steps of its kind.
 
-Each step takes the plan and what has been made so far, and returns what has been made then. Nothing enters the
-repository before the last one; a failure or a kill anywhere leaves it as it was.
+encoder/steps.py and generation/steps.py list the steps. Each step takes the plan and the artefacts made so far, and
+returns the artefacts with its own results. Nothing enters the repository before the last step; if the export fails or
+is killed earlier, the repository stays as it was.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ Progress = Callable[[str], AbstractContextManager[Show | None]]
 
 
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
-    """Decide everything about the export of `checkpoint`; UsageError or CheckpointUnsupported where it can't be."""
+    """Decide everything about the export of `checkpoint`.
+
+    Raises UsageError or CheckpointUnsupported if the export is impossible.
+    """
     if options.task in ALIASES:
         options = replace(options, task=ALIASES[options.task])
     if is_generator(checkpoint, options.task):
@@ -36,8 +40,9 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
 
 
 def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | None = None) -> Manifest:
-    """Run the steps of the plan's kind; `progress(title)` is entered around each, and yields what shows how far
-    it is. Returns what was published.
+    """Run the steps of the plan's kind, or `steps`, and return the manifest of the published model.
+
+    Each step runs in the context `progress(title)`, which yields a function that shows the step's progress, or None.
     """
     recover(plan.repository)
     check_target(plan.repository, plan.name, plan.force)
@@ -52,17 +57,17 @@ def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | Non
 
 
 def steps_of(plan: Plan) -> list[Step[Any, Any]]:
-    """The steps of the plan's kind that there is something to do for."""
+    """Return the steps of the plan's kind that have something to do."""
     return [step for step in _kind(plan)[1] if plan.verify_data or not step.labelled]
 
 
 def without_gate(plan: Plan) -> list[Step[Any, Any]]:
-    """The steps of the plan's kind but for those of the gate, to measure a model whose answers don't matter."""
+    """Return the steps of the plan's kind without the gate's, to measure a model whose answers don't matter."""
     return [step for step in _kind(plan)[1] if not step.gate]
 
 
 def _kind(plan: Plan) -> tuple[Callable[[Staging], Artefacts], tuple[Step[Any, Any], ...]]:
-    """What the first step of the plan's kind begins with, and all steps."""
+    """Return the class of the artefacts of the plan's kind, and its steps."""
     from hfx.exporter.encoder import steps as encoder
     from hfx.exporter.generation import steps as generator
 

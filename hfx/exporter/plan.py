@@ -1,7 +1,7 @@
-"""The frozen plan of an export: all that will be built, decided and checked before any work is done.
+"""The frozen plan of an export: everything that will be built, decided and checked before any work is done.
 
-A plan reads a checkpoint's small JSON files and the options, and no weight. The kinds are encoder/plan.py and
-generation/plan.py.
+A plan is made of a checkpoint's small JSON files and the options; no weight is read. The kinds of plans are in
+encoder/plan.py and generation/plan.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What made the graph: hfx's own blocks from a generator's tensors, torch's tracer, or optimum.
 Graph = Literal["own", "traced", "optimum"]
-# What an asked precision means on CPU and GPU.
+# The requested precision -> the precisions for CPU and GPU.
 PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
     None: ("fp32", "fp16"),
     "fp32": ("fp32", "fp32"),
@@ -37,9 +37,10 @@ PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What every plan says. A precision is None where nothing is built for that device; `max_length` is in tokens.
+    """The fields of every plan.
 
-    `notes` are for the user, before any work.
+    A precision is None if nothing is built for that device. `max_length` is in tokens. `notes` are shown to the user
+    before any work.
     """
 
     name: str
@@ -66,11 +67,11 @@ class Plan:
         return {device: precision for device, precision in both.items() if precision}
 
     def details(self) -> dict[str, object]:
-        """What `describe` says of the fields that only plans of a kind have."""
+        """Return what `describe` adds for the fields that only plans of this kind have."""
         return {}
 
     def describe(self) -> dict[str, object]:
-        """The plan as it is printed by `--dry-run`."""
+        """Return the plan as `--dry-run` prints it."""
         return {
             "name": self.name,
             "task": str(self.task.task),
@@ -92,7 +93,10 @@ class Plan:
 
 
 def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) -> dict[str, Any]:
-    """The fields of a Plan that its kind does not decide, which has `int4` or not; UsageError for a refused option."""
+    """Return the fields of a Plan that its kind does not decide; `int4` says whether the kind has this precision.
+
+    Raises UsageError for a refused option.
+    """
     target = release(options.triton)
     if options.max_drop is not None and not 0 <= options.max_drop <= 1:
         raise UsageError(f"--max-drop {options.max_drop} is out of range.", "It is a share: 0.01 is one point of 100.")
@@ -120,14 +124,17 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) ->
 
 
 def refuse_options(options: ExportOptions, others: Mapping[str, str], task: str) -> None:
-    """Raise UsageError where an option of the other kind was given; `others` are fields and how they are typed."""
+    """Raise UsageError if an option of the other kind was given; `others` maps fields to option names."""
     for field, option in others.items():
         if getattr(options, field) != getattr(ExportOptions, field):
             raise UsageError(f"The export of a {task} model does not take {option}.", f"Leave {option} out.")
 
 
 def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, Precision | None]:
-    """What is built for CPU and GPU (None: nothing); UsageError for a precision that a device or the kind has not."""
+    """Return the precisions for CPU and GPU (None: nothing is built).
+
+    Raises UsageError for a precision that a device or the kind does not have.
+    """
     precision = "int8" if options.quantize else options.precision
     if precision not in PRECISIONS or (precision == "int4" and not int4):
         kind, integers = ("generators", "int8 or int4") if int4 else ("encoder tasks", "int8")
@@ -137,7 +144,7 @@ def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, P
             "fp16 is for GPUs: no CPU runtime computes faster in it.", "Add --device gpu, or use --quantize."
         )
     cpu, gpu = PRECISIONS[precision]
-    if int4:  # of generators: ONNX Runtime's attention on CUDA has no float32
+    if int4:  # a generator: ONNX Runtime's attention on CUDA has no float32
         gpu = "fp16"
     if gpu != (precision or gpu) and options.device == "gpu":
         raise UsageError(f"{precision} is for CPUs; the GPU file is fp16.", "Leave it out, or use --device both.")
@@ -145,7 +152,7 @@ def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, P
 
 
 def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None:
-    """Raise UsageError for a runtime that can't serve what is built for the CPU in `precision` (None: nothing)."""
+    """Raise UsageError if `runtime` can't serve the CPU file in `precision` (None: there is no file)."""
     if runtime != "auto" and precision is None:
         raise UsageError(
             f"--cpu-runtime {runtime} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both."

@@ -1,4 +1,4 @@
-"""How far a long step is: loops count what they have done, and pipeline.export shows it."""
+"""Show the progress of long steps: loops count their items, and pipeline.export shows the count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _show: ContextVar[Show | None] = ContextVar("show", default=None)
 
 @contextmanager
 def shown(show: Show | None) -> Iterator[None]:
-    """Let loops in the block show by `show` how far they are; None: nowhere."""
+    """Have loops in the block show their progress by `show`; None: they show nothing."""
     token = _show.set(show)
     try:
         yield
@@ -23,7 +23,7 @@ def shown(show: Show | None) -> Iterator[None]:
 
 
 def counted(items: Sequence[T], what: str) -> Iterator[T]:
-    """The `items`, which are called `what`, one after the other; each is counted when it begins."""
+    """Yield `items`, and show before each one how many have begun, for example "3 of 8 `what`"."""
     for number, item in enumerate(items, 1):
         if (show := _show.get()) is not None:
             show(f"{number} of {len(items)} {what}")

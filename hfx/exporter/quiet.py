@@ -1,6 +1,6 @@
-"""Libraries that talk while they work: their remarks and progress bars are kept off stderr, which is hfx's own.
+"""Keep the remarks and progress bars of libraries off stderr, which is for hfx's own output.
 
-What they warn of is checked by the gate or by the code around the call.
+The problems that they warn of are checked by the gate or by the code around the call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOGGERS = ("optimum", "transformers", "torch.onnx")
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """While this is entered, torch, transformers and optimum write errors only, and no progress bars."""
+    """A context in which torch, transformers and optimum write errors only, and no progress bars."""
     from transformers.utils import logging as transformers_logging
 
     levels = {name: logging.getLogger(name).level for name in LOGGERS}

@@ -1,6 +1,6 @@
-"""How texts are ranked: nDCG on labelled queries, and whether two models put texts into the same order.
+"""Measure rankings: nDCG on labelled queries, and the rank correlation of two models.
 
-A pair's score is a re-ranker's, or the similarity of an embedder's two vectors (EncoderKind.pair_scores).
+The score of a pair is a re-ranker's, or the similarity of an embedder's two vectors (EncoderKind.pair_scores).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:  # the tasks import this file
 
 NDCG = "ndcg@10"
 DEPTH = 10
-NEIGHBOURS = 8  # texts that each of the gate's is compared with
-# Scores nearer than this share of the largest are equal. The gate has texts that are the same to a model that cuts
-# them, or knows none of their words, whose order is that of rounding.
+NEIGHBOURS = 8  # each text of the gate is compared with this many others
+# Scores that differ by less than this share of the largest are equal. Some texts of the gate are the same to a model
+# that truncates them, or knows none of their words; their order depends on rounding.
 EQUAL, TINY = 1e-5, 1e-30
 
 
 def ndcg(scores: Sequence[float], relevances: Sequence[float], queries: Sequence[int]) -> float:
-    """The mean nDCG@10 of the queries with a relevant text; `queries` numbers each pair's query.
+    """Return the mean nDCG@10 of the queries with a relevant text; `queries` has the number of each pair's query.
 
-    As trec_eval: the gain is the relevance, divided by log2 of the rank + 1. Of equal scores the worse text counts as
-    the first, so that a model that tells nothing apart gains nothing by the file's order.
+    As in trec_eval, the gain is the relevance, divided by log2 of the rank + 1. Among equal scores the least relevant
+    text comes first, so that a model that gives all texts one score gains nothing from the order of the file.
     """
     groups: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     for score, relevance, query in zip(scores, relevances, queries, strict=True):
@@ -49,12 +49,12 @@ def _gain(relevances: Sequence[float]) -> float:
 
 
 def spearman(scores: Sequence[float], targets: Sequence[str]) -> float:
-    """Rank correlation of scores with the targets, which are numbers."""
+    """Return the rank correlation of scores with the targets, which are numbers."""
     return _correlation(np.asarray(scores), np.array([float(target) for target in targets]))
 
 
 def _correlation(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Spearman's, as scipy.stats.spearmanr's; NaN for a constant, and for values that are not numbers."""
+    """Return Spearman's correlation, as scipy.stats.spearmanr does; NaN for a constant, and if any value is NaN."""
     if np.isnan(first).any() or np.isnan(second).any():
         return float("nan")
     with np.errstate(invalid="ignore"):
@@ -62,7 +62,7 @@ def _correlation(first: NDArray[Any], second: NDArray[Any]) -> float:
 
 
 def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
-    """From 1; equal values have the mean of theirs."""
+    """Return the ranks of `values`, from 1; equal values have the mean of their ranks."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
     return ranks
@@ -71,9 +71,10 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
 def rank_correlation(
     task: EncoderKind, requests: Sequence[Mapping[str, Any]], reference: Sequence[Answer], answers: Sequence[Answer]
 ) -> float | None:
-    """Spearman's correlation of two models' scores of the gate's pairs; None where the first has no order to keep.
+    """Return Spearman's correlation of two models' scores of the gate's pairs.
 
-    Of embedders they are the similarities of each text with the next ones that have the same options.
+    The scores of embedders are the similarities of each text with the next NEIGHBOURS texts that have the same options.
+    The result is None if texts are not ranked, or if all reference scores are equal.
     """
     if not task.ranks:
         return None
@@ -89,7 +90,7 @@ def rank_correlation(
 
 
 def _neighbours(requests: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Indices of pairs of requests, the two of each in turn."""
+    """Return the indices of pairs of requests; the two of a pair follow each other."""
     alike: defaultdict[str, list[int]] = defaultdict(list)
     for index, request in enumerate(requests):
         options = {name: value for name, value in request.items() if name != names.TEXT_INPUT}

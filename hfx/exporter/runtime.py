@@ -1,7 +1,8 @@
-"""Which CPU runtime serves a model: measured on this machine, chosen, and written down.
+"""Choose the CPU runtime that serves a model, by measuring on this machine, and record the choice.
 
-OpenVINO and ONNX Runtime read the same kinds of file but differ by model, precision and processor, so for encoders
-`auto` times both, in turn, on the very files and settings that would be served. Knows sessions, not checkpoints.
+OpenVINO and ONNX Runtime read the same kinds of files, but their speeds differ by model, precision and processor. So
+for encoders, `auto` times both, in turn, on the files and settings that would be served. This module works on sessions,
+not on checkpoints.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from hfx.python_backends.onnxruntime.sessions import PRECISION
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.
 Runtime = Literal["openvino", "onnxruntime", "native"]
-ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime", "openvino")  # of near ties the first is chosen
-# Rows x width. What is timed: a single short text, and a batch as it forms under load.
+ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime", "openvino")  # the first one in a near tie is chosen
+# (rows, width). A single short text is timed, and a batch as it forms under load.
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
-SHORTER = (48, 32, 24, 16, 8)  # widths by which a graph is tried that fails
-ROUNDS = 7  # at least, and for so many seconds; no further round begins after SECONDS_A_SHAPE
+SHORTER = (48, 32, 24, 16, 8)  # the widths with which a graph that fails is tried again
+ROUNDS = 7  # at least this many, and SETTLED_SECONDS; no further round begins after SECONDS_A_SHAPE
 SETTLED_SECONDS, SECONDS_A_SHAPE = 1.5, 3.0
-PARTS = 5  # of the rounds, in each of which a runtime must be the faster one
-NEAR = 1.05  # times whose ratio is below it are a near tie
-BUSY_CORES = 0.3  # of other processes, from which on they are said
-STEPS_MILLISECONDS = 1.4  # that Python steps add to a request, the least measured (docs/benchmarks-encoder.md)
+PARTS = 5  # of the rounds; the fastest runtime must be faster in each part
+NEAR = 1.05  # times whose ratio is below this are a near tie
+BUSY_CORES = 0.3  # used by other processes; the manifest states a larger number
+STEPS_MILLISECONDS = 1.4  # what Python steps add to a request, the least measured (docs/benchmarks-encoder.md)
 CONTRIB = "com.microsoft"
 STAT = Path("/proc/stat")
 NO_KERNELS = "this processor has no AVX2 with FMA and F16C"
@@ -53,12 +54,12 @@ LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take long
 
 @dataclass(frozen=True)
 class CpuChoice:
-    """The chosen runtime, and what each candidate took: runtime -> {"ROWSxWIDTH": least milliseconds}.
+    """The chosen runtime, and the times of all candidates: runtime -> {"ROWSxWIDTH": least milliseconds}.
 
-    `added` are the milliseconds of Python steps that a runtime is served with; `near` are those of a near tie, the
-    chosen one first; `other_cores` is how many cores other processes had meanwhile.
-    `refused` holds the reasons of runtimes that can't run the model. `operators` are parameters of NAME_net: the
-    library of native operators beside the ONNX file. `math` is what OpenVINO computes an fp32 file in.
+    `added` has the milliseconds of Python steps that serving by a runtime needs. `near` has the runtimes of a near tie,
+    the chosen one first. `other_cores` is the number of cores that other processes used during the measurement.
+    `refused` has the reasons why runtimes can't run the model. `operators` are parameters of NAME_net, about the
+    library of native operators beside the ONNX file. OpenVINO computes an fp32 file in `math`.
     """
 
     runtime: Runtime
@@ -72,7 +73,7 @@ class CpuChoice:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self, requested: CpuRuntime) -> dict[str, Any]:
-        """The choice for the manifest."""
+        """Return the choice for the manifest."""
         figures: dict[str, Any] = {
             "runtime": self.runtime,
             "requested": requested,
@@ -88,11 +89,11 @@ class CpuChoice:
 
     @property
     def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
-        """The standard entry by which an onnxruntime backend uses OpenVINO."""
+        """The standard entry that makes an onnxruntime backend use OpenVINO."""
         return (("openvino", {}),) if self.runtime == "openvino" else ()
 
     def parameters(self, threads: int) -> dict[str, str]:
-        """Parameters of NAME_net. Threads hardly spin, as other models and the tokenizer need the cores in between."""
+        """Return parameters of NAME_net. Threads spin only briefly: other models and the tokenizer need the cores."""
         common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
         if self.runtime != "openvino":
             return {**common, ALLOW_SPINNING: "0", SPIN_DURATION: str(SPIN_MICROSECONDS), **self.operators}
@@ -100,11 +101,11 @@ class CpuChoice:
             return {**common, f"openvino.{PRECISION}": "bf16"}
         if self.quantization_group is None:
             return common
-        # One activation scale for each group of a row; the default of 32 is no faster than ONNX Runtime.
+        # Each group of a row has one activation scale; with the default of 32, OpenVINO is no faster than ONNX Runtime.
         return {**common, "openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE": str(self.quantization_group)}
 
     def backend_config(self, threads: int) -> dict[str, Any]:
-        """The part of a model configuration that opens the session, as the backend receives it from Triton."""
+        """Return the part of a model configuration that opens the session, as the backend receives it from Triton."""
         accelerators = [{"name": name, "parameters": dict(p)} for name, p in self.accelerators]
         return {
             "parameters": {key: {"string_value": value} for key, value in self.parameters(threads).items()},
@@ -113,9 +114,9 @@ class CpuChoice:
 
 
 def weight_levels(cpuinfo: Path = CPUINFO) -> int:
-    """The largest int8 weight that ONNX Runtime multiplies rightly on this processor.
+    """Return the largest int8 weight that ONNX Runtime multiplies correctly on this processor.
 
-    x86 without VNNI adds u8 x s8 products in pairs of 16 bits, which overflow above 7-bit weights.
+    x86 without VNNI adds pairs of u8 x s8 products in 16 bits, which overflow if weights have more than 7 bits.
     """
     return 127 if multiplies_bytes_exactly(cpuinfo) else 63
 
@@ -123,9 +124,9 @@ def weight_levels(cpuinfo: Path = CPUINFO) -> int:
 def possible_runtimes(
     requested: CpuRuntime, precision: Precision | None, runtimes: tuple[Runtime, ...] = ENCODER_RUNTIMES
 ) -> tuple[Runtime, ...]:
-    """Those of `runtimes` that may serve `precision` here.
+    """Return the `runtimes` that can serve `precision` on this machine, or only the `requested` one.
 
-    Raises UsageError where `--cpu-runtime` names one that can't be had.
+    Raises UsageError if the runtime that `--cpu-runtime` names is not available.
     """
     missing: dict[Runtime, str] = {"openvino": why_no_openvino(), "native": _why_no_native(precision)}
     if requested == "auto":
@@ -137,7 +138,7 @@ def possible_runtimes(
 
 
 def _why_no_native(precision: Precision | None) -> str:
-    """Why the native operators can't serve `precision` here; empty if they can."""
+    """Return why the native operators can't serve `precision` on this machine; empty if they can."""
     if precision not in ("int8", "int4"):
         return f"it is for --precision int8 and int4, not {precision}"
     try:
@@ -147,7 +148,7 @@ def _why_no_native(precision: Precision | None) -> str:
 
 
 def why_no_openvino() -> str:
-    """Why OpenVINO can't be had here; empty if it can."""
+    """Return why OpenVINO is not available; empty if it is."""
     return "" if importlib.util.find_spec("openvino") else "the package openvino is not installed"
 
 
@@ -159,10 +160,12 @@ def choose(
     max_length: int,
     one_hop: bool = False,
 ) -> CpuChoice:
-    """The fastest candidate over TIMED_SHAPES of at most `max_length`, or the first of a near tie, with all figures.
+    """Return the fastest candidate over TIMED_SHAPES of at most `max_length`, or the first of a near tie, with figures.
 
-    One whose answers depend on the batch here is refused where there is another. Where ONNX Runtime would be served in
-    `one_hop`, what the Python steps add to a request is added to OpenVINO's times, which has them.
+    A candidate whose answers depend on the batch on this machine is refused if there is another. `one_hop` means that
+    ONNX Runtime would be served without Python steps; OpenVINO needs them, so the time that they add to a request is
+    added to its times.
+    Raises CheckpointUnsupported if no runtime can run the graph.
     """
     from hfx.python_backends.onnxruntime.sessions import open_session
 
@@ -171,7 +174,7 @@ def choose(
     for runtime, (choice, path) in candidates.items():
         try:
             sessions[runtime] = open_session(choice.backend_config(threads), path, "CPU", 0)
-        except RuntimeError as error:  # what OpenVINO raises for an operator that it doesn't have
+        except RuntimeError as error:  # OpenVINO raises it for an operator that it lacks
             refused[runtime] = last_line(error, path.parent)
     if not sessions:
         reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
@@ -206,7 +209,7 @@ def choose(
 def times_of_math(
     choice: CpuChoice, path: Path, inputs: tuple[str, ...], item_rank: int, threads: int, max_length: int
 ) -> dict[CpuMath, dict[str, float]]:
-    """What an fp32 file takes in float32 and in bfloat16, which is slower on some processors that have it."""
+    """Return the times of an fp32 file in float32 and in bfloat16, which is slower on some processors that have it."""
     from hfx.python_backends.onnxruntime.sessions import open_session
 
     configs = {math: replace(choice, math=math).backend_config(threads) for math in get_args(CpuMath)}
@@ -217,7 +220,7 @@ def times_of_math(
 def _times(
     sessions: Mapping[Name, Any], inputs: tuple[str, ...], item_rank: int, max_length: int
 ) -> dict[Name, dict[str, list[float]]]:
-    """Name -> {"ROWSxWIDTH": seconds of each round} over TIMED_SHAPES of at most `max_length`."""
+    """Return name -> {"ROWSxWIDTH": seconds of each round} for TIMED_SHAPES, with widths of at most `max_length`."""
     times: dict[Name, dict[str, list[float]]] = {name: {} for name in sessions}
     for rows, width in ((rows, min(width, max_length)) for rows, width in TIMED_SHAPES):
         feed = _feed(inputs, item_rank, rows, width)
@@ -228,14 +231,14 @@ def _times(
 
 
 def _milliseconds(times: Mapping[Name, Mapping[str, Sequence[float]]]) -> dict[Name, dict[str, float]]:
-    """The least of each: other processes only ever add to a time."""
+    """Return the least time of each shape: other processes can only add to a time."""
     return {
         name: {shape: round(1e3 * min(seconds), 3) for shape, seconds in each.items()} for name, each in times.items()
     }
 
 
 def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max_length: int) -> bool:
-    """Whether the first row of a batch has other outputs than alone, in any bit."""
+    """Whether the outputs of the first row of a batch differ in any bit from those of the row alone."""
     outputs = [each.name for each in session.outputs]
     for rows, width in ((rows, min(width, max_length)) for rows, width in COMPARED_SHAPES):
         alone, batch = (session.run(_feed(inputs, item_rank, count, width), outputs) for count in (1, rows))
@@ -245,7 +248,7 @@ def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max
 
 
 def _advice(sessions: Collection[Any], inputs: tuple[str, ...], item_rank: int, max_length: int) -> str:
-    """What to do about a graph that fails on some of TIMED_SHAPES: long texts may be the reason, or the graph is."""
+    """Return advice about a graph that fails on some of TIMED_SHAPES; the reason may be long texts, or the graph."""
     rows, longest = TIMED_SHAPES[-1]
     for width in (width for width in SHORTER if width < min(longest, max_length)):
         with suppress(Exception):  # each runtime has its own
@@ -258,11 +261,11 @@ def _advice(sessions: Collection[Any], inputs: tuple[str, ...], item_rank: int, 
 def near_tie(
     times: Mapping[Runtime, Mapping[str, Sequence[float]]], added: Mapping[Runtime, float] = MappingProxyType({})
 ) -> tuple[Runtime, ...]:
-    """The fastest runtime alone, or with those that are nearly as fast, in the order of ENCODER_RUNTIMES.
+    """Return the fastest runtime and all runtimes that are nearly as fast, in the order of ENCODER_RUNTIMES.
 
-    `times` are seconds of each round by shape, to which `added` is added. The fastest one is faster than another if it
-    is so by NEAR in each part of the rounds, by the geometric mean of the least times: what other processes do to one
-    part decides nothing, so that a model gets the same runtime at each export.
+    `times` has the seconds of each round by shape; `added` is added to them. The fastest runtime counts as faster than
+    another only if it is faster by the factor NEAR in each part of the rounds, in the geometric mean of the least
+    times. Other processes that disturb one part thus decide nothing, and a model gets the same runtime at each export.
     """
 
     def mean(name: Runtime, part: int, parts: int) -> float:
@@ -280,13 +283,16 @@ def near_tie(
 
 @contextmanager
 def other_work() -> Iterator[Callable[[], float]]:
-    """Yields what says how many cores other processes had in the block; 0 where /proc/stat can't be read."""
+    """Yield a function that returns how many cores other processes have used since the block began.
+
+    It returns 0 if /proc/stat can't be read.
+    """
     began, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
     yield lambda: round(max(0.0, _busy_seconds() - busy - time.process_time() + own) / (time.perf_counter() - began), 1)
 
 
 def _busy_seconds() -> float:
-    """What all cores of the machine have worked since it was started."""
+    """Return the busy seconds of all cores of the machine since it was started; 0 if /proc/stat can't be read."""
     try:
         user, nice, system, _, _, *others = map(int, STAT.read_text().partition("\n")[0].split()[1:9])
     except (OSError, ValueError):
@@ -295,15 +301,15 @@ def _busy_seconds() -> float:
 
 
 def last_line(error: Exception, folder: Path) -> str:
-    """What an exception of a runtime says in the end, where its reason is; files of `folder` by their names."""
+    """Return the last line of a runtime's exception, which has the reason; files in `folder` have no path in it."""
     lines = [line.strip() for line in str(error).replace(f"{folder}/", "").splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, list[float]]:
-    """Seconds of each way in each round, run in turn so that a noisy machine disturbs all alike.
+    """Return the seconds of each of `ways` in each round. They run in turn, so that a noisy machine disturbs all alike.
 
-    A first round, which is not counted, and one more are always run.
+    One uncounted round to warm up and at least one counted round are always run.
     """
     for run in ways.values():
         run()  # shapes are prepared at their first run
@@ -321,16 +327,16 @@ def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, list[flo
 
 
 def _feed(inputs: tuple[str, ...], item_rank: int, rows: int, width: int) -> dict[str, NDArray[np.int32]]:
-    # Any id does; type 0 exists in every model.
+    # Any token id would do; the token type 0 exists in every model.
     tokens = {name: np.full(rows * width, 0 if name == names.TOKEN_TYPE_IDS else 1, np.int32) for name in inputs}
     shape = [[width]] * rows if item_rank == 1 else [[1, width]] * rows
     return {**tokens, names.ITEM_SHAPE: np.array(shape, np.int32)}
 
 
 def online_fusions(path: Path) -> dict[str, int]:
-    """Operator -> count of the fused (contrib) operators that ONNX Runtime makes of the file at its full level.
+    """Return operator -> count of the fused (contrib) operators that ONNX Runtime makes of the file at its full level.
 
-    An empty dict where the file is larger than LARGEST_BYTES.
+    The result is empty if the file is larger than LARGEST_BYTES.
     """
     import onnx
     import onnxruntime
@@ -340,7 +346,7 @@ def online_fusions(path: Path) -> dict[str, int]:
     with tempfile.TemporaryDirectory(prefix="hfx-fusions-") as folder:
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-        options.log_severity_level = 3  # it warns that such a file is for this machine: it is deleted here
+        options.log_severity_level = 3  # hides the warning that the file is for this machine only: it is deleted here
         onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
     return dict(sorted(Counter(node.op_type for node in optimized.graph.node if node.domain == CONTRIB).items()))

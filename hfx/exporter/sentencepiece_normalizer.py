@@ -1,10 +1,11 @@
-"""What a SentencePiece model does with a text before it splits it, as a normalizer of the tokenizers library.
+"""Build the normalizer of a SentencePiece model from steps of the tokenizers library.
 
-A model has a table of sequences of characters. Its library replaces from left to right the longest that the table has.
-Precompiled, the step of the tokenizers library for such tables, looks up single characters; of a character with marks
-it loses those that the table has not. So sequences are kept apart from each other, their characters are looked up one
-by one, and canonical composition (NFC) makes of them what the table has. Of the 225,262 sequences in the table of T5
-and XLM-R (nmt_nfkc) that is so but for 21, of scripts that Unicode has had since 2024.
+A model has a table of character sequences. The sentencepiece library replaces, from left to right, the longest sequence
+that the table has. Precompiled, the tokenizers library's step for such tables, looks up single characters; if the table
+lacks a character with marks, it loses the marks. So this module separates sequences from each other, looks up their
+characters one by one, and uses canonical composition (NFC) to get what the table has for the sequence. For the 225,262
+sequences in the table of T5 and XLM-R (nmt_nfkc), the result is the same except for 21, of scripts that Unicode has had
+since 2024.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 SPACE = "▁"  # SentencePiece's space
-# Non-characters, which no text has: behind a sequence of the table, between its characters, and for these in a text.
+# Non-characters, which texts don't have. They stand behind a sequence of the table, between its characters, and in the
+# place of the first two in a text.
 BEHIND, BETWEEN, FOREIGN = "\ufdd3", "\ufdd4", "\ufdd5"
-# What can be one grapheme with the character before it, beside what the table joins: marks, format characters, the
-# line feed of CR LF, Thai and Lao AM, skin tones.
+# Characters that may be one grapheme with the character before them, in addition to those that the table joins: marks,
+# format characters, the line feed of CR LF, Thai and Lao AM, skin tones.
 JOINING = r"\p{M}\p{Cf}\n\x{e33}\x{eb3}\x{1f3fb}-\x{1f3ff}"
 MOST_NODES = 2_000_000  # of a table; nmt_nfkc has 680,000
 CHUNK = 20_000  # nodes
@@ -26,10 +28,10 @@ CHUNK = 20_000  # nodes
 def normalizer(
     spec: Any, before: Sequence[Any] = (), after: Sequence[Any] = (), begins: str = "", has_prefix: bool = True
 ) -> Any:
-    """The normalizer of a NormalizerSpec, with steps before and after its table of characters.
+    """Return the normalizer of a NormalizerSpec, with steps `before` and `after` its table of characters.
 
-    A text may begin with a character of the pattern `begins`, behind which its first word is. Without `has_prefix`,
-    the space before the first word is left to others, and those in the text become SPACE.
+    A text may begin with a character of the pattern `begins`, which the first word follows. Without `has_prefix`, the
+    caller puts the space before the first word, and the spaces in the text become SPACE.
     """
     from tokenizers import Regex, normalizers
 
@@ -43,12 +45,12 @@ def normalizer(
 
 
 def one_of(characters: Iterable[str], none: bool = False) -> str:
-    """The pattern of one (or with `none` of none) of `characters`."""
+    """Return the pattern of a character that is one of `characters` (with `none`: that is none of them)."""
     return f"[{'^' * none}" + "".join(f"\\x{{{ord(character):x}}}" for character in sorted(characters)) + "]"
 
 
 def _table(table: bytes) -> list[Any]:
-    """The steps that replace what `table` has."""
+    """Return the steps that replace the sequences in `table`."""
     from tokenizers import Regex, normalizers
 
     inner, longest = _patterns(table)
@@ -70,9 +72,9 @@ def _table(table: bytes) -> list[Any]:
 
 @functools.lru_cache(maxsize=1)
 def _patterns(table: bytes) -> tuple[str, str]:
-    """The patterns of a character within the sequences of `table`, and of the longest sequence from a place on.
+    """Return the pattern of characters inside the sequences of `table`, and that of the longest sequence at a place.
 
-    Each beginning of a sequence matches, too.
+    The second pattern also matches the beginnings of sequences.
     """
     sequences = [sequence for sequence in _sequences(table) if len(sequence) > 1]
     root: dict[str, Any] = {}
@@ -85,7 +87,7 @@ def _patterns(table: bytes) -> tuple[str, str]:
 
 
 def _choice(node: dict[str, Any]) -> str:
-    """The pattern of a way down from `node`: characters that lead to equal patterns are in one class."""
+    """Return the pattern of all paths down from `node`: characters that lead to equal patterns are in one class."""
     classes: dict[str, list[str]] = {}
     for character, following in node.items():
         classes.setdefault(f"(?:{_choice(following)})?" if following else "", []).append(character)
@@ -93,7 +95,10 @@ def _choice(node: dict[str, Any]) -> str:
 
 
 def _sequences(table: bytes) -> list[str]:
-    """What `table`, a double array over bytes (darts-clone) behind its size, has an entry for. Raises ValueError."""
+    """Return the sequences in `table`, which is a size and then a double array over bytes (darts-clone).
+
+    Raises ValueError if the table is damaged.
+    """
     import numpy as np
 
     size = int.from_bytes(table[:4], "little")

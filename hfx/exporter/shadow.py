@@ -1,10 +1,10 @@
-"""Answers of a server compared with those of reference models, in a process that runs while no other needs a core.
+"""Compare the answers of a server with those of reference models, in a process that runs only on idle cores.
 
-`python -m hfx.exporter.shadow REPOSITORY REFERENCES DEVICE` reads requests with their answers from stdin: a line of
-JSON with the fields of ServedAnswer, where the bodies' sizes stand for the bodies, and then the two bodies. For each
-pair it writes a line of JSON to stdout, the fields of a Verdict. REFERENCES has a model of the same name for each that
-is compared: the same publication, whose answers must be equal, or another one, in fp32 as a rule, to which the limits
-of the gate apply.
+`python -m hfx.exporter.shadow REPOSITORY REFERENCES DEVICE` reads requests and their answers from stdin: a line of JSON
+with the fields of ServedAnswer, which has the sizes of the two bodies instead of the bodies, and then the bodies. For
+each pair it writes a line of JSON to stdout with the fields of a Verdict. REFERENCES has a model of the same name for
+each model that is compared. If it is the same publication, answers must be equal; if it is another one, usually in
+fp32, the limits of the gate apply.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from hfx.manifest import Manifest
 from hfx.repository.catalog import model as read_model
 
 MOST_BYTES = 8 << 20  # of a body, decompressed
-MOST_ROWS = 4  # of a request: one of 1,000 rows is not to count as 1,000
-TRANSPORT = frozenset({"id", names.STREAM, names.TIMEOUT_MS, "priority"})  # of a request, and nothing to its answer
-WORST_DRIFT = 1.0  # in the place of what is no number
+MOST_ROWS = 4  # compared of a request, so that a request of 1,000 rows does not count as 1,000
+TRANSPORT = frozenset({"id", names.STREAM, names.TIMEOUT_MS, "priority"})  # request fields that don't affect the answer
+WORST_DRIFT = 1.0  # replaces a drift that is not finite
 
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """A request to Triton's HTTP and its answer: the `path`, and the `heads` that say where tensors begin in each."""
+    """A request to Triton's HTTP endpoint and its answer; `heads` says where the tensors begin in each of them."""
 
     path: str
     heads: tuple[int | None, int | None]
@@ -51,10 +51,11 @@ class ServedAnswer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How answers compare: how many are the `same`, a `tie`, or other ones (`differs`), and the sum of their `drift`.
+    """The result of a comparison: how many answers are the `same`, a `tie`, or different (`differs`).
 
-    `agreement` is the least share of answers that are not other ones, `drift_limit` the largest mean drift, where there
-    is one. `skipped` is why nothing was compared: `missing`, `random`, `refused`, `unread`.
+    `drift` is the sum of their drifts. The limits are `agreement`, the least share of answers that don't differ, and
+    `drift_limit`, the largest mean drift, if it is limited. `skipped` is the reason why nothing was compared:
+    `missing`, `random`, `refused` or `unread`.
     """
 
     model: str
@@ -68,13 +69,14 @@ class Verdict:
 
 
 class Skipped(Exception):
-    """A pair that can't be compared, for the reason that is its argument."""
+    """A pair can't be compared. The argument is the reason."""
 
 
 class Reference:
-    """A reference model, opened, and the bounds of the model that is served under its name.
+    """An open reference model, and the limits for the model that is served under its name.
 
-    Of one publication every answer must be equal: on a CPU, no answer depends on what is in its batch.
+    If both are the same publication, and it is served on a CPU, all answers must be equal: on a CPU, no answer depends
+    on its batch.
     """
 
     def __init__(self, served: Manifest, published: Published, references: Path, device: Device) -> None:
@@ -101,7 +103,7 @@ class Reference:
             self.agreement, self.drift = 1.0, None
 
     def compare(self, request: Request, answer: Answer) -> tuple[str, float]:
-        """`same`, `tie` or `differs`, and how far the scores are apart. Raises Skipped."""
+        """Return `same`, `tie` or `differs`, and the difference of the scores. Raises Skipped."""
         if isinstance(self.task, EncoderKind) and self.is_same:
             expected = self.encoder.infer(request)
             return "same" if all(expected[name] == value for name, value in answer.items()) else "differs", 0.0
@@ -117,9 +119,9 @@ class Reference:
 
 
 class Comparisons:
-    """Compares pairs with the models of `repository`, served on `device`, by those of `references`.
+    """Compares answers of the models in `repository`, served on `device`, with those of the models in `references`.
 
-    A model is opened when it is first asked, and again once it or its reference is published anew.
+    A reference model is opened when it is first needed, and again after it or the served model is published anew.
     """
 
     def __init__(self, repository: Path, references: Path, device: Device) -> None:
@@ -139,7 +141,7 @@ class Comparisons:
         except HfxError as error:
             logging.getLogger(__name__).warning("%s can't be compared: %s", name, error)
             return Verdict(name, skipped="refused")
-        except (KeyError, ValueError, TypeError, IndexError):  # outputs that the request has left out, or more texts
+        except (KeyError, ValueError, TypeError, IndexError):  # the request leaves outputs out, or has several texts
             return Verdict(name, skipped="unread")
         same, tie, differs = (sum(kind == verdict for kind, _ in found) for verdict in ("same", "tie", "differs"))
         drift = sum(apart for _, apart in found)
@@ -155,7 +157,7 @@ class Comparisons:
 
 
 def rows(pair: ServedAnswer, scalars: frozenset[str]) -> Iterator[tuple[Request, Answer]]:
-    """The first rows of a request, each with its answer as plain values. Raises Skipped and ServerError."""
+    """Yield the first rows of a request, each with its answer, as plain values. Raises Skipped and ServerError."""
     answer = _decompressed(pair.answer, pair.encoding)
     if pair.path.endswith("/infer"):
         asked = tensors.decode_infer(pair.request, _head(pair.heads[0]), "inputs")
@@ -172,14 +174,14 @@ def rows(pair: ServedAnswer, scalars: frozenset[str]) -> Iterator[tuple[Request,
 
 
 def _own(request: Mapping[str, Any]) -> Request:
-    """The fields that an answer depends on. Raises Skipped for a request that only cancels another."""
+    """Return the fields that the answer depends on. Raises Skipped for a request that only cancels another."""
     if names.CANCEL_REQUEST in request:
         raise Skipped("refused")
     return {name: value for name, value in request.items() if name not in TRANSPORT}
 
 
 def _only(name: str, value: Any) -> Any:
-    """A text of a generator, which Triton's tensors have in a list."""
+    """Return a generator's text itself, which is in a list in Triton's tensors; any other value unchanged."""
     return value[0] if name == names.TEXT_OUTPUT and isinstance(value, list) else value
 
 
@@ -200,7 +202,7 @@ def _decompressed(body: bytes, encoding: str) -> bytes:
 
 
 def read_pair(stream: IO[bytes]) -> ServedAnswer | None:
-    """The next one; None at the end."""
+    """Read the next request and its answer; None at the end."""
     line = stream.readline()
     if not line.endswith(b"\n"):
         return None
@@ -210,8 +212,8 @@ def read_pair(stream: IO[bytes]) -> ServedAnswer | None:
 
 
 def main(repository: str, references: str, device: Device) -> None:
-    """Answer comparisons until stdin ends."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # threads that are made from here on inherit it
+    """Compare the pairs on stdin until it ends."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # threads that start later inherit it
     comparisons = Comparisons(Path(repository), Path(references), device)
     while pair := read_pair(sys.stdin.buffer):
         print(json.dumps(asdict(comparisons.verdict(pair))), flush=True)

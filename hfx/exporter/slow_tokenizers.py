@@ -1,7 +1,7 @@
-"""Fast tokenizers for checkpoints that have none: built from SentencePiece and vocabulary files, or from bytes alone.
+"""Build fast tokenizers for checkpoints that have none, from SentencePiece and vocabulary files, or from bytes alone.
 
-They split and number a text as the Python tokenizers of transformers do, which call the sentencepiece library. What
-transformers 5 builds from such files by itself differs from that in white space, and for DeBERTa in most of Unicode.
+They give a text the same ids as the Python tokenizers of transformers, which call the sentencepiece library. The
+tokenizers that transformers 5 itself builds from such files differ in white space, and for DeBERTa in most of Unicode.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ MAYBE_MODEL = "tokenizer.model"  # Llama's; tiktoken has text files of this name
 MARIAN_MODELS = ("source.spm", "target.spm")
 NUMBER_COMMA = re.compile("[0-9],$")
 NEVER_IN_TEXT = -100.0  # ALBERT's own score for pieces that its Python tokenizer splits again
-# Non-characters, which no text has: before a token that no text may become; for an unknown language; for several
-# characters that no piece has.
+# Non-characters, which texts don't have. They stand before a token that no text may become, for an unknown language,
+# and for several characters that no piece has.
 HIDDEN, UNKNOWN_CODE, UNKNOWN_RUN = "\ufdd0", "\ufdd1", "\ufdd2"
-FIRST_CODE = 0x10F000  # private characters, one for each language that a text can begin with
+FIRST_CODE = 0x10F000  # the first private character; there is one for each language that a text can begin with
 LANGUAGES = ("src_lang", "tgt_lang")
 LONGEST = 1000  # spaces at the beginning of an answer
 FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\K\u03a3(?!\p{Case_Ignorable}*\p{Cased})"
-# Types of pieces. No text has the unknown piece, or control pieces.
+# Types of pieces. A text never has the unknown piece or control pieces.
 NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
 NO_TEXT = (2, 3)
 UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # types of models
 USER_DEFINED_PENALTY = 0.1
-UNKNOWN_PENALTY = 10  # of a character without a piece, below the worst piece; the library's
+UNKNOWN_PENALTY = 10  # the library scores a character without a piece by this much below the worst piece
 WITH_FILE = "Use a checkpoint that has a tokenizer.json."
 CODE = ">>[\\s\\S]*?<<"  # Marian's target language, at the beginning of a text
 
 
 def as_fast(tokenizer: Any, folder: Path) -> Any:
-    """`tokenizer`, loaded by transformers from `folder` that has no tokenizer.json, as a fast one of the same ids.
+    """Return a fast tokenizer with the ids of `tokenizer`, which transformers loaded from `folder`.
 
-    A Python tokenizer of which nothing is known is returned as it is.
+    `folder` has no tokenizer.json. A Python tokenizer of an unknown class is returned unchanged.
     """
     build = PYTHON_TOKENIZERS.get(type(tokenizer).__name__)
     if build is not None:
@@ -57,7 +57,7 @@ def as_fast(tokenizer: Any, folder: Path) -> Any:
 
 
 def model_file(folder: Path) -> Path | None:
-    """The SentencePiece model in `folder`, which begins with the tag of its first piece."""
+    """Return the SentencePiece model in `folder`; None without one. A model begins with the tag of its first piece."""
     for file in (folder / name for name in (*MODELS, MAYBE_MODEL)):
         if file.is_file() and (file.name != MAYBE_MODEL or file.read_bytes()[:1] == b"\n"):
             return file
@@ -65,9 +65,10 @@ def model_file(folder: Path) -> Path | None:
 
 
 def _begins_once(tokenizer: Any, folder: Path) -> bool:
-    """Whether a text has SentencePiece's space before its first word alone, and not behind special tokens: Llama's.
+    """Whether SentencePiece's space is put only before the first word of a text, and not after special tokens (Llama).
 
-    Version 4 of transformers had it behind them, too, unless tokenizer_config.json said that `legacy` is false.
+    Version 4 of transformers also put it after special tokens, unless tokenizer_config.json said that `legacy` is
+    false.
     """
     once = getattr(tokenizer.backend_tokenizer.pre_tokenizer, "prepend_scheme", "") == "first"
     stated = "legacy" in read_optional_json(folder / TOKENIZER_CONFIG)
@@ -75,7 +76,7 @@ def _begins_once(tokenizer: Any, folder: Path) -> bool:
 
 
 def read_model(file: Path) -> Any:
-    """The SentencePiece model (a ModelProto) in `file`. Raises CheckpointUnsupported for a kind that is not read."""
+    """Read the SentencePiece model (a ModelProto) in `file`. Raises CheckpointUnsupported for an unsupported kind."""
     from transformers.convert_slow_tokenizer import import_protobuf
 
     model = import_protobuf().ModelProto()
@@ -93,7 +94,7 @@ def read_model(file: Path) -> Any:
 
 
 def _sentencepiece(tokenizer: Any, model: Any, begins_once: bool) -> Any:
-    """The tokenizer that transformers 5 has built from `model`, with SentencePiece's own way to read a text."""
+    """Return the tokenizer that transformers 5 built from `model`, changed to read a text as SentencePiece does."""
     from tokenizers import normalizers, pre_tokenizers
 
     if getattr(tokenizer, "split_by_punct", False):
@@ -109,7 +110,7 @@ def _sentencepiece(tokenizer: Any, model: Any, begins_once: bool) -> Any:
     build = _scored if model.trainer_spec.model_type == UNIGRAM else _merged
     exact = _reading_words(build(tokenizer, model, tokens), model, normalizer)
     if begins_once and spec.add_dummy_prefix:
-        # Spaces are SPACE here: one is put before the first of all stretches, and becomes SPACE.
+        # Spaces are SPACE here: a space is put before the first stretch of the text only, and becomes SPACE.
         first = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
         exact.pre_tokenizer = pre_tokenizers.Sequence([first, exact.pre_tokenizer])
     usual = not (named or model.trainer_spec.byte_fallback)
@@ -122,13 +123,13 @@ def _sentencepiece(tokenizer: Any, model: Any, begins_once: bool) -> Any:
 
 
 def _vocabulary(built: Any) -> list[str]:
-    """The tokens of `built` but for added ones, by their ids."""
+    """Return the tokens of `built`, without added tokens, in the order of their ids."""
     pieces = json.loads(built.to_str())["model"]["vocab"]  # ids by piece, or pairs of a piece and its score
     return _in_order(pieces) if isinstance(pieces, dict) else [piece for piece, _ in pieces]
 
 
 def _in_order(ids: Mapping[str, int]) -> list[str]:
-    """The tokens by their ids, which have to be 0, 1, 2 and so on. Raises ValueError."""
+    """Return the tokens in the order of their ids. Raises ValueError if these are not 0, 1, 2 and so on."""
     tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError("the ids in vocab.json are not 0, 1, 2 and so on")
@@ -136,9 +137,9 @@ def _in_order(ids: Mapping[str, int]) -> list[str]:
 
 
 def stand_ins(model: Any) -> dict[str, str]:
-    """The character that stands for each symbol of the user in texts, so that it is not merged with its neighbours.
+    """Return the character that stands for each user-defined symbol, so that it is not merged with its neighbours.
 
-    None for unigram models, where a symbol competes with other pieces.
+    A unigram model needs none: its symbols compete with other pieces.
     """
     if model.trainer_spec.model_type == UNIGRAM:
         return {}
@@ -147,10 +148,10 @@ def stand_ins(model: Any) -> dict[str, str]:
 
 
 def _scored(tokenizer: Any, model: Any, tokens: Sequence[str]) -> Any:
-    """The pieces and their scores; where `model` has bytes as pieces, characters that no piece has become bytes.
+    """Return a unigram model of `tokens` with their scores; with byte fallback if `model` has bytes as pieces.
 
-    A symbol of the user has the score that the library gives it. No text has the name of a byte, which costs more than
-    its characters. ALBERT splits a number from the comma behind it.
+    A user-defined symbol has the score that the library gives it. The name of a byte has a lower score than its
+    characters, so that no text becomes it. For ALBERT, a number is split from the comma after it.
     """
     from tokenizers import models
 
@@ -169,7 +170,7 @@ def _scored(tokenizer: Any, model: Any, tokens: Sequence[str]) -> Any:
 
 
 def steps_before(tokenizer: Any) -> list[Any]:
-    """What the Python tokenizer of a class does with a text before SentencePiece reads it."""
+    """Return the steps that the Python tokenizer of this class takes before SentencePiece reads a text."""
     from tokenizers import Regex, normalizers
 
     name = type(tokenizer).__name__
@@ -180,18 +181,18 @@ def steps_before(tokenizer: Any) -> list[Any]:
             steps += [normalizers.NFKD(), normalizers.Replace(Regex(_all(unicodedata.combining)), "")]
         steps.append(normalizers.Replace(Regex(f"{_all(str.isspace)}+"), " "))
     if name in ("AlbertTokenizer", "DebertaV2Tokenizer") and tokenizer.do_lower_case:
-        # By itself, Lowercase knows no sigma at the end of a word, as Python does.
+        # Lowercase does not know the sigma at the end of a word, as Python's lower() does.
         steps += [normalizers.Replace(Regex(FINAL_SIGMA), "\u03c2"), normalizers.Lowercase()]
     return steps
 
 
 def _all(is_one: Callable[[str], Any]) -> str:
-    """The pattern of a character for which `is_one` holds."""
+    """Return the pattern of a character for which `is_one` is true."""
     return one_of(filter(is_one, map(chr, range(sys.maxunicode + 1))))
 
 
 def _spelling(replaced: Mapping[str, str], spaces: int = LONGEST) -> Any:
-    """Tokens to text: characters that stand for others, spaces, bytes; without the first `spaces` spaces."""
+    """Return a decoder that writes `replaced` characters, spaces and bytes, and drops the first `spaces` spaces."""
     from tokenizers import decoders
 
     steps = [decoders.Replace(character, text) for character, text in {**replaced, SPACE: " "}.items()]
@@ -199,9 +200,9 @@ def _spelling(replaced: Mapping[str, str], spaces: int = LONGEST) -> Any:
 
 
 def pieces_read_otherwise(tokenizer: Any, model: Any, ids: Mapping[str, int], folder: Path) -> set[str]:
-    """The pieces of `model` that the Python tokenizer does not take from its library as they are.
+    """Return the pieces of `model` that the Python tokenizer does not take unchanged from its library.
 
-    Those that have no id, by Marian's vocab.json, and a number with a comma, which ALBERT splits.
+    They are pieces without an id in Marian's vocab.json, and numbers with a comma, which ALBERT splits.
     """
     pieces = {piece.piece for piece in model.pieces if piece.type not in NO_TEXT}
     without_id = pieces.difference(ids) if (folder / "vocab.json").is_file() else set()
@@ -210,9 +211,9 @@ def pieces_read_otherwise(tokenizer: Any, model: Any, ids: Mapping[str, int], fo
 
 
 def _reading_words(pieces: Any, model: Any, normalizer: Any) -> Any:
-    """A tokenizer of `pieces` that reads word by word, where no piece of `model` is longer than a word.
+    """Return a tokenizer of `pieces`, which reads word by word if no piece of `model` is longer than a word.
 
-    Words read one by one then have the pieces of the whole text.
+    Words read one by one then give the same pieces as the whole text.
     """
     from tokenizers import Tokenizer, pre_tokenizers
 
@@ -230,7 +231,7 @@ def _add_tokens(exact: Any, tokens: Sequence[Any], left_out: set[str]) -> None:
 
 
 def _wrapped(exact: Any, tokenizer: Any) -> Any:
-    """A fast tokenizer with the settings of the Python one."""
+    """Return the fast tokenizer `exact` with the settings of the Python tokenizer."""
     from transformers import PreTrainedTokenizerFast
 
     special = set(tokenizer.all_special_tokens)
@@ -260,10 +261,10 @@ def _ending(tokenizer: Any, pair: str) -> Any:
 
 
 def _marian(tokenizer: Any, folder: Path) -> Any:
-    """Pieces of source.spm under the ids of vocab.json; a piece that has no id there is never chosen.
+    """Build Marian's tokenizer: pieces of source.spm with the ids of vocab.json; a piece without an id is never chosen.
 
-    As in transformers, a text may begin with a language (>>fra<<), one that the model has not is an unknown token, and
-    a character that only the target's pieces have is a token where it stands alone.
+    As in transformers, a text may begin with a language (>>fra<<), and a language that the model lacks is an unknown
+    token. A character that only the target's pieces have is a token if it stands alone.
     """
     from tokenizers import Regex, normalizers, pre_tokenizers
 
@@ -293,13 +294,13 @@ def _marian(tokenizer: Any, folder: Path) -> Any:
 
 
 def _none_of(model: Any, others: Sequence[str]) -> str:
-    """The pattern of a character that is neither in a piece of `model` nor one of `others`."""
+    """Return the pattern of a character that is neither in a piece of `model` nor one of `others`."""
     known = {character for piece in model.pieces if piece.type not in NO_TEXT for character in piece.piece}
     return one_of(known.union(others), none=True)
 
 
 def _numbered(model: Any, ids: Mapping[str, int], codes: Mapping[str, str], tokenizer: Any) -> Any:
-    """The pieces of `model` under `ids`; longer tokens that are none of them are hidden from texts."""
+    """Return a unigram model of the pieces of `model` with the given `ids`; other long tokens are hidden from texts."""
     from tokenizers import models
 
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type not in NO_TEXT}
@@ -314,7 +315,7 @@ def _numbered(model: Any, ids: Mapping[str, int], codes: Mapping[str, str], toke
 
 
 def _byt5(tokenizer: Any, folder: Path) -> Any:
-    """Bytes, each under its own id behind those of the special tokens."""
+    """Build ByT5's tokenizer: each byte has an id of its own after the ids of the special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from hfx.python_backends.generation.detokenizer import BYTE_OF
@@ -331,7 +332,7 @@ def _byt5(tokenizer: Any, folder: Path) -> Any:
 
 
 def _m2m(tokenizer: Any, folder: Path) -> Any:
-    """Pieces of the SentencePiece model under the ids of vocab.json, and tokens for the languages behind them."""
+    """Build M2M100's tokenizer: SentencePiece pieces with the ids of vocab.json, and then tokens for the languages."""
     from tokenizers import processors
 
     model, ids = read_model(folder / "sentencepiece.bpe.model"), read_json(folder / "vocab.json")
@@ -350,9 +351,9 @@ def _m2m(tokenizer: Any, folder: Path) -> Any:
 
 
 def _merged(tokenizer: Any, model: Any, tokens: Sequence[str]) -> Any:
-    """Byte-pair pieces: of two neighbours, those that make the piece with the best score are merged first.
+    """Return a byte-pair model of `tokens`: the neighbours that make the piece with the best score are merged first.
 
-    Symbols of the user are not merged with others; characters alone are not merged at all.
+    User-defined symbols are not merged with others. In a model of characters, nothing is merged.
     """
     from tokenizers import models
 

@@ -1,6 +1,7 @@
-"""A folder or a hub id becomes a Checkpoint whose files have been looked at before anything trusts them.
+"""Open a folder or a hub id as a Checkpoint, whose files are checked before anything trusts them.
 
-Its links and paths stay inside its folder. JSON files are checked by config_file.py, weights by checkpoint_files.py.
+The links and paths of a checkpoint stay inside its folder. config_file.py checks JSON files, checkpoint_files.py
+weights.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hfx.exporter.encoder.module_list import (
 )
 
 WITHOUT_FILES = "ByT5Tokenizer"  # its tokens are bytes
-ADAPTER = "adapter_config.json"  # these weights are to be added to those of another model
+ADAPTER = "adapter_config.json"  # the weights beside it have to be added to the weights of another model
 OF_MODULES = "*_*/"  # the folders of modules: 0_Transformer, query_0_SparseStaticEmbedding
 HUB_CONFIG_PATTERNS = [*CONFIGS, *(OF_MODULES + name for name in CONFIGS), ADAPTER]
 HUB_PATTERNS = [
@@ -46,9 +47,9 @@ NAME_SHOWN = 100
 class Checkpoint:
     """A checkpoint on disk.
 
-    `id` is what the user typed, `revision` the hub's commit (None for a folder), `config` the parsed config.json (of a
-    StaticEmbedding the sizes of its table), `weights` the weight files (safetensors where there are any). `folder` is
-    the user's, for messages and for hfx's own checked reading; libraries are given `view`.
+    `id` is what the user typed, and `revision` is the hub's commit (None for a folder). `config` is the parsed
+    config.json (for a StaticEmbedding, the sizes of its table). `weights` are the weight files (safetensors if there
+    are any). `folder` is the user's, for messages and for hfx's own checked reading; libraries get `view`.
     """
 
     id: str
@@ -59,13 +60,13 @@ class Checkpoint:
 
     @cached_property
     def home(self) -> Checkpoint:
-        """The same with the folder of its first module's files, which may be one of its own, as its folder."""
+        """The same checkpoint with the folder of its first module's files, which may be a subfolder, as `folder`."""
         folder = home(self.folder)
         return self if folder == self.folder else replace(self, folder=folder)
 
     @cached_property
     def view(self) -> Path:
-        """The checkpoint's files for libraries: `folder` without anything that they could run or follow."""
+        """A folder with the checkpoint's files for libraries, without anything that these could run or follow."""
         return make_view(self.folder, self.weights)
 
     @property
@@ -75,17 +76,17 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """Class of the weights, for example `BertForTokenClassification`; empty when the config is silent."""
+        """The class of the weights, for example `BertForTokenClassification`; empty if the config names none."""
         architectures = self.config.get("architectures") or [""]
         return str(architectures[0])
 
     @property
     def pickled(self) -> bool:
-        """Whether the weights are pickles, read by `weights_only=True` alone."""
+        """Whether the weights are pickles, which are only read with `weights_only=True`."""
         return any(file.suffix == ".bin" for file in self.weights)
 
     def sha256(self) -> str:
-        """Hash over the names and contents of the files that an answer depends on."""
+        """Return a hash of the names and contents of the files that an answer depends on."""
         digest = hashlib.sha256()
         names = (file.relative_to(self.view).as_posix() for file in self.view.rglob("*") if file.is_file())
         for name in sorted(names):
@@ -96,14 +97,14 @@ class Checkpoint:
         return digest.hexdigest()
 
     def in_folder(self, text: str) -> str:
-        """The `text` of a library's error about `view`, as one about `folder`."""
+        """Return the `text` of a library's error with `folder` in the place of `view`."""
         return text.replace(str(self.view), str(self.folder))
 
 
 def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
-    """Look at the checkpoint `model` (a folder, or a hub id with `revision`) and return it ready to be loaded.
+    """Check the checkpoint `model` (a folder, or a hub id with `revision`), and return it ready to be loaded.
 
-    Raises CheckpointMissing, CheckpointCorrupt or CheckpointUnsafe; every message names the file.
+    Raises CheckpointMissing, CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported; messages name the file.
     """
     folder, commit, config = _look_at(model, revision, HUB_PATTERNS)
     own = home(folder)
@@ -119,16 +120,16 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 
 def _spells_bytes(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether the tokenizer is one that needs no files."""
+    """Whether the tokenizer works on bytes and needs no files."""
     file = folder / TOKENIZER_CONFIG
     stated = read_json(file) if file.is_file() else config
     return bool(stated.get("tokenizer_class") == WITHOUT_FILES)
 
 
 def open_config(model: str, revision: str | None = None) -> Checkpoint:
-    """The checkpoint with its config alone: no weight is fetched or looked at (for `--dry-run`).
+    """Open the checkpoint with its config only: no weight is fetched or read (for `--dry-run`).
 
-    But those of a StaticEmbedding, which has no other sizes.
+    The weights of a StaticEmbedding are an exception: only they have its sizes.
     """
     folder, commit, config = _look_at(model, revision, HUB_CONFIG_PATTERNS)
     if is_static(folder):
@@ -137,7 +138,10 @@ def open_config(model: str, revision: str | None = None) -> Checkpoint:
 
 
 def _of_table(checkpoint: Checkpoint) -> Checkpoint:
-    """That of a StaticEmbedding, with the sizes of its table in its config."""
+    """Return the checkpoint of a StaticEmbedding with the sizes of its table in its config.
+
+    Raises CheckpointCorrupt if there is no table or no tokenizer.
+    """
     shapes, folder = stored_shapes(checkpoint.weights), checkpoint.home.folder
     table = shapes.get(TABLE) or shapes.get(MODEL2VEC, ())
     rows = shapes[MAPPING] if MAPPING in shapes and TABLE not in shapes else table[:1]
@@ -149,7 +153,7 @@ def _of_table(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, dict[str, Any]]:
-    """Folder, commit and config of a checkpoint that keeps to its folder."""
+    """Return the folder, commit and config of a checkpoint, after checking that it stays inside its folder."""
     folder, commit, root = _locate(model, revision, patterns)
     if (folder / ADAPTER).is_file():
         raise CheckpointUnsupported(
@@ -175,12 +179,12 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
 
 
 def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, Path]:
-    """Folder of the checkpoint, its commit, and the root that its links may not leave."""
+    """Return the folder of the checkpoint, its commit, and the root folder that its links may not leave."""
     shown = model if len(model) <= NAME_SHOWN else model[:NAME_SHOWN] + "..."
     try:
         path = Path(model).expanduser()
         is_folder, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:  # a name too long, a home of nobody, a folder that may not be entered
+    except (OSError, RuntimeError) as error:  # a name too long, the home of an unknown user, a folder without access
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointMissing(
             f"{shown} can't be opened: {reason}.",
@@ -202,7 +206,7 @@ def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path
 
 
 def _link_root(folder: Path) -> Path:
-    """The folder that the links of `folder` may lead into; of a snapshot in the hub's cache, the model's cache."""
+    """Return the folder into which links of `folder` may lead: itself, or the cache of a model from the hub."""
     cache = folder.parent.parent
     return cache if folder.parent.name == "snapshots" and cache.name.startswith("models--") else folder
 
@@ -250,7 +254,7 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
 
 
 def _refuse_what_is_no_file(folder: Path, root: Path) -> None:
-    """Refuse links that leave `root`, and pipes, sockets and devices, before anything is opened."""
+    """Refuse links that lead out of `root`, and pipes, sockets and devices, before anything is opened."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not _resolved(path).is_relative_to(root.resolve()):
             raise CheckpointUnsafe(

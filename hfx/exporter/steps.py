@@ -1,4 +1,4 @@
-"""What the steps of both kinds of exports share: what they make, and the last ones, as every export ends alike.
+"""The parts that the steps of both kinds of exports share: their artefacts, and the last steps.
 
 The last steps write the manifest, check the repository's rules, and move the staged folders into the repository.
 """
@@ -39,11 +39,11 @@ VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "o
 
 @dataclass(frozen=True)
 class Artefacts:
-    """What the steps of any kind make; each kind has further fields."""
+    """The results of the steps of both kinds of exports; each kind has further fields."""
 
     staging: Staging
     tokenizer: Any = None
-    choice: CpuChoice | None = None  # None where nothing is built for CPU
+    choice: CpuChoice | None = None  # None if nothing is built for CPU
     parity: dict[str, Any] = field(default_factory=dict)  # figures for the manifest
     choices: dict[str, Any] = field(default_factory=dict)  # decisions for the manifest
     manifest: Manifest | None = None
@@ -55,9 +55,9 @@ A = TypeVar("A", bound=Artefacts)
 
 @dataclass(frozen=True)
 class Step(Generic[P, A]):
-    """A step and what is shown while it runs.
+    """A step, and the title that is shown while it runs.
 
-    `gate`: it compares with the checkpoint; `labelled`: it is for plans with labelled data.
+    A `gate` step compares with the checkpoint; a `labelled` step is only for plans with labelled data.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Step(Generic[P, A]):
 
 
 def seal(plan: Plan, artefacts: A, graph: Path) -> A:
-    """Write the manifest of the staged folders: every file hashed, every figure kept. `graph` is an ONNX file."""
+    """Write the manifest of the staged folders, with a hash of each file and all figures. `graph` is an ONNX file."""
     import onnx
 
     net = onnx.load(graph, load_external_data=False)
@@ -80,7 +80,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     manifest = Manifest(
         name=plan.name,
         task=plan.task.task,
-        # A hub id as it is; of a folder the name alone: a published file holds no path of this machine.
+        # A hub id, or only the name of a folder: a published file has no path of this machine.
         source=Source(
             checkpoint.id if checkpoint.revision else checkpoint.folder.name, checkpoint.revision, checkpoint.sha256()
         ),
@@ -100,7 +100,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
 
 
 def stamp(root: Path, name: str, files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-    """Write the model's SHA-256 into the configurations of its entry point; their new entries."""
+    """Write the model's SHA-256 into the configurations of its entry point, and return their new entries."""
     digest, stamped = model_sha256(files), {}
     for path in (path for path in files if path.startswith(f"{name}/") and is_config(path)):
         text = read_text(root / path, MAX_CONFIG_BYTES)
@@ -112,13 +112,13 @@ def stamp(root: Path, name: str, files: Mapping[str, FileEntry]) -> dict[str, Fi
 
 
 def lint_staged(plan: Plan, artefacts: A) -> A:
-    """The repository's own rules on the staged folders; LintFailed where they break one."""
+    """Check the repository's rules on the staged folders. Raises LintFailed if they break one."""
     check_rules(artefacts.staging.root, _minimum(plan), "Please report this.")
     return artefacts
 
 
 def publish_folders(plan: Plan, artefacts: A) -> A:
-    """Into the repository, by renames."""
+    """Move the staged folders into the repository, by renames."""
     publish(artefacts.staging, replace=plan.force)
     return artefacts
 

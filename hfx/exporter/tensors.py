@@ -1,6 +1,6 @@
-"""A checkpoint's tensors by name, read a slice at a time and never all at once.
+"""Read a checkpoint's tensors by name, a slice at a time and never all at once.
 
-Tensors that are missing, of another shape or left over are refused by name.
+Tensors that are missing, have another shape or are left over are refused by name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hfx.exporter.graph.blocks import FloatArray, Linear, Parameter
 from hfx.exporter.source import Checkpoint
 
 NAMES_SHOWN = 6
-ROWS_READ = 4096  # of two tables at once, where they are compared
+ROWS_READ = 4096  # read at once of each of two tables that are compared
 FLOATS = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """One tensor of a file; `slice_of(index)` gives a torch tensor."""
+    """A tensor in a file; `slice_of(index)` returns a torch tensor."""
 
     file: Path
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class _Stored:
 
 
 class CheckpointTensors:
-    """The tensors of `checkpoint`; `check` compares what was asked for with what is there."""
+    """The tensors of `checkpoint`; `check` compares the tensors that were requested with those in the files."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -52,24 +52,24 @@ class CheckpointTensors:
         return name in self._stored
 
     def prefix(self, prefix: str) -> str:
-        """`prefix` where the names begin with it; empty where the checkpoint was saved from the bare model."""
+        """Return `prefix` if names begin with it; empty if the checkpoint was saved from the bare model."""
         return prefix if any(name.startswith(prefix) for name in self._stored) else ""
 
     def first(self, *names: str) -> str:
-        """The first of the names of one tied tensor that is there; the others may stand there too."""
+        """Return the first of a tied tensor's `names` that is stored; the other names may be stored too."""
         present = [name for name in names if name in self._stored]
         self._asked.update(present)
         return present[0] if present else names[0]
 
     def require_floats(self, names: Iterable[str]) -> None:
-        """Raise CheckpointCorrupt where one of `names`, with a prefix or without, holds no floating point numbers."""
+        """Raise CheckpointCorrupt if one of `names`, with or without a prefix, holds no floating point numbers."""
         wanted = tuple(names)
         for name, stored in self._stored.items():
             if stored.dtype not in FLOATS and any(each.endswith(name) or name.endswith(each) for each in wanted):
                 self._refuse_integers(name)
 
     def differ(self, name: str, *others: str) -> bool:
-        """Whether `name` is stored, and the first of the `others` that is stored has other values."""
+        """Whether `name` is stored and differs in its values from the first of `others` that is stored."""
         other = next((each for each in others if each in self._stored), None)
         if name not in self._stored or other is None:
             return False
@@ -80,12 +80,12 @@ class CheckpointTensors:
         return not all(np.array_equal(self._read(name, part), self._read(other, part)) for part in parts)
 
     def parameter(self, name: str, *shape: int) -> Parameter:
-        """Tensor `name`, which must have this shape, as float32."""
+        """Return the tensor `name`, which must have this shape, as float32."""
         self._expect(name, shape)
         return Parameter(name, shape, lambda start, stop: self._read(name, (slice(start, stop),)))
 
     def indices(self, name: str, bound: int) -> NDArray[np.int64]:
-        """The vector `name` of whole numbers from 0 to below `bound`. Raises CheckpointCorrupt."""
+        """Return the vector `name`, of whole numbers from 0 to below `bound`. Raises CheckpointCorrupt."""
         stored = self._stored[name]
         values: NDArray[Any] = stored.slice_of((slice(None),)).numpy()
         if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= bound:
@@ -93,22 +93,22 @@ class CheckpointTensors:
         return values.astype(np.int64)
 
     def linear(self, name: str, inputs: int, outputs: int, bias: bool = True) -> Linear:
-        """The linear `name` by torch's names of its weight and bias."""
+        """Return the linear `name`, whose weight and bias have torch's names."""
         weight = self.parameter(name + ".weight", outputs, inputs)
         return Linear(name, weight, self.parameter(name + ".bias", outputs) if bias else None)
 
     def transposed(self, name: str, *shape: int) -> Parameter:
-        """The matrix `name` of `shape` with its axes exchanged: transformers' Conv1D has [inputs, outputs]."""
+        """Return the matrix `name` of `shape`, transposed: transformers' Conv1D has [inputs, outputs]."""
         self._expect(name, shape)
         whole = slice(None)
         return Parameter(name, shape[::-1], lambda start, stop: self._read(name, (whole, slice(start, stop))).T)
 
     def require(self) -> None:
-        """Raise CheckpointCorrupt where a tensor that was asked for is missing or misshapen."""
+        """Raise CheckpointCorrupt if a requested tensor is missing or misshapen."""
         self.check(re.compile(""))
 
     def check(self, ignored: re.Pattern[str]) -> None:
-        """Raise CheckpointCorrupt where tensors are missing, misshapen, or neither asked for nor `ignored`."""
+        """Raise CheckpointCorrupt if tensors are missing, misshapen, or neither requested nor `ignored`."""
         left = sorted(name for name in self._stored if name not in self._asked and not ignored.search(name))
         refuse_tensors(
             self._checkpoint,
@@ -147,7 +147,7 @@ class CheckpointTensors:
 def refuse_tensors(
     checkpoint: Checkpoint, misshapen: Sequence[str], missing: Sequence[str], unknown: Sequence[str], fix: str
 ) -> None:
-    """Raise CheckpointCorrupt, naming the first tensors of the first kind that there is any of."""
+    """Raise CheckpointCorrupt if there are any such tensors, with the first names of the first kind that there is."""
     findings = {
         "has tensors of other shapes than config.json says": misshapen,
         "lacks tensors": missing,
@@ -161,7 +161,7 @@ def refuse_tensors(
 
 
 def file_names(checkpoint: Checkpoint) -> str:
-    """The weight files in a message."""
+    """Return the weight files for a message."""
     first, *others = checkpoint.weights
     return f"{first} (with {len(others)} further files)" if others else str(first)
 
@@ -196,7 +196,10 @@ def _open_pickle(file: Path) -> Iterator[tuple[str, _Stored]]:
 
 
 def _unpickled(file: Path) -> Any:
-    """The contents of a pickle of plain tensors, mapped where the file's format allows it."""
+    """Return the contents of a pickle of plain tensors, memory-mapped if the file's format allows it.
+
+    Raises CheckpointCorrupt for a damaged file, and CheckpointUnsafe for a pickle with other objects.
+    """
     import pickle
 
     import torch

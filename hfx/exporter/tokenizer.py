@@ -1,6 +1,6 @@
-"""The checkpoint's fast tokenizer, checked to fit the files and the model.
+"""Load a checkpoint's fast tokenizer, and check that it fits the files and the model.
 
-It may have added tokens that the model has no embedding of (BART-large-CNN's <mask>); texts with them are refused.
+It may have added tokens without an embedding in the model (BART-large-CNN's <mask>); texts with them are refused.
 
 No remote code is run.
 """
@@ -25,9 +25,10 @@ TOKENIZER_FILE_KEYS = ("tokenizer_file", "vocab_file", "merges_file", "spm_file"
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast); all but added tokens fit the model.
+    """Return the checkpoint's fast tokenizer (transformers' PreTrainedTokenizerFast).
 
-    Raises CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported (a tokenizer in Python only).
+    All of its tokens have embeddings, except perhaps added tokens. Raises CheckpointCorrupt, CheckpointUnsafe or
+    CheckpointUnsupported (for example, for a tokenizer in Python only).
     """
     import transformers
 
@@ -48,7 +49,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             tokenizer(PROBE, verbose=False)
     except SourceError:
         raise
-    except BaseException as error:  # plain Exceptions, and the PanicException of tokenizers' Rust, which is none
+    except BaseException as error:  # Exceptions, and PanicException of tokenizers' Rust, which is not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise _tokenizer_error(checkpoint, error) from error
@@ -70,7 +71,7 @@ def _tokenizer_error(checkpoint: Checkpoint, error: BaseException) -> SourceErro
     from huggingface_hub.errors import StrictDataclassError
 
     folder, reason = checkpoint.folder, checkpoint.in_folder(first_lines(error))
-    if isinstance(error, StrictDataclassError):  # of config.json, which AutoTokenizer reads first
+    if isinstance(error, StrictDataclassError):  # about config.json, which AutoTokenizer reads first
         return CheckpointCorrupt(
             f"{folder / 'config.json'} can't be read by transformers: {reason}",
             "Correct or remove the named field.",
@@ -91,14 +92,14 @@ def _wants_code(file: Path) -> CheckpointUnsafe:
 
 
 def _is_known(tokenizer_class: str) -> bool:
-    """Whether transformers has the class itself; without it, version 5 reads tokenizer.json in a way of its own."""
+    """Whether transformers itself has the class; if not, version 5 reads tokenizer.json in a generic way."""
     import transformers
 
     return any(hasattr(transformers, tokenizer_class + ending) for ending in ("", "Fast"))
 
 
 def _check_tokenizer_config(folder: Path) -> None:
-    """Refuse a class of its own, and files named by a path, which transformers would follow anywhere."""
+    """Refuse a tokenizer class with its own code, and paths to files, which transformers would follow anywhere."""
     file = folder / TOKENIZER_CONFIG
     config = read_optional_json(file)
     if "AutoTokenizer" in (config.get("auto_map") or ()) and not _is_known(str(config.get("tokenizer_class"))):
@@ -114,7 +115,7 @@ def _check_tokenizer_config(folder: Path) -> None:
 
 
 def check_ids(checkpoint: Checkpoint, tokenizer: Any) -> None:
-    """Refuse ids without an embedding, but for those of added tokens that a text need not have."""
+    """Raise CheckpointCorrupt for ids without an embedding, except ids of added tokens that a text need not have."""
     size = vocab_size(checkpoint)
     required = {*tokenizer(PROBE, PROBE, verbose=False)["input_ids"], tokenizer.unk_token_id}
     optional = set(tokenizer.added_tokens_decoder) - required
@@ -127,7 +128,7 @@ def check_ids(checkpoint: Checkpoint, tokenizer: Any) -> None:
 
 
 def vocab_size(checkpoint: Checkpoint) -> int:
-    """The number of the model's embeddings, as config.json or the default of its class says."""
+    """Return the number of the model's embeddings, as config.json or the default of its class says."""
     from transformers import AutoConfig
 
     size = checkpoint.config.get("vocab_size")
@@ -138,25 +139,25 @@ def vocab_size(checkpoint: Checkpoint) -> int:
 
 
 def vocab_limit(checkpoint: Checkpoint, tokenizer: Any) -> int | None:
-    """The number of the model's embeddings where `tokenizer` has ids beyond them, else None."""
+    """Return the number of the model's embeddings if `tokenizer` has ids beyond them, else None."""
     size = vocab_size(checkpoint)
     return size if max(tokenizer.get_vocab().values(), default=0) >= size else None
 
 
 def pad_id(checkpoint: Checkpoint, tokenizer: Any) -> int:
-    """What rows are padded with: any id that has an embedding will do, as no token attends to it."""
+    """Return the id with which rows are padded. Any id with an embedding would do, as no token attends to padding."""
     pad = tokenizer.pad_token_id
     return pad if pad is not None and pad < vocab_size(checkpoint) else 0
 
 
 def with_embeddings(checkpoint: Checkpoint, tokenizer: Any, texts: Sequence[str]) -> list[str]:
-    """Those of `texts` whose tokens all have an embedding."""
+    """Return those of `texts` whose tokens all have an embedding."""
     limit = vocab_limit(checkpoint, tokenizer)
     return [text for text in texts if not _beyond(tokenizer, text, limit)]
 
 
 def require_embeddings(checkpoint: Checkpoint, tokenizer: Any, texts: Iterable[str]) -> None:
-    """Raise UsageError for a text of --verify-data with a token that the model has no embedding of."""
+    """Raise UsageError for a text of --verify-data that has a token without an embedding in the model."""
     limit = vocab_limit(checkpoint, tokenizer)
     for text in texts:
         if beyond := _beyond(tokenizer, text, limit):

@@ -1,6 +1,6 @@
-"""What a checkpoint's tokenizer is tried with before it is used: texts of many kinds, in a process of their own.
+"""Try a checkpoint's tokenizer on texts of many kinds, in a separate process, before it is used.
 
-One that is built from a SentencePiece model is compared with the sentencepiece library on them.
+A tokenizer that is built from a SentencePiece model is compared with the sentencepiece library on these texts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopp
 
 TOKENIZER_FILE = "tokenizer.json"
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
-TRIED_LENGTH = 512  # tokens of the longest text that a tokenizer is tried with
+TRIED_LENGTH = 512  # the edge cases are those of a model that reads this many tokens
 HARD_FOR_SENTENCEPIECE = (
-    "a\u0302\u0323 e\u0323\u0302 \u1ea1\u0302 o\u031b\u0323\u0301 \u0323\u0302",  # marks in other orders
+    "a\u0302\u0323 e\u0323\u0302 \u1ea1\u0302 o\u031b\u0323\u0301 \u0323\u0302",  # marks in different orders
     "A\u20dd \uff21\u0301 \u24b7\u0308 a\U0001f3fb 1\ufe0f\u20e3 x\u200d",
     "\uff76\uff9e \uff8a\uff9f \u30db\u3099 \u1112\u1161\u11ab\u1100 \u0e01\u0e33 \u0915\u093c \u0958",
-    "\uff5e \u3000 \u337f \ufdfa \u00df \u0130 \u0390 \u1e9e \u2126 \u212b",  # of several characters, and of one
+    "\uff5e \u3000 \u337f \ufdfa \u00df \u0130 \u0390 \u1e9e \u2126 \u212b",  # become one or several characters
     "  leading   inner \u00a0 trailing  ",
     "\u2581word \u2581\u2581 \u2581 word\u2581",
     "tabs\t\tand\r\nlines\n\n\r",
@@ -45,15 +45,16 @@ HARD_FOR_SENTENCEPIECE = (
     "0,1,2, 3,000,000, ,4",
     "a" * 37 + " " + "ab" * 19 + " " * 11 + "\u754c" * 7,
 )
-ROUNDING = 1e-5  # of sums of scores in float32
-MOST_SYMBOLS = 50  # of a model's, that are tried
-MOST_BLANKS, BLANK_LENGTH = 4, 5  # added tokens of white space, and how many of them are tried in a row
+ROUNDING = 1e-5  # the relative rounding error of sums of scores in float32
+MOST_SYMBOLS = 50  # at most this many user-defined symbols of a model are tried
+MOST_BLANKS, BLANK_LENGTH = 4, 5  # added tokens of white space that are tried, and how many of them in a row
 
 
 def try_files(checkpoint: Checkpoint) -> None:
     """Try the checkpoint's tokenizer.json, and its SentencePiece models, which transformers may read beside it.
 
-    Raises CheckpointUnsafe for a file that takes too much, or crashes; CheckpointCorrupt.
+    Raises CheckpointUnsafe for a file that crashes or takes too much time or memory, and CheckpointCorrupt for a
+    damaged file.
     """
     file = checkpoint.view / TOKENIZER_FILE
     models = sorted(path for path in checkpoint.view.iterdir() if path.suffix in (".model", ".spm"))
@@ -61,7 +62,7 @@ def try_files(checkpoint: Checkpoint) -> None:
     for path in (file, *models) if file.is_file() else models:
         try:
             _tokens(checkpoint, path, [*_texts(), *_blank_texts(path)])
-        except TrialUnread:  # of others, transformers says why
+        except TrialUnread:  # for other files, transformers gives the reason
             if path.name in needed:
                 raise CheckpointCorrupt(
                     f"{checkpoint.folder / path.name} is not a SentencePiece model.", AGAIN
@@ -69,7 +70,10 @@ def try_files(checkpoint: Checkpoint) -> None:
 
 
 def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
-    """Try a tokenizer that was built of other files than a tokenizer.json. Raises CheckpointUnsupported, too."""
+    """Try a tokenizer that was built from other files than a tokenizer.json.
+
+    Raises CheckpointUnsafe, CheckpointCorrupt, and CheckpointUnsupported if it differs from the sentencepiece library.
+    """
     if not tokenizer.is_fast:
         return
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
@@ -87,21 +91,21 @@ def _texts() -> list[str]:
 
 
 def _blank_texts(file: Path) -> list[str]:
-    """Rows of the added tokens of white space in a tokenizer.json.
+    """Return texts of sequences of the added white-space tokens in a tokenizer.json.
 
-    Where one of them takes the spaces before it and another one those behind it, the tokenizers library panics.
+    The tokenizers library panics if one of these tokens takes the spaces before it and another the spaces after it.
     """
     try:
         tokens = json.loads(file.read_bytes())["added_tokens"]
         blanks = [token["content"] for token in tokens if token["content"].isspace()][:MOST_BLANKS]
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return []  # not one, or of another form: the trial says so
+        return []  # no tokenizer, or one in another format: the trial reports it
     lengths = range(1, BLANK_LENGTH + 1) if blanks else ()
     return ["".join(("x", *row)) for length in lengths for row in product([*blanks, "x"], repeat=length)]
 
 
 def _tokens(checkpoint: Checkpoint, file: Path, texts: Sequence[str]) -> list[list[str]]:
-    """The tokens of `texts` by `file`. Raises TrialUnread, CheckpointUnsafe, CheckpointCorrupt."""
+    """Return the tokens of `texts` by `file`. Raises TrialUnread, CheckpointUnsafe and CheckpointCorrupt."""
     try:
         return try_tokenizer(file, texts)
     except TrialStopped:
@@ -118,7 +122,7 @@ def _tokens(checkpoint: Checkpoint, file: Path, texts: Sequence[str]) -> list[li
 
 
 def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
-    """Refuse `tokenizer` if it reads a text otherwise than the sentencepiece library, which reads `file`.
+    """Raise CheckpointUnsupported if `tokenizer` reads a text differently from the sentencepiece library with `file`.
 
     Texts that spell added tokens, which are no pieces, are left out.
     """
@@ -148,13 +152,13 @@ def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
 
 
 def _scores(tokenizer: Any) -> dict[str, float]:
-    """The scores of a unigram model's pieces; none for others."""
+    """Return the scores of the pieces if the model is a unigram model; none for other models."""
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     return dict(model["vocab"]) if model["type"] == "Unigram" else {}
 
 
 def _is_tie(read: Sequence[str], expected: Sequence[str], scores: Mapping[str, float]) -> bool:
-    """Whether both are the best pieces of a text: of `www`, w and ww, or ww and w. The library adds up in float32."""
+    """Whether both are best splits of one text, such as w, ww and ww, w for `www`. The library adds up in float32."""
     if not scores or "".join(read) != "".join(expected):
         return False
     totals = (sum(scores.get(piece, 0.0) for piece in pieces) for pieces in (read, expected))

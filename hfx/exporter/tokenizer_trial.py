@@ -1,8 +1,8 @@
-"""A stranger's tokenizer is tried in a process of its own, with little time and memory, before it is used.
+"""Try an untrusted tokenizer in a separate process, with little time and memory, before it is used.
 
-A pattern in a tokenizer.json can take years for a short text, a normalizer can make gigabytes of it, and the library of
-SentencePiece models, in C++, can crash on a crafted one (CVE-2026-1260). Run as a script, this file is that process: it
-imports nothing but the library of the file.
+A pattern in a tokenizer.json can take years for a short text, and a normalizer can make gigabytes of it. The
+sentencepiece library, in C++, can crash on a crafted model (CVE-2026-1260). Run as a script, this file is the separate
+process: it imports nothing but the library that reads the file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SECONDS = 30  # of processor time; a vocabulary of 250,000 pieces is read in 2, and the texts take less than one
+SECONDS = 30  # of processor time; reading a vocabulary of 250,000 pieces takes 2 s, and the texts less than 1 s
 WALL_SECONDS = 4 * SECONDS  # on a busy machine
 BYTES = 4 << 30
-MOST_ANSWERED = 64 << 20  # bytes of tokens; those of the gate's texts have 200 KB
+MOST_ANSWERED = 64 << 20  # bytes of tokens; the tokens of the gate's texts take 200 KB
 CANT_TOKENIZE, CANT_READ, TOO_MUCH = 3, 4, 5  # exit status
 
 
@@ -28,19 +28,19 @@ class TrialUnread(Exception):
 
 
 class TrialFailed(Exception):
-    """The tokenizer stopped with an error; the text is the library's."""
+    """The tokenizer failed with an error; the exception's text is the library's."""
 
 
 class TrialStopped(Exception):
-    """The tokenizer crashed, or took more than it may have."""
+    """The tokenizer crashed, or took too much time or memory."""
 
 
 def try_tokenizer(file: Path, texts: Sequence[str]) -> list[list[str]]:
-    """The tokens of `texts` by `file`, a tokenizer.json or else a SentencePiece model, within SECONDS and BYTES.
+    """Return the tokens of `texts` by `file`, a tokenizer.json or a SentencePiece model, within SECONDS and BYTES.
 
-    Raises TrialUnread, TrialFailed, TrialStopped.
+    Raises TrialUnread, TrialFailed and TrialStopped.
     """
-    from hfx.process import ends_with_parent  # not where this file is the script
+    from hfx.process import ends_with_parent  # here, because the script must not import it
 
     command = ends_with_parent((sys.executable, "-I", __file__, str(file)))
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
@@ -73,7 +73,7 @@ def _main(file: str) -> int:
     texts = json.load(sys.stdin)
     try:
         tokens_of = _tokenizer(file) if file.endswith(".json") else _sentencepiece(file)
-    except BaseException:  # the libraries' panics are no Exceptions
+    except BaseException:  # panics of the libraries are not Exceptions
         return CANT_READ
     try:
         tokens = [tokens_of(text) for text in texts]

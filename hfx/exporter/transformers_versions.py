@@ -1,22 +1,23 @@
-"""Where transformers 4 and 5 mean different things by the same files: a checkpoint keeps the meaning of its writer's.
+"""Handle checkpoints that transformers 4 and 5 read differently: hfx reads one as the version that wrote it did.
 
-hfx is developed and tested with transformers 5; 4.57 is what optimum's exporter needs. What changed between them, as
-seen by a checkpoint:
+hfx is developed and tested with transformers 5; optimum's exporter needs 4.57. These are the changes between the two
+that affect checkpoints:
 
-- T5: version 5 ties the tables of every T5 and keeps in `scale_decoder_outputs` what `tie_word_embeddings` said before.
-- mT5: version 4 scales the hidden state of a tied one before its head; version 5 never does.
-- A head that is stored beside a tied table: version 4 overwrites it, version 5 uses it where it differs.
-- BART and its kin, untied: version 4 has one table for encoder and decoder, version 5 three tables.
+- T5: version 5 ties the tables of every T5, and stores the former meaning of `tie_word_embeddings` in
+  `scale_decoder_outputs`.
+- mT5: version 4 scales the hidden state before the head if the tables are tied; version 5 never does.
+- A head that is stored beside a tied table: version 4 overwrites it, version 5 uses it if it differs.
+- BART and similar models, untied: version 4 has one table for encoder and decoder, version 5 three tables.
 - Ids that config.json leaves to its class: without a generation_config.json, version 5 generates as if there were none.
-- null in generation_config.json: version 4 does without the field, version 5 takes its default.
-- max_length 20, which is the default: version 4 takes it for new tokens, version 5 for all.
+- null in generation_config.json: version 4 ignores the field, version 5 uses its default.
+- max_length 20, which is the default: in version 4 it counts new tokens, in version 5 all tokens.
 - A bad word may begin with the first token of the prompt from version 5.18 on.
-- tokenizer.json: version 4 obeys it; version 5 takes the vocabulary of it and builds many tokenizers anew, with the
-  normalizer, pre-tokenizer and template that their class usually has.
-- Token types of pairs: the generic tokenizer and those of ALBERT, RemBERT and RoFormer give them in version 4 alone.
+- tokenizer.json: version 4 follows it; version 5 takes its vocabulary and rebuilds many tokenizers, with the
+  normalizer, pre-tokenizer and template that are usual for their class.
+- Token types of pairs: the generic tokenizer and those of ALBERT, RemBERT and RoFormer give them only in version 4.
 - Byte-pair tokenizers: from version 5.7 on, spaces before punctuation stay, whatever clean_up_tokenization_spaces is.
 
-What some of version 5 read wrongly is in MISREADINGS, and refused.
+MISREADINGS lists what some releases of version 5 read wrongly; such checkpoints are refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from hfx.names import TOKEN_TYPE_IDS
 
 Version = tuple[int, int]
 OLD: Version = (4, 0)
-UNTIED = ("gpt_neox", "llama", "ministral", "mistral", "qwen2", "qwen3")  # where config.json doesn't say
+UNTIED = ("gpt_neox", "llama", "ministral", "mistral", "qwen2", "qwen3")  # if config.json doesn't say otherwise
 SCALED_BEFORE_THE_HEAD = ("t5", "mt5")
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 TYPES_BY_4 = ("AlbertTokenizer", "RemBertTokenizer", "RoFormerTokenizer", "TokenizersBackend")
@@ -45,7 +46,7 @@ CLEAN_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_ou
 
 
 def writer(config: Mapping[str, Any]) -> Version:
-    """Major and minor version of the transformers that wrote the config.json `config`; OLD where it doesn't say."""
+    """Return the major and minor version of transformers that wrote the config.json `config`; OLD if it names none."""
     return _parsed(config.get("transformers_version"))
 
 
@@ -65,27 +66,27 @@ def bad_words_at_start(config: Mapping[str, Any]) -> bool:
 
 
 def use_fused_attention(model: Any) -> None:
-    """Have `model` compute attention by one operator that keeps no scores: of 1,024 tokens they are 64 MB a layer.
+    """Have `model` compute attention by one operator, which keeps no scores (64 MB a layer for 1,024 tokens).
 
-    Version 4's GPT-2 forgets scale_attn_weights in it.
+    Transformers 4 is left as it is, because its GPT-2 ignores scale_attn_weights in this operator.
     """
     if installed_major() > OLD[0] and model._supports_sdpa:
         model.set_attn_implementation("sdpa")
 
 
 def installed_major() -> int:
-    """The major version of the transformers that is installed."""
+    """Return the major version of the installed transformers."""
     return installed()[0]
 
 
 def installed() -> Version:
-    """Major and minor version of the transformers that is installed."""
+    """Return the major and minor version of the installed transformers."""
     return _parsed(version("transformers"))
 
 
 @dataclass(frozen=True)
 class Misreading:
-    """`what` transformers 5 did before version `fixed` to the checkpoints that it `concerns`."""
+    """An error of transformers 5: `what` it does, before version `fixed`, to the checkpoints that it `concerns`."""
 
     what: str
     fixed: Version
@@ -115,7 +116,7 @@ MISREADINGS = (
 
 
 def refuse_misread(checkpoint: Checkpoint, reader: Version | None = None) -> None:
-    """Raise CheckpointUnsupported where the version `reader`, or the installed one, would read `checkpoint` wrongly."""
+    """Raise CheckpointUnsupported if version `reader`, or the installed version, would read `checkpoint` wrongly."""
     reader = reader or installed()
     for each in MISREADINGS:
         if (5, 0) <= reader < each.fixed and each.concerns(checkpoint):
@@ -126,7 +127,7 @@ def refuse_misread(checkpoint: Checkpoint, reader: Version | None = None) -> Non
 
 
 def tied_and_scaled(config: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether the head is the table of embeddings, and whether a T5 scales what goes into it, by config.json."""
+    """Return whether config.json ties the head to the embeddings, and whether a T5 scales the input of the head."""
     model_type, stated = config.get("model_type"), config.get("tie_word_embeddings")
     scales = model_type in SCALED_BEFORE_THE_HEAD
     if written_by_4(config):
@@ -137,9 +138,9 @@ def tied_and_scaled(config: Mapping[str, Any]) -> tuple[bool, bool]:
 
 
 def as_written(model: Any, checkpoint: Checkpoint, missing: set[str]) -> None:
-    """Make of a `model` that transformers 5 loaded what transformers 4 meant, where that wrote `checkpoint`.
+    """Change a `model` that transformers 5 loaded to what transformers 4 would load, if that wrote `checkpoint`.
 
-    Names of tensors that are found on the way are taken out of `missing`.
+    Names of tensors that turn out to be shared are removed from `missing`.
     """
     if installed_major() < 5 or not written_by_4(checkpoint.config):
         return
@@ -158,9 +159,9 @@ def as_written(model: Any, checkpoint: Checkpoint, missing: set[str]) -> None:
 
 
 def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
-    """Make `tokenizer` do what tokenizer.json says, where transformers 4 wrote it and 5 has read it.
+    """Make `tokenizer` follow tokenizer.json, if transformers 4 wrote the file and transformers 5 has read it.
 
-    Of the file's parts, version 4 changes those by tokenizer_config.json that version 5 builds from it too: BERT's
+    Two parts are taken from what version 5 built, as version 4 also changes them by tokenizer_config.json: BERT's
     normalizer (lower case, accents) and the byte-level pre-tokenizer (a space before the text).
     """
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
@@ -186,14 +187,14 @@ def keep_tokenizer_file(tokenizer: Any, checkpoint: Checkpoint) -> None:
 
 @cache
 def class_config(model_type: str) -> Any:
-    """The config of a model type's class, with nothing but its defaults."""
+    """Return the config of a model type's class, with all defaults."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(model_type)
 
 
 def fill_class_ids(model: Any, names: Iterable[str], checkpoint: Checkpoint) -> None:
-    """Give `model.generation_config` the ids of `names` that version 5 loses without a generation_config.json."""
+    """Fill in the ids `names` of `model.generation_config`, which version 5 loses without a generation_config.json."""
     if (checkpoint.view / "generation_config.json").is_file():
         return
     for name in names:
@@ -203,14 +204,14 @@ def fill_class_ids(model: Any, names: Iterable[str], checkpoint: Checkpoint) -> 
 
 
 def fill_unset(settings: Any) -> None:
-    """Give the unset fields of a GenerationConfig the values that generate() gives them: version 5 leaves them None."""
+    """Set the unset fields of a GenerationConfig to the values that generate() uses; version 5 leaves them None."""
     for name, value in getattr(settings, "_get_default_generation_params", dict)().items():
         if getattr(settings, name, None) is None:
             setattr(settings, name, value)
 
 
 def cleans_up(tokenizer: Any, checkpoint: Checkpoint) -> bool:
-    """Whether the texts of `tokenizer` lose the spaces before punctuation."""
+    """Whether decoded texts of `tokenizer` lose the spaces before punctuation."""
     if not tokenizer.clean_up_tokenization_spaces:
         return False
     byte_pairs = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
@@ -218,7 +219,7 @@ def cleans_up(tokenizer: Any, checkpoint: Checkpoint) -> bool:
 
 
 def gives_types(tokenizer: Any, checkpoint: Checkpoint) -> bool:
-    """Whether `tokenizer` gives token types, which tell the texts of a pair apart; without, all of them are 0."""
+    """Whether `tokenizer` gives token types, which tell the texts of a pair apart; if not, all token types are 0."""
     config = read_optional_json(checkpoint.folder / TOKENIZER_CONFIG)
     by_4 = written_by_4(checkpoint.config) and WRITTEN_BY_5 not in config and config.get("model_input_names") is None
     return TOKEN_TYPE_IDS in tokenizer.model_input_names or (by_4 and type(tokenizer).__name__ in TYPES_BY_4)

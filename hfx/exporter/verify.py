@@ -1,7 +1,7 @@
-"""A published model verified again: against the answers recorded from its checkpoint, and on labelled data.
+"""Verify a published model again: against the recorded answers of its checkpoint, and on labelled data.
 
-The export keeps the checkpoint's answers of the gate in reference.json, beside the model, so that neither the
-checkpoint nor torch is needed. A model is asked by a function: in this process or through a server.
+The export writes the checkpoint's answers in the gate to reference.json, beside the model, so neither the checkpoint
+nor torch is needed. A function sends requests to the model, in this process or through a server.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from hfx.tasks import kind_of
 
 REFERENCE_FILE = "reference.json"
 FORMAT = 1
-SHOWN = 3  # of the answers that differ
+SHOWN = 3  # at most this many different answers are shown
 ALONE = 8  # requests of a generator that are also run one by one
 Ask = Callable[[Sequence[Request]], list[Answer]]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Requests and, for each, what the checkpoint answered in torch."""
+    """Requests, and the checkpoint's answer in torch to each of them."""
 
     requests: tuple[Request, ...]
     answers: tuple[Answer, ...]
@@ -46,9 +46,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Published:
-    """A model of a repository. `labels` and `activation` are those of its last step, empty where it has none.
+    """A model of a repository.
 
-    `kind` is an encoder's.
+    `labels` and `activation` are those of its last step, and empty if it has none. `kind` is None for a generator.
     """
 
     manifest: Manifest
@@ -61,7 +61,7 @@ class Published:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where the data is and what is asked of it."""
+    """The file of labelled data, its columns, and the metric with its limits."""
 
     path: Path
     input_columns: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class DataOptions:
 
 
 def write_recorded(recorded: Recorded, path: Path) -> None:
-    """Write `recorded` as JSON, one request a line."""
+    """Write `recorded` as JSON, with one request on each line."""
     pairs = zip(recorded.requests, recorded.answers, strict=True)
     lines = [json.dumps({"request": r, "answer": a}, ensure_ascii=True) for r, a in pairs]
     rows = ",\n".join(lines)
@@ -80,7 +80,7 @@ def write_recorded(recorded: Recorded, path: Path) -> None:
 
 
 def read_recorded(path: Path) -> Recorded:
-    """Read a reference.json; ModelCorrupt where it is missing or damaged."""
+    """Read a reference.json. Raises ModelCorrupt if it is missing or damaged."""
     try:
         value: Any = json.loads(path.read_bytes())
         if value["format"] != FORMAT:
@@ -94,7 +94,7 @@ def read_recorded(path: Path) -> Recorded:
 
 
 def open_published(repository: Path, name: str) -> Published:
-    """NAME in `repository`; RepositoryError where it is missing or damaged."""
+    """Open the model `name` in `repository`. Raises RepositoryError if it is missing or damaged."""
     manifest, metadata = read_model(repository, name), published_metadata(repository, name)
     settings = repository / (name + names.POSTPROCESS_SUFFIX) / "1" / "settings.json"
     values = json.loads(settings.read_bytes()) if settings.is_file() else {}
@@ -110,7 +110,11 @@ def open_published(repository: Path, name: str) -> Published:
 
 
 def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:
-    """Compare with the checkpoint's recorded answers; VerificationFailed where the model is not as it was exported."""
+    """Compare the model with the checkpoint's recorded answers.
+
+    Raises VerificationFailed if the model does not answer as when it was exported, and UsageError if it was not built
+    for `device`.
+    """
     precision: Any = getattr(published.manifest.precision, device)
     if precision is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
@@ -125,7 +129,7 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
 def _compare_answers(
     published: Published, task: EncoderKind, ask: Ask, precision: Any, math: Any, max_drop: float | None
 ) -> dict[str, Any]:
-    """Agreement with the recorded answers; VerificationFailed beyond the limits of the precision."""
+    """Return the agreement with the recorded answers. Raises VerificationFailed beyond the limits of the precision."""
     answers = ask(published.recorded.requests)
     compared = [task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
     far = [not comparison.same and not comparison.tie for comparison in compared]
@@ -148,10 +152,11 @@ def _compare_answers(
 
 
 def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: float | None) -> dict[str, Any]:
-    """The share of the checkpoint's texts; VerificationFailed where it has fallen since the export.
+    """Return the share of texts that equal the checkpoint's.
 
-    What the export measured is the measure: a quantized model parts from some of the checkpoint's texts by nature.
-    Where answers were the same to the last bit of their log-probabilities in any batch, they must be so again.
+    Raises VerificationFailed if the share has fallen since the export. It is compared with the share that the export
+    measured, because a quantized model inevitably departs from some of the checkpoint's texts. If the log-probabilities
+    of answers were the same in any batch, to the last bit, they must be so again.
     """
     requests = [{**request, names.RETURN_LOG_PROBS: True} for request in published.recorded.requests]
     answers = ask(requests)
@@ -176,19 +181,19 @@ def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: flo
 
 
 def same_texts(answers: Sequence[Answer], recorded: Recorded) -> dict[str, Any]:
-    """How many requests were answered, and the share of texts that are the recorded ones."""
+    """Return the number of requests, and the share of answers whose text is the recorded text."""
     same = len(recorded.answers) - sum(other_texts(answers, recorded))
     return {"requests": len(recorded.answers), "same": same / len(recorded.answers)}
 
 
 def other_texts(answers: Sequence[Answer], recorded: Recorded) -> list[bool]:
-    """For each answer, whether its text is not the recorded one."""
+    """Return for each answer whether its text differs from the recorded text."""
     pairs = zip(answers, recorded.answers, strict=True)
     return [answer[names.TEXT_OUTPUT] != known[names.TEXT_OUTPUT] for answer, known in pairs]
 
 
 def first_differences(published: Published, answers: Sequence[Answer], differs: Sequence[bool]) -> str:
-    """Lines with the first answers that differ, beside the request and what the checkpoint answered."""
+    """Return lines with the first answers that differ, each with its request and the checkpoint's answer."""
     rows = zip(published.recorded.requests, published.recorded.answers, answers, strict=True)
     lines = [
         f"\n  {one_line(request)}: the checkpoint {one_line({key: known[key] for key in known if key in answer})}, "
@@ -200,22 +205,26 @@ def first_differences(published: Published, answers: Sequence[Answer], differs: 
 
 
 def _was_batch_invariant(parity: dict[str, Any]) -> bool:
-    """Whether no text had other log-probabilities in another batch at the export, in any runtime that may serve."""
+    """Whether, at the export, no text's log-probabilities depended on its batch, in any runtime that may serve."""
     runtimes = (parity, *parity.get("reserve", {}).values())
     wholes = (each.get(way) for each in runtimes for way in ("greedy", "beams"))
     return not any(whole["company"] for whole in wholes if whole)
 
 
 def share_at_export(parity: dict[str, Any]) -> float | None:
-    """The share of the checkpoint's texts at the export, of the runtime that has fewer of them: either may serve."""
+    """Return the share of the checkpoint's texts at the export; the least of all runtimes, as any of them may serve."""
     runtimes = (parity, *parity.get("reserve", {}).values())
-    # Files for a GPU that were compared on a CPU were not asked as texts.
+    # Files for a GPU that were compared on a CPU have no figures for texts.
     shares = [(each.get("texts") or each.get("greedy") or {}).get("same") for each in runtimes]
     return min((share for share in shares if share is not None), default=None)
 
 
 def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, Any]:
-    """A metric on the user's data; VerificationFailed below --min, or too far below the checkpoint's."""
+    """Return a metric on the user's data.
+
+    Raises VerificationFailed if it is below --min, or too far below the checkpoint's metric, and UsageError if the task
+    is not measured by `options.metric`.
+    """
     task = published.task
     config = {"id2label": {str(i): label for i, label in enumerate(published.labels)}}
     data = read_data(options.path, task, config, options.input_columns, options.target_column)
@@ -240,7 +249,7 @@ def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, A
 
 
 def _least(published: Published, options: DataOptions, metric: str) -> tuple[float | None, str]:
-    """What the metric must reach, and why."""
+    """Return the least value that the metric must reach (None: no limit), and the reason."""
     if options.minimum is not None:
         return options.minimum, "--min"
     parity: Any = published.manifest.parity
@@ -257,7 +266,7 @@ def _least(published: Published, options: DataOptions, metric: str) -> tuple[flo
 
 
 def check_drop(plan: Plan, metric: str, file: str, device: str, torch: float, value: float) -> None:
-    """At the export: VerificationFailed where the `metric` on `file` is too far below the checkpoint's."""
+    """Raise VerificationFailed, at the export, if the `metric` on `file` is too far below the checkpoint's."""
     drop = DEFAULT_MAX_DROP if plan.max_drop is None else plan.max_drop
     if not torch - value <= drop:  # NaN fails
         raise VerificationFailed(

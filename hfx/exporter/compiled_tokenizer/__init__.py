@@ -1,4 +1,4 @@
-"""Compiles a tokenizer.json of Hugging Face's tokenizers for hfx/native/tokenizer."""
+"""Compile a tokenizer.json of Hugging Face's tokenizers library for hfx/native/tokenizer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["NotCompiled", "compile_tokenizer"]
 
 MOST_TOKENS = 1 << 22
 PROCESSORS = {"TemplateProcessing", "BertProcessing", "RobertaProcessing", "ByteLevel", "Sequence"}
-LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4  # of added tokens
-WORD, SPACE = 1, 2  # of the characters beside them
+LSTRIP, RSTRIP, SINGLE_WORD = 1, 2, 4  # flags of added tokens
+WORD, SPACE = 1, 2  # classes of the characters beside added tokens
 
 
 def compile_tokenizer(tokenizer_json: Path) -> bytes:
-    """The compiled form of a tokenizer.json; its truncation and padding are left to callers.
+    """Return the compiled form of a tokenizer.json, without its truncation and padding, which are left to callers.
 
-    Raises NotCompiled, with what the compiled form lacks.
+    Raises NotCompiled, whose text says what the compiled form lacks.
     """
     from tokenizers import Tokenizer
 
@@ -62,7 +62,7 @@ def _add_templates(writer: Writer, tokenizer: Any, processor: dict[str, Any] | N
 
 
 def _a_text(tokenizer: Any) -> str:
-    """A text that has tokens."""
+    """Return a text that has tokens."""
     for text in ("a", "1", *tokenizer.get_vocab(with_added_tokens=True)):
         if tokenizer.encode(text, add_special_tokens=False).ids:
             return str(text)
@@ -70,7 +70,7 @@ def _a_text(tokenizer: Any) -> str:
 
 
 def _template(tokenizer: Any, *texts: str) -> np.ndarray[Any, Any]:
-    """The special tokens that the library puts around one text or two, and the types of all."""
+    """Return the special tokens that the library puts around one or two texts, and the types of all tokens."""
     encoding = tokenizer.encode(*texts)
     rows = zip(encoding.sequence_ids, encoding.ids, encoding.type_ids, strict=True)
     groups = [(sequence, list(group)) for sequence, group in groupby(rows, key=lambda row: row[0])]

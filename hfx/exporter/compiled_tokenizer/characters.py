@@ -1,4 +1,7 @@
-"""What the tokenizers library, which has a Unicode of its own, does with each code point: few calls with long texts."""
+"""Find out what the tokenizers library, which has its own version of Unicode, does with each code point.
+
+The library is called a few times with long texts, instead of once for each code point.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ import numpy as np
 from hfx.exporter.compiled_tokenizer.file import CODE_POINTS, NotCompiled, blocks
 
 Codes = np.ndarray[Any, Any]
-# Neither a letter with case nor punctuation, of no decomposition and in none: it keeps its neighbours apart.
+# This character is no letter with case and no punctuation, and takes no part in decompositions: it keeps its neighbours
+# apart.
 SEPARATOR = 0xA000
 SURROGATES = range(0xD800, 0xE000)
 PLANE = 0x10000
-ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE0200))  # all that Unicode has given out, with much room
-LONGEST = 255  # bytes that one character becomes
+ASSIGNED = (*range(0x40000), *range(0xE0000, 0xE0200))  # all code points that Unicode has assigned, and many more
+LONGEST = 255  # a character becomes at most this many bytes
 
 
 @functools.cache
 def probed() -> Codes:
-    """The code points that are looked at one by one; the others are as their neighbours in the same plane."""
+    """Return the code points that are probed one by one; the others behave like their neighbours in the same plane."""
     ends = [
         code
         for plane in range(4, 17)
@@ -37,7 +41,11 @@ def _ends(plane: int) -> Iterable[int]:
 
 
 def spread(values: Codes, same: Codes) -> Codes:
-    """Values of all code points from those of `probed`; `same[code]` is what a value of its own would be for each."""
+    """Return the values of all code points, given those of `probed`.
+
+    `same[code]` is the value that says that a code point stays as it is. Raises NotCompiled if code points that were
+    not probed would have different values.
+    """
     result: Codes = same.copy()
     result[probed()] = values
     for plane in range(4, 17):
@@ -51,14 +59,14 @@ def spread(values: Codes, same: Codes) -> Codes:
 
 
 class CharMap:
-    """What characters become: code points, or -1 - n for the n-th of `texts`."""
+    """A map of characters: to a code point, or, by the value -1 - n, to the n-th of `texts`."""
 
     def __init__(self, codes: Codes | None = None, texts: list[str] | None = None) -> None:
         self.codes: Codes = np.arange(CODE_POINTS) if codes is None else codes
         self.texts = texts or []
 
     def apply(self, texts: list[str]) -> list[str]:
-        """What becomes of texts that have no SEPARATOR."""
+        """Return `texts`, which have no SEPARATOR, with all characters mapped."""
         changed = np.flatnonzero(self.codes != np.arange(CODE_POINTS)).tolist()
         table = {
             code: made if made >= 0 else self.texts[-1 - made]
@@ -68,14 +76,14 @@ class CharMap:
         return separator.join(texts).translate(table).split(separator) if texts else []
 
     def then(self, second: CharMap) -> CharMap:
-        """This map and `second` after it, as one."""
+        """Return a map that applies this map and then `second`."""
         texts: list[str] = [*second.apply(self.texts), *second.texts]
         after = np.where(second.codes < 0, second.codes - len(self.texts), second.codes)
         codes = np.where(self.codes < 0, self.codes, after[np.maximum(self.codes, 0)])
         return CharMap(codes, texts)
 
     def sections(self) -> tuple[Codes, Codes, bytes]:
-        """The contents of its sections, those of CharMap in tables.h."""
+        """Return the contents of the map's sections, as CharMap in tables.h reads them."""
         changed = np.flatnonzero(self.codes != np.arange(CODE_POINTS))
         values, places = np.unique(self.codes[changed], return_inverse=True)
         made = [(chr(value) if value >= 0 else self.texts[-1 - value]).encode() for value in values.tolist()]
@@ -95,7 +103,7 @@ class CharMap:
 
 
 def char_map(normalizer: Any) -> CharMap:
-    """What a normalizer of the library makes of each character alone."""
+    """Return what a normalizer of the library makes of each character alone."""
     codes = probed()
     line = np.full(2 * len(codes), SEPARATOR, "<u4")
     line[::2] = np.where(codes == SEPARATOR, ord("-"), codes)
@@ -117,7 +125,7 @@ def char_map(normalizer: Any) -> CharMap:
 
 
 def matches(pattern: str) -> Codes:
-    """Which code points match a pattern of one character, in the library's own regular expressions."""
+    """Return which code points match a pattern of one character, by the library's own regular expressions."""
     from tokenizers import Regex, normalizers
 
     codes = probed()
@@ -130,14 +138,15 @@ def matches(pattern: str) -> Codes:
 
 
 def kept(pre_tokenizer: Any, joins: str = "") -> Codes:
-    """Which code points are in the pieces that a pre-tokenizer splits a text into: 1; 2 where they are pieces of their
-    own behind `joins`.
+    """Return 0 for each code point that a pre-tokenizer drops, and 1 for each that is kept in the pieces of a text.
+
+    With `joins`, the value is 2 for code points that are a separate piece after `joins`.
     """
     codes = probed()
     found = np.zeros(len(codes), np.int64)
     for piece, (begin, end) in pre_tokenizer.pre_tokenize_str(_text(codes)):
         found[begin:end] = len(pre_tokenizer.pre_tokenize_str(joins + piece[0]))
-    default = int(found[np.searchsorted(codes, 0x3FFF0)])  # a code point that isn't assigned
+    default = int(found[np.searchsorted(codes, 0x3FFF0)])  # the value of an unassigned code point
     return spread(found, np.full(CODE_POINTS, default, np.int64)).astype(np.uint8)
 
 
@@ -151,7 +160,7 @@ def _codes(text: str) -> Codes:
 
 @functools.cache
 def decomposition(form: str) -> CharMap:
-    """What NFD or NFKD makes of each character alone."""
+    """Return what NFD or NFKD makes of each character alone."""
     from tokenizers import normalizers
 
     return char_map(getattr(normalizers, form)())
@@ -159,7 +168,7 @@ def decomposition(form: str) -> CharMap:
 
 @functools.cache
 def combining_classes() -> Codes:
-    """A number for each code point by which the library sorts marks; 0 where it sorts none."""
+    """Return the number by which the library sorts each mark; 0 for code points that it does not sort."""
     from tokenizers import normalizers
 
     nfd = normalizers.NFD().normalize_str
@@ -184,7 +193,7 @@ def combining_classes() -> Codes:
 
 
 def _swapped(nfd: Callable[[str], str], first: Codes, second: Codes) -> Codes:
-    """Whether NFD sorts a second character before a first."""
+    """Return whether NFD swaps each character of `first` and the character of `second` that follows it."""
     line = np.full((len(first), 3), SEPARATOR)
     line[:, 0], line[:, 1] = first, second
     out = _codes(nfd(_text(line.reshape(-1)))).reshape(-1, 3)
@@ -194,7 +203,7 @@ def _swapped(nfd: Callable[[str], str], first: Codes, second: Codes) -> Codes:
 
 @functools.cache
 def compositions() -> Codes:
-    """The pairs that NFC composes, sorted, and what of; but for Hangul's syllables."""
+    """Return the pairs that NFC composes, and their compositions, sorted; without Hangul's syllables."""
     from tokenizers import normalizers
 
     nfc = normalizers.NFC().normalize_str

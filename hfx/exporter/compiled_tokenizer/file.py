@@ -12,29 +12,32 @@ import numpy as np
 VERSION = 1
 NONE = 0xFFFFFFFF
 CODE_POINTS = 0x110000
-LONGEST_TOKEN = 1 << 14  # bytes: a trie has a level for each
+LONGEST_TOKEN = 1 << 14  # bytes; a trie has a level for each byte
 MOST_NODES = 1 << 24
 
 
 class NotCompiled(Exception):
-    """This tokenizer has something that the compiled form lacks; its text says what, as a noun."""
+    """The tokenizer has a feature that the compiled form lacks; the exception's text names the feature, as a noun."""
 
 
 class Tag(IntEnum):
-    """What a section is found by; DATA is named by others."""
+    """The tags by which sections are found. Sections tagged DATA are found by the numbers that other sections hold."""
 
     DATA, TOKEN_ENDS, TEMPLATES, RAW_ADDED, ADDED, NORMALIZER, PRE_TOKENIZER, MODEL, WORD_CLASSES = range(9)
 
 
 class Writer:
-    """Collects the sections of a file. A section is named by its number, which `add` returns."""
+    """Collects the sections of a file. A section is referred to by its number, which `add` returns."""
 
     def __init__(self) -> None:
         self._sections: list[tuple[int, bytes]] = []
         self._numbers: dict[tuple[bytes, ...], int] = {}
 
     def add(self, *parts: Any, tag: Tag = Tag.DATA) -> int:
-        """Add arrays or bytes as sections that follow each other; the first has the tag. Equal ones are kept once."""
+        """Add arrays or bytes as consecutive sections, and return the number of the first, which has the tag.
+
+        Equal DATA is stored once.
+        """
         contents = tuple(part if isinstance(part, bytes) else part.tobytes() for part in parts)
         if tag is Tag.DATA and contents in self._numbers:
             return self._numbers[contents]
@@ -44,11 +47,11 @@ class Writer:
         return number
 
     def add_steps(self, tag: Tag, steps: Iterable[Sequence[int]]) -> None:
-        """Add the steps of a normalizer or pre-tokenizer, or the model: kind, section, flags and value of each."""
+        """Add the steps of a normalizer or pre-tokenizer, or the model. Each has a kind, section, flags and value."""
         self.add(np.array(list(steps), "<u4").reshape(-1, 4), tag=tag)
 
     def content(self) -> bytes:
-        """The bytes of the file, with what was written so far."""
+        """Return the bytes of the file, with the sections added so far."""
         at = 24 + 24 * len(self._sections)
         table, body = [], []
         for tag, content in self._sections:
@@ -59,7 +62,7 @@ class Writer:
 
 
 def blocks(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A table of a value for each code point as numbers of blocks of 256, and the blocks that differ."""
+    """Split a table of a value for each code point into blocks of 256; return block numbers and distinct blocks."""
     rows = values.reshape(-1, 256)
     numbers: dict[bytes, int] = {}
     places = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
@@ -68,7 +71,10 @@ def blocks(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
 
 
 def trie(texts: Sequence[bytes], values: Sequence[int]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The edges and values of a trie (trie.h): different texts that aren't empty, and the value of each."""
+    """Return the edges and values of a trie (trie.h) of `texts`, which must be distinct and not empty.
+
+    Raises NotCompiled for texts or a trie that are too large.
+    """
     longest = max(map(len, texts), default=0)
     if longest > LONGEST_TOKEN:
         raise NotCompiled(f"a token of {longest} bytes")
@@ -76,7 +82,7 @@ def trie(texts: Sequence[bytes], values: Sequence[int]) -> tuple[np.ndarray[Any,
     count = len(parents) + 1
     if count >= MOST_NODES:
         raise NotCompiled("a vocabulary of so many characters")
-    # Nodes that end a text come first.
+    # Nodes that end a text come first, so that a node's number gives the place of its value.
     rest = np.setdiff1d(np.arange(1, count), nodes)
     numbers = np.zeros(count, np.uint32)
     numbers[nodes] = np.arange(1, len(nodes) + 1)
@@ -89,7 +95,7 @@ def trie(texts: Sequence[bytes], values: Sequence[int]) -> tuple[np.ndarray[Any,
 
 
 def _nodes(texts: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The last node of each text; the parent and the byte of each node but the root, which is 0."""
+    """Return the last node of each text, and the parent and byte of each node except the root, which is node 0."""
     flat = np.frombuffer(b"".join(texts), np.uint8)
     lengths = np.array([len(text) for text in texts], np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -109,7 +115,10 @@ def _nodes(texts: Sequence[bytes]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
 def hashed(
     rows: np.ndarray[Any, Any], hashes: np.ndarray[Any, Any], bits: int, free: np.uint32
 ) -> np.ndarray[Any, Any]:
-    """Rows in a hash table with linear probing, at most half full, by the upper of the `bits` bits of `hashes`."""
+    """Return `rows` in a hash table with linear probing, at most half full.
+
+    The slot of a row is given by the upper bits of its hash, which has `bits` bits. Empty slots hold `free`.
+    """
     size_bits = max(1, int(2 * len(rows)).bit_length())
     table = np.full((1 << size_bits, rows.shape[1]), free, "<u4")
     taken = np.zeros(len(table), bool)

@@ -1,7 +1,7 @@
-"""What characters are to the rules of grapheme clusters, to the library: it has a Unicode of its own.
+"""Find the classes of characters in the library's rules for grapheme clusters, as it has its own version of Unicode.
 
-Its Precompiled shows where a cluster ends, as a mark is looked up in a cluster of six bytes or more, but not behind
-a character that the table has in a shorter one.
+Its Precompiled normalizer shows where a cluster ends: in a cluster of six bytes or more, a mark is looked up by itself;
+in a shorter cluster, it is not looked up after a character that the table has.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CONJUNCT_EXTEND, CONJUNCT_LINKER = 16, 32
 ACUTE, VOWEL, TRAILING, PICTOGRAPH, JOINER, LINKER, CONSONANT = "\u0301\u1161\u11a8\u00a9\u200d\u094d\u0915"
 FOUND = {"a": "A", ACUTE: "M", **dict.fromkeys((VOWEL, TRAILING, PICTOGRAPH, CONSONANT), "C")}
 NAMED = {"\r": Class.CARRIAGE_RETURN, "\n": Class.LINE_FEED, JOINER: Class.JOINER}
-SYLLABLES = range(0xAC00, 0xD7A4)  # of which each 28th ends with its vowel
-# The others are ideographs, syllables, for private use, or in planes that have no characters.
+SYLLABLES = range(0xAC00, 0xD7A4)  # every 28th of these ends with its vowel
+# The code points to probe. The others are ideographs, syllables, for private use, or in planes without characters.
 LOOKED_AT = (
     *(range(0x3400), range(0xA000, SYLLABLES.start), range(SYLLABLES.stop, 0xD800)),
     *(range(0xF900, 0x20000), range(0xE0000, 0xE1000)),
@@ -40,7 +40,7 @@ LOOKED_AT = (
 
 @functools.cache
 def graphemes() -> np.ndarray[Any, Any]:
-    """The class of each code point with its flags."""
+    """Return the class of each code point, with its flags."""
     codes = np.concatenate([np.arange(part.start, part.stop) for part in LOOKED_AT])
     classes = np.zeros(CODE_POINTS, np.uint8)
     classes[SYLLABLES.start : SYLLABLES.stop] = Class.CLOSED_SYLLABLE
@@ -52,7 +52,7 @@ def graphemes() -> np.ndarray[Any, Any]:
 
 
 def looked_at(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The classes of `codes`, none of which is a syllable of Hangul; without those in NAMED."""
+    """Return the classes of `codes`, none of which is a Hangul syllable; characters in NAMED have the class OTHER."""
     probe = _Probe(codes)
     joined = probe.lengths("a", "") == 1
     prepended = probe.lengths("", PICTOGRAPH + ACUTE) == 3
@@ -86,13 +86,13 @@ class _Probe:
         self._characters = np.where(np.isin(codes, [10, 13]), 0, codes).astype("<u4").tobytes().decode("utf-32-le")
 
     def lengths(self, before: str, after: str) -> np.ndarray[Any, Any]:
-        """The characters that each code point between `before` and `after` becomes with them."""
+        """Return the length of the normalized text `before`, code point, `after`, for each code point."""
         text = "\n".join([before + character + after for character in self._characters])
         return np.array([len(line) for line in self._normalize(text).split("\n")])
 
 
 def charsmap(table: Mapping[bytes, str]) -> bytes:
-    """A table of characters for SentencePiece: a double array (darts-clone) with a block of units for each node."""
+    """Return a character table for SentencePiece: a double array (darts-clone) with a block of units for each node."""
     bases = {b"": 0}
     for key in table:
         for length in range(1, len(key) + 1):

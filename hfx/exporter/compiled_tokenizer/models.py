@@ -1,4 +1,4 @@
-"""WordPiece, byte-level BPE and Unigram as hfx/native/tokenizer/wordpiece.h, bpe.h and unigram.h read them."""
+"""Compile WordPiece, byte-level BPE and Unigram for hfx/native/tokenizer's wordpiece.h, bpe.h and unigram.h."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _bpe(writer: Writer, library: Any, model: dict[str, Any]) -> tuple[int, int,
 
 
 def _whole(library: Any, vocabulary: dict[str, int], ignores_merges: bool) -> dict[bytes, int]:
-    """The pieces that are one token."""
+    """Return the pieces, as bytes, that the library makes one token of, and their ids."""
     found = {}
     for token, number in vocabulary.items():
         if not token or not all(character in BYTE_OF for character in token):
@@ -80,7 +80,10 @@ def _merges(vocabulary: dict[str, int], merges: list[Any]) -> np.ndarray[Any, An
 
 
 def _unigram(writer: Writer, tokenizer: Any, model: dict[str, Any]) -> tuple[int, int, int, int]:
-    """The scores are those that the library has read: in one of eight, its last bit isn't that of Python's float."""
+    """Add a Unigram model, with the scores as the library has read them.
+
+    In one of eight scores, the last bit differs from that of Python's float.
+    """
     if model.get("unk_id") is None:
         raise NotCompiled("a Unigram model without an unknown token")
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]

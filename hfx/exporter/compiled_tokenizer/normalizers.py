@@ -1,4 +1,4 @@
-"""A tokenizer's normalizer as the steps of hfx/native/tokenizer/normalizer.h."""
+"""Compile a tokenizer's normalizer to the steps of hfx/native/tokenizer/normalizer.h."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, block
 from hfx.exporter.compiled_tokenizer.graphemes import graphemes
 
 MOST_STEPS = 32
-KEPT, KEPT_CHARACTERS = 8, 1 << 20  # normalizers of a process that exports several models, each of so many in JSON
+# A process that exports several models caches this many normalizers, each of at most this many characters of JSON.
+KEPT, KEPT_CHARACTERS = 8, 1 << 20
 
 
 class Kind(IntEnum):
@@ -26,8 +27,8 @@ class Kind(IntEnum):
     ORDER, COMPOSE, REPLACE, REPLACE_RUN, STRIP, PREPEND, PRECOMPILED = range(2, 9)
 
 
-Step = tuple[Kind, tuple[Any, ...], int, int]  # with the contents of its sections, flags and value
-Part = CharMap | Step  # a character map is joined with its neighbours
+Step = tuple[Kind, tuple[Any, ...], int, int]  # kind, contents of its sections, flags and value
+Part = CharMap | Step  # neighbouring character maps are joined to one step
 
 
 def add_normalizer(writer: Writer, spec: dict[str, Any] | None) -> None:
@@ -44,7 +45,7 @@ def add_normalizer(writer: Writer, spec: dict[str, Any] | None) -> None:
 
 @functools.lru_cache(KEPT)
 def _steps(spec: str) -> tuple[Step, ...]:
-    """The steps of a normalizer in JSON. The tables of BERT's take 0.3 s."""
+    """Return the steps of a normalizer given as JSON. Computing the tables of BERT's normalizer takes 0.3 s."""
     parts: list[Part] = []
     for part in _parts(json.loads(spec)):
         if isinstance(part, CharMap) and parts and isinstance(parts[-1], CharMap):
@@ -54,7 +55,8 @@ def _steps(spec: str) -> tuple[Step, ...]:
     return tuple((Kind.MAP, part.sections(), 0, 0) if isinstance(part, CharMap) else part for part in parts)
 
 
-# Of DeBERTa-v3: runs are gone when single characters are replaced, and a blank is none of these.
+# DeBERTa-v3's pattern. The first of the two patterns has replaced the runs before single characters are replaced, and
+# the second pattern does not match a blank.
 SAME_AS = {r"\s{2,}|[\n\r\t]": (r"\s{2,}", "[\n\r\t]")}
 
 
@@ -94,7 +96,7 @@ def _bert(spec: dict[str, Any]) -> Iterator[Part]:
         if spec[switch]:
             yield char_map(_library({**off, switch: True}))
     if strips:
-        # It decomposes, and drops the marks that don't take space: which those are shows in characters alone.
+        # It decomposes, and drops nonspacing marks; probing characters one by one shows which marks these are.
         yield characters.decomposition("NFD")
         yield _order()
         yield char_map(_library({**off, "strip_accents": True}))
@@ -103,7 +105,7 @@ def _bert(spec: dict[str, Any]) -> Iterator[Part]:
 
 
 def _library(spec: dict[str, Any]) -> Any:
-    """A normalizer of the library, which reads them in whole tokenizers alone."""
+    """Return a normalizer of the library, which can only read it as part of a whole tokenizer."""
     from tokenizers import Tokenizer
 
     empty = {"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}, "added_tokens": [], "normalizer": spec}
@@ -134,7 +136,7 @@ def _replace(spec: dict[str, Any]) -> Part:
     (form, pattern), content = next(iter(spec["pattern"].items())), spec["content"]
     if form == "String":
         return _replace_text(pattern, content)
-    # One character, of itself or a class; and how often.
+    # One character, given by itself or by a class, and how often it occurs.
     found = re.fullmatch(r"([^\\.^$|?*+()\[\]{}]|\\[sdw]|\\[pP]\{\w+\}|\[[^\[\]\\&]+\])(?:(\+)|\{(\d+),\})?", pattern)
     if not found:
         raise NotCompiled(f"a normalizer that replaces {pattern!r}")
@@ -158,7 +160,10 @@ def _replace_text(pattern: str, content: str) -> Part:
 
 
 def _precompiled(spec: dict[str, Any]) -> Part:
-    """SentencePiece's table of characters, the size of whose double array comes first, and the characters' classes."""
+    """Return SentencePiece's character table, split after its double array, and the grapheme classes of characters.
+
+    The table begins with the size of the double array.
+    """
     table = base64.b64decode(spec["precompiled_charsmap"] or "")
     end = 4 + 4 * (int.from_bytes(table[:4], "little") // 4)
     if end == 4:

@@ -1,4 +1,4 @@
-"""A tokenizer's pre-tokenizer as the steps of hfx/native/tokenizer/pre_tokenizer.h."""
+"""Compile a tokenizer's pre-tokenizer to the steps of hfx/native/tokenizer/pre_tokenizer.h."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfx.exporter.compiled_tokenizer.characters import kept, matches
 from hfx.exporter.compiled_tokenizer.file import NotCompiled, Tag, Writer, blocks
 
 MOST_STEPS = 8
-SPACE, LETTER, NUMBER = 1, 2, 3  # of gpt2_pattern.h
+SPACE, LETTER, NUMBER = 1, 2, 3  # the classes of gpt2_pattern.h
 
 
 class Kind(IntEnum):
@@ -24,7 +24,7 @@ class Kind(IntEnum):
 
 
 class Class(IntEnum):
-    """What characters are to steps of BY_CLASS."""
+    """The classes of characters in steps of the kind BY_CLASS."""
 
     TOGETHER, DROPPED, ALONE, TOO = range(4)
 
@@ -90,7 +90,7 @@ def _behavior(spec: dict[str, Any]) -> Class:
 
 @functools.cache
 def spaces() -> np.ndarray[Any, Any]:
-    """The characters that are white space to Rust."""
+    """Return 1 for each character that is white space in Rust, 0 for the others."""
     from tokenizers import pre_tokenizers
 
     return 1 - kept(pre_tokenizers.WhitespaceSplit())
@@ -98,7 +98,7 @@ def spaces() -> np.ndarray[Any, Any]:
 
 @functools.cache
 def words() -> np.ndarray[Any, Any]:
-    r"""What characters are to Rust's regular expressions: 0 white space (\s), 1 in words (\w), 2 others."""
+    r"""Return the class of each character in Rust's regular expressions: 0 for white space (\s), 1 for \w, else 2."""
     from tokenizers import pre_tokenizers
 
     return kept(pre_tokenizers.Whitespace(), joins="a")
@@ -113,7 +113,7 @@ def _punctuation() -> np.ndarray[Any, Any]:
 
 @functools.cache
 def pattern_classes() -> np.ndarray[Any, Any]:
-    """What the patterns of byte-level tokenizers know of characters."""
+    """Return the class of each character in the patterns of byte-level tokenizers: SPACE, LETTER, NUMBER or 0."""
     found = np.zeros(len(matches(r"\s")), np.uint8)
     for pattern, value in ((r"\s", SPACE), (r"\p{L}", LETTER), (r"\p{N}", NUMBER)):
         found[matches(pattern) != 0] = value

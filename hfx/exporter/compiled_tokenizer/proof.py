@@ -1,4 +1,4 @@
-"""Texts on which a compiled tokenizer has to agree with the library's: any characters, words, and sentences mutated."""
+"""Compare a compiled tokenizer with the library's on generated texts: characters, words, and mutated sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from hfx.native.tokenizers import CompiledTokenizer
 
 BATCH = 20_000
-# Characters that have something to do with tokenizers, by how often they are chosen.
+# Ranges of characters that matter to tokenizers, with the weights by which they are chosen.
 RANGES = (
     (30, range(0x20, 0x7F)),
     (6, range(0xA0, 0x250)),
@@ -53,7 +53,10 @@ SENTENCES = (
 def first_difference(
     compiled: CompiledTokenizer, tokenizer: Any, texts: Iterator[str], words: bool = False
 ) -> str | None:
-    """The first text whose ids (and words) aren't those of a tokenizer of the library, without special tokens."""
+    """Return the first text whose ids (and words) differ from those of the library's tokenizer; None if none differs.
+
+    Special tokens are not added.
+    """
     while batch := list(islice(texts, BATCH)):
         ids, numbers, counts = compiled.encode_flat(batch)
         encode = tokenizer.encode_batch if words else tokenizer.encode_batch_fast
@@ -72,21 +75,21 @@ def first_difference(
 
 
 def every_character() -> Iterator[str]:
-    """Each code point alone, twice, between letters, and as a word of its own."""
+    """Yield each code point alone, twice, between letters, and as a word."""
     for code in (*range(0xD800), *range(0xE000, 0x110000)):
         character = chr(code)
         yield from (character, character * 2, f"a{character}b", f"A {character} {character}1")
 
 
 def generated(tokenizer: Any, seed: int = 0) -> Iterator[str]:
-    """Texts without end, always the same for a tokenizer and a seed."""
+    """Yield an endless sequence of texts, which is always the same for a tokenizer and a seed."""
     chance = random.Random(seed)
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=True))
     added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     pieces = [token.strip("Ġ▁#") or token for token in tokens]
     kinds = (_characters, _characters, _words, _words, _sentence, _runs)
     while True:
-        # Characters are drawn by the thousand: one by one they would take most of the time.
+        # Draw thousands of characters at once: drawing them one by one would take most of the time.
         drawn = iter(_drawn(chance, 3_000))
         for _ in range(100):
             text = chance.choice(kinds)(chance, drawn, pieces)
