@@ -1,6 +1,7 @@
-"""The self attention of a traced graph: nodes from queries, keys and values to the joined heads.
+"""Find self-attention in a traced graph: the nodes from queries, keys and values to the joined heads.
 
-Where these are linears of one tensor, the linears belong to it, and so do rotations of queries and keys by place.
+Where queries, keys and values are linears of one tensor, these linears are part of the attention. So are rotations of
+queries and keys by position.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from onnx import helper
 from hfx.exporter.encoder.linears import FoundLinear, GraphView
 from hfx.exporter.encoder.shapes import Shape
 
-MOST_ADDED = 2  # to the scores: a mask, and a bias by the distance of tokens
-RANK = 3  # of linears: rows, width and what is computed for each token
-STEP = 16  # what the size of a head must be a multiple of
+MOST_ADDED = 2  # tensors added to the scores: a mask, and a bias by the distance of tokens
+RANK = 3  # of the output of a linear: rows, width and the numbers of each token
+STEP = 16  # the size of a head must be a multiple of this
 BY_HEAD, KEYS, TURNED = [0, 2, 1, 3], [0, 2, 3, 1], [0, 1, 3, 2]
 
 
 @dataclass(frozen=True)
 class FoundAttention:
-    """softmax(query @ key * scale + added) @ value of `heads` heads; `out` [rows, width, hidden] is made at `end`.
+    """softmax(query @ key * scale + added) @ value, with `heads` heads.
 
-    Query, key and value are `projections` of one tensor (three linears, or one for all), the first two rotated by the
-    cosines and sines of `rotation`, if any. Without projections they are `by_head`, [rows, heads, width, dim] each.
-    What is `added`, a mask and perhaps a bias, has a size of 1 or the scores' own in each dimension but the last.
+    The node at position `end` makes the output, `out` [rows, width, hidden]. Query, key and value are `projections` of
+    one tensor (three linears, or one linear for all three); query and key are rotated by the cosines and sines of
+    `rotation`, if there are any. Without projections, `by_head` names the three tensors, [rows, heads, width, dim]
+    each. The tensors in `added`, a mask and perhaps a bias, have in each dimension but the last a size of 1 or that of
+    the scores.
     """
 
     projections: tuple[FoundLinear, ...]
@@ -41,7 +44,7 @@ class FoundAttention:
 
 @dataclass(frozen=True)
 class _Scores:
-    """query @ key * scale + added, where `product` multiplies the two."""
+    """query @ key * scale + added; the node `product` multiplies query and key."""
 
     product: onnx.NodeProto
     scale: float
@@ -49,7 +52,7 @@ class _Scores:
 
 
 def find_attentions(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundAttention]:
-    """The attentions of the main graph."""
+    """Return the attentions of the main graph."""
     by_out = {linear.out: linear for linear in linears if not linear.activation and not linear.residual}
     found = (_attention(graph, by_out, node) for node in graph.nodes if node.op_type == "Softmax")
     return [attention for attention in found if attention]
@@ -75,7 +78,7 @@ def _attention(graph: GraphView, linears: Mapping[str, FoundLinear], softmax: on
 
 
 def _mixed(graph: GraphView, softmax: onnx.NodeProto) -> tuple[str, str] | None:
-    """The values that the weights of `softmax` mix, and the tensor in which their heads are joined again."""
+    """Return the values that the weights of `softmax` multiply, and the tensor that joins their heads again."""
     mixed = graph.reader(softmax.output[0], "MatMul")
     by_token = mixed and graph.reader(mixed.output[0], "Transpose")
     joined = by_token and _joined(graph, by_token.output[0])
@@ -85,7 +88,7 @@ def _mixed(graph: GraphView, softmax: onnx.NodeProto) -> tuple[str, str] | None:
 
 
 def _fit(graph: GraphView, scores: _Scores, values: str, out: str) -> bool:
-    """Whether all sizes are those of attention to the same tokens by heads that the operators take."""
+    """Whether all sizes are those of self-attention, with a head size that the operators support."""
     queries, keys = (graph.shapes[name] for name in scores.product.input)
     if len(queries) != len(BY_HEAD):
         return False
@@ -98,13 +101,13 @@ def _fit(graph: GraphView, scores: _Scores, values: str, out: str) -> bool:
 
 
 def _turned(graph: GraphView, keys: str) -> str:
-    """The keys [rows, heads, width, dim] of which `keys` are the transposed ones; empty where no node has those."""
+    """Return the tensor [rows, heads, width, dim] that `keys` transposes; empty if `keys` is no such transpose."""
     node = graph.maker(keys)
     return str(node.input[0]) if node is not None and node.op_type == "Transpose" and _perm(node) == TURNED else ""
 
 
 def _joined(graph: GraphView, name: str) -> onnx.NodeProto | None:
-    """The node that joins the heads of `name`, where that alone reads them, and perhaps their sizes."""
+    """Return the node that joins the heads of `name`, if no other node reads the heads, except for their sizes."""
     readers = [graph.nodes[position] for position in graph.readers[name]]
     joined = next((node for node in readers if node.op_type == "Reshape" and node.input[0] == name), None)
     sizes = [node for node in readers if node != joined]
@@ -113,14 +116,14 @@ def _joined(graph: GraphView, name: str) -> onnx.NodeProto | None:
 
 
 def _serves(graph: GraphView, node: onnx.NodeProto, end: onnx.NodeProto | None) -> bool:
-    """Whether what `node` makes is read for `end` alone."""
+    """Whether the outputs of `node` are used only to compute `end`."""
     made = [name for name in node.output if name]
     readers = [graph.nodes[position] for name in made for position in graph.readers[name]]
     return not graph.kept.intersection(made) and all(r == end or _serves(graph, r, end) for r in readers)
 
 
 def _scores(graph: GraphView, name: str, most: int = MOST_ADDED) -> _Scores | None:
-    """The product of queries and keys behind scores, to which at most so many tensors are added."""
+    """Return the product of queries and keys in the scores `name`, to which at most `most` tensors are added."""
     node, scale = graph.maker(name), 1.0
     if node is not None and node.op_type == "Add" and most:
         for inner, other in (node.input, reversed(node.input)):
@@ -132,20 +135,20 @@ def _scores(graph: GraphView, name: str, most: int = MOST_ADDED) -> _Scores | No
 
 
 def _unexpanded(graph: GraphView, name: str) -> str:
-    """What a tensor of four dimensions was before it was repeated for all rows."""
+    """Return the tensor of four dimensions that `name` repeats for all rows; `name` if it repeats none."""
     node = graph.maker(name)
     repeated = node is not None and node.op_type == "Expand" and len(graph.shapes[node.input[0]]) == len(BY_HEAD)
     return str(node.input[0]) if node is not None and repeated else name
 
 
 def _broadcasts(shape: Shape, whole: Shape) -> bool:
-    """Whether a tensor may be added to one of four dimensions, of whose last it has all."""
+    """Whether `shape` broadcasts to the four dimensions of `whole`, and has the same size in the last dimension."""
     fits = all(size in (1, full) for size, full in zip(shape, whole, strict=False))
     return fits and len(shape) == len(whole) and shape[-1] == whole[-1]
 
 
 def _rotated(graph: GraphView, name: str) -> tuple[str, ...]:
-    """x, cosines and sines where `name` is x * cosines + (its halves of a head, turned) * sines; else nothing."""
+    """Return x, cosines and sines if `name` is x * cosines + rotate_half(x) * sines (see `_halves`); else nothing."""
     node = graph.maker(name)
     terms = node.input if node is not None and node.op_type == "Add" else ()
     for plain, turned in (terms, reversed(terms)) if terms else ():
@@ -159,14 +162,14 @@ def _rotated(graph: GraphView, name: str) -> tuple[str, ...]:
 
 
 def _factors(graph: GraphView, name: str) -> list[tuple[str, str]]:
-    """The two factors of a product, in both orders."""
+    """Return the two factors of a product, in both orders; nothing if `name` is no product."""
     node = graph.maker(name)
     one, other = node.input if node is not None and node.op_type == "Mul" else ("", "")
     return [(one, other), (other, one)] if one else []
 
 
 def _halves(graph: GraphView, name: str) -> str:
-    """x where `name` is the second half of its last dimension, negated, before the first half; else empty."""
+    """Return x if `name` is the negated second half of x's last dimension, then its first half; else empty."""
     joined = graph.maker(name)
     dim = graph.shapes[name][-1] if joined is not None and joined.op_type == "Concat" else ""
     if joined is None or len(joined.input) != 2 or not isinstance(dim, int):
@@ -180,18 +183,19 @@ def _halves(graph: GraphView, name: str) -> str:
 
 
 def _range(graph: GraphView, node: onnx.NodeProto, size: int) -> tuple[int, int] | None:
-    """The first index and that behind the last of a slice of the last of four dimensions; None for any other node."""
+    """Return the start and end of a slice of the last of four dimensions; None for any other node."""
     given = [graph.integers.get(name) for name in node.input[1:]] if node.op_type == "Slice" else []
     if len(given) != 4 or not given[0] or not given[1] or given[2] not in ((-1,), (3,)) or given[3] != (1,):
         return None
     return given[0][0], min(given[1][0], size)
 
 
-Sources = tuple[tuple[str, list[int]], ...]  # queries, keys and values, and how each is turned from its tokens
+# Queries, keys and values, each with the permutation that makes it of a tensor [rows, width, heads, dim].
+Sources = tuple[tuple[str, list[int]], ...]
 
 
 def _three_linears(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
-    """The linears of one tensor whose heads are the sources, where nothing else reads them; else none."""
+    """Return three linears of one tensor whose heads are the sources and that nothing else reads; else none."""
     splits = [_by_token(graph, *source) for source in sources]
     names = [node.input[0] for node in splits if node is not None and node.op_type == "Reshape"]
     found = tuple(linears[name] for name in names if name in linears)
@@ -200,7 +204,7 @@ def _three_linears(graph: GraphView, linears: Mapping[str, FoundLinear], sources
 
 
 def _one_linear(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
-    """The one linear of which the heads are the sources, beside each other; else none."""
+    """Return the one linear whose output holds the heads of all sources, beside each other; else none."""
     parts = [_by_token(graph, *source) for source in sources]
     names = [part.input[0] for part in parts if part is not None and part.op_type == "Squeeze"]
     split = graph.maker(names[0]) if names else None
@@ -216,7 +220,7 @@ def _one_linear(graph: GraphView, linears: Mapping[str, FoundLinear], sources: S
 
 
 def _by_token(graph: GraphView, name: str, perm: list[int]) -> onnx.NodeProto | None:
-    """The node that makes the heads of each token, of which `name` are turned by `perm`."""
+    """Return the node that makes the heads of each token, which `name` transposes by `perm`."""
     turned = graph.maker(name)
     found = turned is not None and turned.op_type == "Transpose" and _perm(turned) == perm
     return graph.maker(turned.input[0]) if turned is not None and found else None

@@ -1,4 +1,4 @@
-"""From a torch model to the net's ONNX graph: exported, cleaned, named and flattened, in float32; and to a file."""
+"""Make the net's float32 ONNX graph of a torch model (export, clean, name, flatten), and write it to a file."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ ADVICE: dict[Exporter, str] = {
     "own": "torch's tracer refused it; with --exporter optimum, optimum's exporter may take it.",
     "optimum": "optimum's exporter refused it; --exporter own may take it.",
 }
-# Bytes of a tensor that stands in the file of weights, and that begins at a page there.
+# The bytes from which a tensor is stored in the file of weights, and from which it begins at a page boundary there.
 SMALLEST_EXTERNAL, SMALLEST_ALIGNED = 1024, 1 << 16
 
 
 class _TopLevelIdentities(ir.passes.InPlacePass):
-    """Drops `Identity` nodes of the main graph.
+    """Removes the `Identity` nodes of the main graph.
 
-    onnx_ir's own pass also enters subgraphs, and fails where a branch hands on a value of the graph around it, as
-    the branches of DeBERTa's relative positions do.
+    onnx_ir's own pass also enters subgraphs. It fails where a branch returns a value of the enclosing graph, as the
+    branches of DeBERTa's relative positions do.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace each identity's output by its input, but where it is an output of the graph."""
+        """Replace the output of each identity by its input, unless it is an output of the graph."""
         found = [node for node in model.graph if node.op_type == "Identity" and not node.outputs[0].is_graph_output()]
         for node in found:
             if (source := node.inputs[0]) is not None:
@@ -55,10 +55,13 @@ class _TopLevelIdentities(ir.passes.InPlacePass):
 
 
 class _SameTypeCasts(ir.passes.InPlacePass):
-    """Makes identities of the casts of the main graph to the type that a tensor has; torch's tracer writes them."""
+    """Turns casts of the main graph to the type that a tensor already has into identities.
+
+    torch's tracer writes such casts.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Types must have been inferred."""
+        """Rewrite the casts. The types must have been inferred before."""
         changed = False
         for node in model.graph:
             read = node.inputs[0] if node.op_type == "Cast" else None
@@ -69,7 +72,10 @@ class _SameTypeCasts(ir.passes.InPlacePass):
 
 
 def clean(model: onnx.ModelProto, *first: ir.passes.PassBase) -> onnx.ModelProto:
-    """`model`, after the passes `first`, without identities, unused nodes, equal initializers and constant nodes."""
+    """Return `model` after the passes `first`, and cleaned.
+
+    It has no identities, unused nodes, duplicate initializers, common subexpressions or constant nodes.
+    """
     pipeline = Sequential(
         *first,
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -84,7 +90,7 @@ def clean(model: onnx.ModelProto, *first: ir.passes.PassBase) -> onnx.ModelProto
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` with the definitions of its operators in their place; itself where it has none."""
+    """Return `model` with its custom operators replaced by their definitions; `model` itself if it defines none."""
     return clean(model, passes.InlinePass()) if model.functions else model
 
 
@@ -96,12 +102,12 @@ def build_graph(
     exporter: Exporter = "own",
     types: bool = True,
 ) -> onnx.ModelProto:
-    """The flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
+    """Return the flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
-    `pooler` (pooling.py) is given where the output is made of hidden states. Without `types`, which its tokenizer may
-    not give, all token types are 0.
-    Raises CheckpointUnsupported when the architecture can't be exported or takes other inputs than token ids, mask and
-    types, StorageFull where TMPDIR can't be written.
+    `pooler` (pooling.py) is given if the output is pooled from hidden states. `types` says whether the tokenizer gives
+    token types; if not, all token types are 0.
+    Raises CheckpointUnsupported if the architecture can't be exported or takes other inputs than token ids, mask and
+    types, and StorageFull if TMPDIR can't be written.
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [str(pooler.reads)] if pooler is not None else [spec.name for spec in outputs]
@@ -125,7 +131,7 @@ def build_graph(
 
 
 def _of_one_type(model: onnx.ModelProto) -> None:
-    """Make zeros of the input token_type_ids, where there is one, as the model does where it is given none."""
+    """Replace the input token_type_ids, if there is one, by zeros, as the model does when it gets no token types."""
     graph = model.graph
     kept = [value for value in graph.input if value.name != names.TOKEN_TYPE_IDS]
     if len(kept) < len(graph.input):
@@ -136,7 +142,7 @@ def _of_one_type(model: onnx.ModelProto) -> None:
 def _export(
     model: PreTrainedModel, task: EncoderKind, outputs: list[str], exporter: Exporter, types: bool
 ) -> onnx.ModelProto:
-    """The padded graph; optimum's has outputs of its own choice."""
+    """Return the padded graph; optimum chooses the outputs of its graph itself."""
     with quiet_libraries(), traceable(model):
         try:
             if exporter == "optimum":
@@ -154,9 +160,10 @@ def _export(
 
 
 def _keep_outputs(model: onnx.ModelProto, wanted: Sequence[TensorSpec]) -> None:
-    """Drop the outputs that are not read (hidden states, encoder states); clean() then drops what made them.
+    """Drop the outputs that are not wanted (hidden states, encoder states); clean() then drops their nodes.
 
-    Raises CheckpointUnsupported for one that is missing, or has not as many numbers as config.json has labels.
+    Raises CheckpointUnsupported if a wanted output is missing, or has another number of values than config.json
+    describes.
     """
     kept = {value.name: value for value in model.graph.output}
     if missing := [spec.name for spec in wanted if spec.name not in kept]:
@@ -175,10 +182,11 @@ def _keep_outputs(model: onnx.ModelProto, wanted: Sequence[TensorSpec]) -> None:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write `model` to `path`, its weights beside it, and check it.
+    """Write `model` to `path` and its weights to a file beside it, and check the graph.
 
-    Runtimes map the weights: embeddings take the memory that texts have touched, and packed weights are no second copy.
-    Raises CheckpointUnsupported where onnx.checker refuses the graph.
+    Runtimes map the file of weights into memory: embeddings take only the memory of the rows that texts have used, and
+    packed weights are not a second copy.
+    Raises CheckpointUnsupported if onnx.checker refuses the graph.
     """
     ir.save(
         ir.from_proto(model),
@@ -192,7 +200,7 @@ def save(model: onnx.ModelProto, path: Path) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Give a graph in a file, and the file of its weights, another name in the same folder."""
+    """Rename the file of a graph, and the file of its weights, to `target` in the same folder."""
     model = onnx.load(path, load_external_data=False)
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
@@ -205,7 +213,7 @@ def rename(path: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a graph's file and that of its weights, where they exist."""
+    """Remove the file of a graph and the file of its weights, if they exist."""
     for each in (path, _weights(path)):
         each.unlink(missing_ok=True)
 

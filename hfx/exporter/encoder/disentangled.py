@@ -1,10 +1,11 @@
-"""DeBERTa's attention, while a model is traced, as the one operator that it is: SelfAttentionDisentangled.
+"""Trace DeBERTa's attention as one operator, SelfAttentionDisentangled.
 
-A score is (query @ key + query @ position key + key @ position query) * scale, the last two of the relative position of
-the tokens (arXiv:2006.03654, equation 4). As transformers writes it, a trace makes keys and queries of positions anew
-in each run, though they are made of weights alone, copies them for each row, multiplies by those of all positions, and
-gathers the text's: six layers of deberta-v3-base's shape in int8 took 31 ms for 16 tokens, and take 5 (Zen 4, 2 cores).
-It also fails where a text is longer than its positions reach, and can be wrong where it spans an odd number of buckets.
+A score is (query @ key + query @ position key + key @ position query) * scale; the last two terms depend on the
+relative position of the tokens (arXiv:2006.03654, equation 4). A trace of transformers' code computes the keys and
+queries of positions again in each run, although they depend on weights alone. It copies them for each row, multiplies
+by all positions, and gathers those of the text: six layers of deberta-v3-base's shape in int8 took 31 ms for 16 tokens,
+and take 5 ms with the operator (Zen 4, 2 cores). Such a trace also fails if a text is longer than the positions reach,
+and can be wrong if the text spans an odd number of buckets.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # query @ position key,
 
 @contextlib.contextmanager
 def as_operators(model: PreTrainedModel) -> Iterator[None]:
-    """While this is entered, each of DeBERTa's attentions to relative positions is traced as a node of the operator."""
+    """A context in which each attention with relative positions of a DeBERTa model is traced as one operator node."""
     encoders: list[Any] = [module for module in model.modules() if hasattr(module, "get_rel_embedding")]
     with contextlib.ExitStack() as stack, torch.no_grad():
         for encoder in encoders:
@@ -43,23 +44,23 @@ def as_operators(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _is_operator(attention: Any) -> bool:
-    """Whether scores have terms of positions that the operator has too, and heads are not mixed."""
+    """Whether the operator supports all position terms of the scores, and heads are not mixed."""
     terms, mixed = attention.pos_att_type, getattr(attention, "talking_head", False)
     known = 0 < len(terms) == len({CONTENT_TO_POSITION, POSITION_TO_CONTENT}.intersection(terms))
     return bool(attention.relative_attention and known and not mixed)
 
 
 class _Operator(torch.autograd.Function):
-    """A node of the operator in the graph; what it computes is its definition's (exporter/graph/operators.py)."""
+    """Writes a node of the operator. Its definition (exporter/graph/operators.py) says what the node computes."""
 
     @staticmethod
     def forward(ctx: Any, qkv: torch.Tensor, *read: Any) -> torch.Tensor:
-        """Values of the right shape, which is all that a trace needs."""
+        """Return values of the right shape; a trace needs no more."""
         return qkv[..., : qkv.shape[-1] // 3]
 
     @staticmethod
     def symbolic(g: Any, *read: Any) -> Any:
-        """The node: its inputs, the number of heads and the scale."""
+        """Return the node, with its inputs, the number of heads and the scale."""
         *inputs, heads, scale = read
         node = g.op(f"{operators.DOMAIN}::{operators.DISENTANGLED}", *inputs, heads_i=heads, scale_f=scale)
         node.setType(inputs[0].type().with_sizes([None, None, None]))  # else the tracer warns
@@ -67,9 +68,9 @@ class _Operator(torch.autograd.Function):
 
 
 class _Disentangled(nn.Module):
-    """In the place of an attention of DeBERTa's: one linear for queries, keys and values, and the operator.
+    """Replaces DeBERTa's attention: one linear for queries, keys and values, and the operator.
 
-    `embeddings` [buckets, hidden] are those of relative positions.
+    `embeddings` [buckets, hidden] are the embeddings of relative positions.
     """
 
     position_keys: torch.Tensor
@@ -90,7 +91,10 @@ class _Disentangled(nn.Module):
         self.register_buffer("buckets", _buckets(own, len(embeddings)))
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *unread: Any, **named: Any) -> Any:
-        """Hidden states [rows, width, hidden] and a mask [rows, 1, width, width], 1 where a query attends to a key."""
+        """Attend to `hidden_states` [rows, width, hidden].
+
+        `attention_mask` [rows, 1, width, width] is 1 where a query attends to a key.
+        """
         width = attention_mask.shape[-1]
         qkv = functional.linear(hidden_states, self.weight, self.bias)
         mask = (1.0 - attention_mask.to(qkv.dtype)) * torch.finfo(qkv.dtype).min
@@ -100,7 +104,10 @@ class _Disentangled(nn.Module):
 
 
 def _buckets(own: Any, count: int) -> torch.Tensor:
-    """The buckets, int32, of keys that stand LONGEST tokens before a query, ..., LONGEST behind it; `count` in all."""
+    """Return the int32 bucket of each relative position, from LONGEST tokens before the query to LONGEST after it.
+
+    There are `count` buckets.
+    """
     distance = torch.arange(LONGEST, -LONGEST - 1, -1)
     if getattr(own, "position_buckets", -1) > 0:
         in_buckets = sys.modules[type(own).__module__].make_log_bucket_position
@@ -112,7 +119,10 @@ Parts = tuple[torch.Tensor, torch.Tensor, nn.Module | None, nn.Module | None]
 
 
 def _version_1(own: Any) -> Parts:
-    """Weight and bias of queries, keys and values; the linears that make keys and queries of positions, or None."""
+    """Return the weight and bias of queries, keys and values, and the linears for position keys and queries (or None).
+
+    This is for DeBERTa version 1.
+    """
     by_head = own.in_proj.weight.view(own.num_attention_heads, 3, -1, own.in_proj.in_features)
     weight = by_head.transpose(0, 1).reshape(own.in_proj.weight.shape)
     bias = torch.cat([own.q_bias, torch.zeros_like(own.q_bias), own.v_bias])
@@ -120,7 +130,7 @@ def _version_1(own: Any) -> Parts:
 
 
 def _version_2(own: Any) -> Parts:
-    """The same of versions 2 and 3, which may share the linears of tokens."""
+    """Return the same as `_version_1` for versions 2 and 3, where positions may share the linears of tokens."""
     linears = (own.query_proj, own.key_proj, own.value_proj)
     weight, bias = (torch.cat([getattr(linear, name) for linear in linears]) for name in ("weight", "bias"))
     given = ("key_proj", "query_proj") if own.share_att_key else ("pos_key_proj", "pos_query_proj")

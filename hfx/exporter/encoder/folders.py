@@ -1,4 +1,4 @@
-"""The model folders of an encoder task: configurations and files of NAME, NAME_tokenize, NAME_net, NAME_postprocess."""
+"""Write the model folders of an encoder: NAME, NAME_tokenize, NAME_net and NAME_postprocess."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 from hfx.tasks.kinds import KIND
 
-LONGEST_WARMUP = 512  # beyond it, preparing a shape is little beside computing it once
-SETTING = "_setting"  # ends the name, in the ensemble, of an optional input that the tokenizing step has filled in
-WHOLE = "_whole"  # and that of an output of the net that the last step gives in another form
+LONGEST_WARMUP = 512  # tokens; beyond it, preparing a shape takes little time compared with computing it once
+# Suffixes of tensor names in the ensemble: of an optional input that the tokenizing step has filled in, and of an
+# output of the net that the last step returns in another form.
+SETTING = "_setting"
+WHOLE = "_whole"
 TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 
 def token_inputs(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """The tensors that travel from the tokenizer to the net: a width, or sequences and a width."""
+    """Return the tensors that the tokenizer passes to the net, with the dims [width] or [sequences, width]."""
     return tuple(TensorSpec(name, "TYPE_INT32", (-1,) * plan.task.item_rank) for name in inputs)
 
 
 def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
-    """The outputs of the entry point; where the net answers itself, with the net's exact dims."""
+    """Return the outputs of the entry point, with the net's exact dims if there is no last step."""
     if not plan.task.has_last_step:
         return (*plan.task.net_outputs(plan.checkpoint.config), TRUNCATED)
     return (*plan.task.outputs, TRUNCATED)
@@ -78,9 +80,9 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
 def write_tokenizer(
     plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...], tokenizer: Any, compiled: Compiled
 ) -> None:
-    """NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors.
+    """Write NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors.
 
-    If there is a compiled one, it lies beside it, with the library that reads it.
+    A compiled tokenizer, if there is one, is written beside it, with the native library that reads it.
     """
     folder = staging.folder(plan.name + names.TOKENIZE_SUFFIX)
     version = copy_files(folder, deploy.tokenize_files())
@@ -135,7 +137,7 @@ def _write_python_config(
 def write_net(
     plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], files: dict[Device, str], choice: CpuChoice | None
 ) -> None:
-    """The configurations of NAME_net, whose ONNX files `files` (device -> file name) lie in its version folder."""
+    """Write the configurations of NAME_net; its version folder holds the ONNX `files` (device -> file name)."""
     widest = {"max_width": str(plan.widths[-1])}
     config = ModelConfig(
         name=plan.name + names.NET_SUFFIX,
@@ -160,13 +162,13 @@ def write_net(
             cpu_accelerators=choice.accelerators,
         )
     (folder / "configs").mkdir()
-    for device, variant in variants.items():  # the last one, CPU's if there is one, is what is served unless chosen
+    for device, variant in variants.items():  # the last one, for CPUs if there is one, is served by default
         write_config(variant, plan.command, folder / "configs" / f"{device}.pbtxt")
         write_config(variant, plan.command, folder / "config.pbtxt")
 
 
 def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
-    """Copy the library of native operators beside an ONNX file in `folder`; the parameters of NAME_net that name it."""
+    """Copy the library of native operators into `folder`, and return the parameters of NAME_net that name it."""
     library = native.library()
     shutil.copyfile(library, folder / library.name)
     named = {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
@@ -174,7 +176,7 @@ def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
 
 
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:
-    """NAME_postprocess, for the tasks that have one."""
+    """Write NAME_postprocess, if the task has a last step."""
     task = plan.task
     if not task.has_last_step:
         return
@@ -193,12 +195,15 @@ def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
     known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS, names.ATTENTION_MASK))}
     read = (*task.net_outputs(plan.checkpoint.config), *(known[name] for name in task.postprocess_reads))
-    # Requests of any shape share a batch.
+    # Ragged, so that requests of different shapes can share a batch.
     return tuple(replace(spec, optional=False, ragged=-1 in spec.dims) for spec in read)
 
 
 def _text_warmup(plan: EncoderPlan, folder: Path, read: tuple[TensorSpec, ...]) -> Warmup:
-    """One example request from files in `warmup/`; each of Triton's BYTES is a 4-byte length and the text."""
+    """Write an example request to `warmup/`, and return the warm-up that reads it.
+
+    Triton's BYTES values are a 4-byte length and the text.
+    """
     (folder / "warmup").mkdir()
     example, inputs = plan.task.example, {}
     for spec in read:
@@ -211,7 +216,10 @@ def _text_warmup(plan: EncoderPlan, folder: Path, read: tuple[TensorSpec, ...]) 
 
 
 def _width_warmups(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[Warmup, ...]:
-    """Every width up to LONGEST_WARMUP, and the last, once: the first request of a shape pays for its preparation."""
+    """Return a warm-up for each width up to LONGEST_WARMUP, and for the last one.
+
+    Without them, the first request of each shape would wait until the shape is prepared.
+    """
     lead = (1,) * (plan.task.item_rank - 1)
     widths = [width for width in plan.widths if width <= LONGEST_WARMUP or width == plan.widths[-1]]
     return tuple(

@@ -1,6 +1,7 @@
-"""The gate: the files that would be served, run by the code that would serve them, against the checkpoint in torch.
+"""The gate: compare the files to be served, run by the code that will serve them, with the checkpoint in torch.
 
-The limits of each precision are here, with their reasons. It is called on staged folders; what fails is not published.
+This module has the limits of each precision, with their reasons. The gate runs on staged folders; a model that fails it
+is not published.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hfx.python_backends.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-Place = tuple[int, tuple[int, ...]]  # of a sequence: its request, and where in that
+Place = tuple[int, tuple[int, ...]]  # of a sequence: the index of its request, and its index in the request
 TOKENS_A_FORWARD = 4096  # bounds the memory of one forward
 SHOWN_CHARACTERS = 120  # of a request or an answer
 ALONE = 64  # requests that are also run one by one, to see that a batch doesn't change an answer
@@ -35,12 +36,12 @@ ALONE = 64  # requests that are also run one by one, to see that a batch doesn't
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one precision; None: recorded, but not limited.
+    """The limits of one precision. A figure whose limit is None is recorded, but not limited.
 
-    `agreement`: least share of equal answers, ties counted as equal. `drift`: largest mean difference of scores.
-    `delta`: largest difference of any output of the net, as a share of the largest output (at least 1). `batch_delta`:
-    largest difference of an output between a request alone and in a batch. `ranks`: least rank correlation of the
-    scores of pairs, of embedders and re-rankers.
+    `agreement` is the least share of equal answers; ties count as equal. `drift` is the largest mean difference of
+    scores. `delta` is the largest difference of any output of the net, as a share of the largest output (at least 1).
+    `batch_delta` is the largest difference of an output between a request alone and in a batch. `ranks` is the least
+    rank correlation of the scores of pairs, for embedders and re-rankers.
     """
 
     agreement: float
@@ -54,24 +55,24 @@ LIMITS: dict[Precision | CpuMath, Limits] = {
     # float32 sums in another order: 1e-6 to 1e-5 over 12 layers. A wrong graph is off by more than 1e-2. Answers may
     # differ only where two scores are equal to the last bits.
     "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, batch_delta=0.0, ranks=0.999),
-    # An fp32 file computed in bfloat16, 8 bits of mantissa: seven small trained models had mean drifts of
-    # 1e-5 to 4e-3 and 95.8 to 100 % equal answers, the least where an answer is a span or a list of entities.
+    # An fp32 file computed in bfloat16, with 8 bits of mantissa: seven small trained models had mean drifts of 1e-5 to
+    # 4e-3 and 95.8 to 100 % equal answers; the least where an answer is a span or a list of entities.
     "bf16": Limits(agreement=0.95, drift=1e-2, delta=None, batch_delta=0.0, ranks=0.95),
-    # 11 bits of mantissa: 1e-3 an operation, averaged out over a row. GPU libraries choose kernels by batch size, so
-    # that the last bits depend on it by nature.
+    # 11 bits of mantissa: 1e-3 per operation, averaged out over a row. GPU libraries choose kernels by batch size, so
+    # the last bits inevitably depend on it.
     "fp16": Limits(agreement=0.985, drift=5e-3, delta=None, batch_delta=None, ranks=0.99),
-    # 8 bits: answers that stood on the edge (the bundled texts are far from what most models were trained on) may
-    # tip; more than these few mean that an outlier weight or activation was lost.
-    # Scores of ten small embedders and re-rankers, most with random weights, kept their order by 0.990 to 0.99999.
+    # 8 bits: answers with close scores may change (the bundled texts are far from what most models were trained on).
+    # More changes than these few mean that an outlier weight or activation was lost.
+    # Ten small embedders and re-rankers, most with random weights, had rank correlations of 0.990 to 0.99999.
     "int8": Limits(agreement=0.95, drift=2e-2, delta=None, batch_delta=0.0, ranks=0.95),
 }
 
 
 def limits(precision: Precision, max_drop: float | None, math: CpuMath = "fp32", labelled: bool = False) -> Limits:
-    """The limits of a precision, and of an fp32 file that is computed in `math`.
+    """Return the limits of a precision, and of an fp32 file that is computed in `math`.
 
-    `max_drop` is the share of answers that the user lets change. Where texts are ranked for `labelled` queries, that
-    counts instead of the order of the gate's own.
+    `max_drop` is the share of answers that the user allows to change. With `labelled` data, the ranking metric on that
+    data replaces the rank correlation on the gate's own texts.
     """
     chosen = LIMITS["bf16" if math == "bf16" else precision]
     if labelled:
@@ -84,7 +85,7 @@ def limits(precision: Precision, max_drop: float | None, math: CpuMath = "fp32",
 
 @dataclass(frozen=True)
 class Reference:
-    """The checkpoint's side: requests, their tokens, and torch's outputs and answers."""
+    """The checkpoint's side of the comparison: requests, their tokens, and torch's outputs and answers."""
 
     requests: Sequence[Request]
     encoded: Sequence[Tensors]
@@ -94,13 +95,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one file.
+    """The figures measured on one file.
 
-    `delta` is the largest difference of any output of the net, `delta_share` the same as a share of the largest
-    output. `agreement` is the share of equal answers, `ties` the share of those that differ between answers which
-    the checkpoint scores alike. Drifts are differences of scores. `company` is the largest difference of an output
-    between a request alone and in a mixed batch. `rank_correlation` is that of the scores of pairs (ranking.py), None
-    for other tasks.
+    `delta` is the largest difference of any output of the net, and `delta_share` is the same as a share of the largest
+    output (at least 1). `agreement` is the share of equal answers. `ties` is the share of answers that differ, but only
+    between answers that the checkpoint scores alike. Drifts are differences of scores. `company` is the largest
+    difference of an output between a request alone and in a mixed batch. `rank_correlation` is the rank correlation of
+    the scores of pairs (ranking.py); None for other tasks.
     """
 
     requests: int
@@ -114,7 +115,7 @@ class Figures:
     rank_correlation: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The figures for the manifest."""
+        """Return the figures for the manifest."""
         return {
             name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in asdict(self).items()
         }
@@ -127,7 +128,7 @@ def make_reference(
     inputs: tuple[str, ...],
     pooler: torch.nn.Module | None,
 ) -> Reference:
-    """Answer `requests` with the torch model `checkpoint`: on the tokens that are served, without padding."""
+    """Answer `requests` with the torch model `checkpoint`, from the tokens of the served tokenizer, without padding."""
     encoded = model.encode(requests)
     outputs = _forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooler)
     answers = [model.answer(r, e, o) for r, e, o in zip(requests, encoded, outputs, strict=True)]
@@ -142,11 +143,11 @@ def _forward(
     by_token: frozenset[str],
     pooler: torch.nn.Module | None,
 ) -> list[Tensors]:
-    """The net's outputs of each encoded request (one row each: `[1, width]` or `[1, sequences, width]`).
+    """Return the net's outputs for each encoded request (one row each: `[1, width]` or `[1, sequences, width]`).
 
-    The model sees no padding, as in a pipeline that is given one text; sequences of one length share a forward. An
-    output of `by_token` has zeros at padding. Without `pooler` the outputs are the model's own of these names.
-    Raises CheckpointUnsupported where the model itself fails.
+    The model sees no padding, as in a pipeline that gets one text; sequences of equal length share a forward call. The
+    outputs in `by_token` are zero at padding. Without `pooler`, the outputs are the model's own outputs of these names.
+    Raises CheckpointUnsupported if the model itself fails.
     """
     by_length: dict[int, list[Place]] = defaultdict(list)
     for index, request in enumerate(requests):
@@ -154,7 +155,7 @@ def _forward(
         for place in np.ndindex(mask.shape[:-1]):
             by_length[int(np.count_nonzero(mask[place]))].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
-    passed = 0  # tokens of the longest text that the model has answered
+    passed = 0  # the length of the longest text so far that the model has answered, in tokens
     for length, members in counted(sorted(by_length.items()), "lengths of texts"):
         size = max(1, TOKENS_A_FORWARD // max(1, length))
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
@@ -172,19 +173,19 @@ def _forward(
 def _run(
     model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: torch.nn.Module | None, passed: int
 ) -> Tensors:
-    """The outputs of texts of one length, after those of at most `passed` tokens."""
+    """Return the outputs for texts of one length; texts of up to `passed` tokens have succeeded before."""
     import torch
 
     feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
     mask = feed[names.ATTENTION_MASK]
-    feed[names.ATTENTION_MASK] = mask.clamp(0, 1)  # 2: read, not pooled; -1: not read
+    feed[names.ATTENTION_MASK] = mask.clamp(0, 1)  # 2: attended to, not pooled; -1: not attended to
     rows, length = feed[names.INPUT_IDS].shape
     with torch.inference_mode():
         try:
             result = model(**feed)
         except (RuntimeError, IndexError, ValueError) as error:
-            # BART's classifiers refuse to batch texts that spell "</s>" a different number of times; one by one they
-            # are answered.
+            # BART's classifiers refuse a batch of texts that spell "</s>" a different number of times, but answer such
+            # texts one by one.
             if rows > 1 and isinstance(error, ValueError):
                 parts = ({name: value[i : i + 1] for name, value in flat.items()} for i in range(rows))
                 alone = [_run(model, part, outputs, pooler, passed) for part in parts]
@@ -204,7 +205,10 @@ def _run(
 
 
 def check_tokens(model: LocalModel, task: EncoderKind, tokenizer: Any, reference: Reference) -> int:
-    """Compare each request's token ids with transformers' own; raise VerificationFailed where one differs."""
+    """Compare each request's token ids with transformers' own, and return the number of requests.
+
+    Raises VerificationFailed if the ids of a request differ.
+    """
     length = model.encoder.settings.max_length
     for request, encoded in zip(reference.requests, reference.encoded, strict=True):
         expected = task.expected_ids(tokenizer, prompted(request, model.encoder.settings), length)
@@ -220,7 +224,7 @@ def check_tokens(model: LocalModel, task: EncoderKind, tokenizer: Any, reference
 
 
 def prompted(request: Request, settings: Settings) -> dict[str, Any]:
-    """`request` with its prompt in the text that this stands before, the query of a pair, or as a template's field."""
+    """Return `request` with its prompt put before the text (the query of a pair), or as a field for the template."""
     text = names.QUERY if names.QUERY in request else names.TEXT_INPUT
     named = request.get(names.PROMPT_NAME)
     prompt = settings.default_prompt if named is None else (settings.prompts or {})[named]
@@ -230,7 +234,7 @@ def prompted(request: Request, settings: Settings) -> dict[str, Any]:
 
 
 def measure(model: LocalModel, task: EncoderKind, reference: Reference) -> Figures:
-    """Run `model` on the reference's tokens, in batches and alone, and compare outputs and answers."""
+    """Run `model` on the reference's tokens, in batches and one by one, and compare outputs and answers."""
     outputs = model.run(reference.encoded)
     masks = [encoded[names.ATTENTION_MASK].astype(bool) for encoded in reference.encoded]
     deltas = [_delta(model, r, o, m) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
@@ -257,7 +261,7 @@ def measure(model: LocalModel, task: EncoderKind, reference: Reference) -> Figur
 
 
 def judge(what: str, figures: Figures, limits: Limits) -> None:
-    """Raise VerificationFailed, with the figures, unless all are within `limits`. A NaN is never within."""
+    """Raise VerificationFailed, with the figures that fail, unless all are within `limits`. A NaN is never within."""
     checks = {
         f"agreement {figures.agreement:.4f} and {figures.ties:.4f} ties, at least {limits.agreement:.4f}": (
             figures.agreement + figures.ties >= limits.agreement
@@ -282,9 +286,10 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
 
 
 def _delta(model: LocalModel, reference: Tensors, outputs: Tensors, mask: NDArray[np.bool_]) -> float:
-    """Largest difference of any output, NaN if any is; outputs of padding tokens are left out.
+    """Return the largest difference of any output, NaN if any output is NaN; outputs of padding are left out.
 
-    An output of mask tokens [1, masks, ...] may have further rows, of the text with the most masks in its batch.
+    An output for mask tokens [1, masks, ...] may have more rows than the text has masks: as many as the text with the
+    most masks in its batch.
     """
     worst = []
     for name, expected in reference.items():
@@ -298,6 +303,6 @@ def _delta(model: LocalModel, reference: Tensors, outputs: Tensors, mask: NDArra
 
 
 def one_line(values: Request) -> str:
-    """A request or an answer, of which no more than its beginning is shown."""
+    """Return a request or an answer as JSON on one line, cut after SHOWN_CHARACTERS."""
     text = json.dumps(dict(values), ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

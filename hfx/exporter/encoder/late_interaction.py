@@ -1,8 +1,8 @@
 """ColBERT checkpoints of PyLate, Stanford's library and sentence-transformers: how queries and documents are read.
 
-Text becomes tokens as in PyLate 1.6, which opens the first two kinds: a marker comes behind the first token, queries
-are filled with mask tokens, and documents have no vectors of punctuation. The last is read as by MultiVectorEncoder
-6.2, whose markers are prompts.
+Checkpoints of the first two are tokenized as in PyLate 1.6, which opens both: a marker follows the first token, queries
+are filled up with mask tokens, and punctuation in documents has no vectors. Checkpoints of sentence-transformers are
+read as by its MultiVectorEncoder 6.2, whose markers are prompts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer, vocab_size
 from hfx.python_backends.settings import DOCUMENT, QUERY, Role
 
-PYLATE = "pylate."  # what the types of its modules begin with
+PYLATE = "pylate."  # the types of PyLate's modules begin with this
 PYLATE_DENSE = "pylate.models.Dense.Dense"
 PYLATE_FIELDS: dict[str, Any] = {
     "query_prefix": "[Q] ",
@@ -53,7 +53,7 @@ PYLATE_FIELDS: dict[str, Any] = {
     "skiplist_words": tuple(string.punctuation),
 }
 METADATA = "artifact.metadata"
-# PyLate's names of fields -> Stanford's, and its defaults.
+# PyLate's names of fields -> Stanford's names and defaults.
 STANFORD_FIELDS = {
     "query_prefix": ("query_token_id", "[unused0]"),
     "document_prefix": ("doc_token_id", "[unused1]"),
@@ -72,12 +72,13 @@ SHORTEST = 16  # tokens of a query or document, and numbers of a vector
 
 @dataclass(frozen=True)
 class Reading:
-    """How the files say that queries, or documents, are read.
+    """How queries, or documents, are read according to the files.
 
-    A text has `length` tokens at most (0: as many as the model reads), behind the first one the `marker`, if there is
-    one. Up to `least` tokens, it is filled with the `filler` (the mask token, where there is none), which others attend
-    to only if it `attends`. Words that are `skipped` have no vector; those that are no tokens mean the unknown token
-    only if the reading `skips_unknown` ones. With `looks_up`, each token is a number of the vector.
+    A text has at most `length` tokens (0: as many as the model reads). The `marker`, if there is one, follows the first
+    token. A text is filled up to `least` tokens with the `filler` (empty: the mask token); other tokens attend to the
+    filler only with `attends`. Words that are `skipped` have no vector. A skipped word that is not a token stands for
+    the unknown token with `skips_unknown`, and is ignored without it. With `looks_up`, each token is one number of the
+    vector.
     """
 
     length: int
@@ -99,16 +100,19 @@ class LateInteraction:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest text that the net gets."""
+        """The number of tokens of the longest text that the net reads."""
         return max(self.query.length, self.query.least, self.document.length)
 
     def sees_nothing(self, reach: int) -> bool:
-        """Whether the last token may see none of an empty query, where tokens see `reach` others on each side."""
+        """Whether the last filler of an empty query sees no token of it, if tokens see `reach` others on each side."""
         fewest = 2 + bool(self.query.marker)
         return not self.query.attends and self.query.least > reach + fewest
 
     def role(self, name: str, checkpoint: Checkpoint, tokenizer: Any) -> Role:
-        """A role with the ids of `tokenizer`. Raises CheckpointCorrupt, CheckpointUnsupported for missing tokens."""
+        """Return the reading of a role as ids of `tokenizer`.
+
+        Raises CheckpointCorrupt if the marker is no token, and CheckpointUnsupported if queries can't be filled.
+        """
         known, embeddings = tokenizer.get_vocab(), vocab_size(checkpoint)
         reading = self.query if name == QUERY else self.document
         marker = known.get(reading.marker) if reading.marker else None
@@ -135,7 +139,7 @@ class LateInteraction:
 
 
 def is_late_interaction(folder: Path) -> bool:
-    """Whether the checkpoint in `folder` is a ColBERT, of any of the three libraries."""
+    """Whether the checkpoint in `folder` is a ColBERT of any of the three libraries."""
     if not _has_modules(folder):
         return _is_stanford(folder)
     kinds = module_kinds(folder)
@@ -143,7 +147,7 @@ def is_late_interaction(folder: Path) -> bool:
 
 
 def _stated(folder: Path) -> list[str]:
-    """The fields of PyLate that the checkpoint has."""
+    """Return PyLate's fields that the checkpoint has."""
     return sorted(read_optional_json(folder / LIBRARY_CONFIG).keys() & PYLATE_FIELDS)
 
 
@@ -153,19 +157,19 @@ def _is_stanford(folder: Path) -> bool:
 
 
 def _has_modules(folder: Path) -> bool:
-    """Whether modules.json is of the transformer in `folder` itself, not of a copy in one of its folders."""
+    """Whether modules.json is about the transformer in `folder` itself, not about a copy in a subfolder."""
     return [path for _, path in read_modules(folder)][:1] == [""]
 
 
 def _masks(folder: Path) -> list[str]:
-    """The paths of the modules by which sentence-transformers say which tokens have vectors."""
+    """Return the paths of sentence-transformers' modules that say which tokens have vectors."""
     return [path for kind, path in read_modules(folder) if kind == TOKEN_MASK] if _has_modules(folder) else []
 
 
 def read_late_interaction(folder: Path) -> LateInteraction:
-    """How the ColBERT, or the Router, in `folder` reads queries and documents.
+    """Return how the ColBERT, or the Router, in `folder` reads queries and documents.
 
-    Raises CheckpointCorrupt, CheckpointUnsupported.
+    Raises CheckpointCorrupt and CheckpointUnsupported.
     """
     if table := query_table(folder):
         return LateInteraction(Reading(tokenizer_limit(folder / table) or 0, looks_up=True), Reading(0))
@@ -186,7 +190,7 @@ def read_late_interaction(folder: Path) -> LateInteraction:
 
 
 def _of_sentence_transformers(folder: Path, mask_file: Path) -> LateInteraction:
-    """As version 6 saves it."""
+    """Read a ColBERT that sentence-transformers 6 saved."""
     file, config = transformer_config(folder)
     expansion, mask = config.get(EXPANSION) or {}, read_optional_json(mask_file)
     if stated := _stated(folder):
@@ -224,7 +228,10 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _checked(file: Path, name: str, stated: Mapping[str, Any], default: Any) -> Any:
-    """The value of a field; `default`, whose type it has, where it is missing or null. Raises CheckpointCorrupt."""
+    """Return the value of the field `name`; `default` if the field is missing or null.
+
+    Raises CheckpointCorrupt if the value has another type than `default`, or is a number below SHORTEST.
+    """
     value = stated.get(name)
     if value is None:
         return default
@@ -236,8 +243,8 @@ def _checked(file: Path, name: str, stated: Mapping[str, Any], default: Any) -> 
 
 
 def read_token_layers(folder: Path, hidden: int) -> Pooling:
-    """What the ColBERT in `folder` does with each token's vector of `hidden` numbers."""
-    unit = Layer("Normalize")  # which two of the libraries do without saying so
+    """Return the layers through which the ColBERT in `folder` passes each token's vector of `hidden` numbers."""
+    unit = Layer("Normalize")  # PyLate and Stanford's library normalize, but their files don't say so
     if _is_stanford(folder):
         dense = Layer("Dense", "", hidden, _metadata(folder)["width"], bias=False, activation="Identity")
         return TokenLayers(layers=(dense, unit), of_roles=True)
@@ -257,7 +264,7 @@ def read_token_layers(folder: Path, hidden: int) -> Pooling:
 def role_ids(
     late: LateInteraction, checkpoint: Checkpoint, tokenizer: Any, request: dict[str, Any], max_length: int
 ) -> list[list[int]]:
-    """The tokens of a text, by transformers' tokenizer."""
+    """Return the ids of a query or document, by transformers' tokenizer."""
     name = QUERY if request.get(names.PROMPT_NAME) == QUERY else DOCUMENT
     role = late.role(name, checkpoint, tokenizer)
     marker = [] if role.marker is None else [role.marker]
@@ -268,7 +275,10 @@ def role_ids(
 
 
 def refuse_other_tokens(checkpoint: Checkpoint, table: str, tokenizer: Any) -> None:
-    """Refuse a Router whose queries have another tokenizer than `tokenizer`, but for the tokens around a text."""
+    """Raise CheckpointUnsupported for a Router whose queries have another tokenizer than `tokenizer`.
+
+    The special tokens around a text may differ.
+    """
     own = load_tokenizer(replace(checkpoint, folder=checkpoint.folder / table, weights=()))
     one, other = (json.loads(each.backend_tokenizer.to_str()) for each in (own, tokenizer))
     both = {name: (one[name], other[name]) for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")}
@@ -280,5 +290,5 @@ def refuse_other_tokens(checkpoint: Checkpoint, table: str, tokenizer: Any) -> N
 
 
 def role_settings(late: LateInteraction, checkpoint: Checkpoint, tokenizer: Any) -> dict[str, Any]:
-    """For settings.json of the tokenizing step."""
+    """Return the roles for settings.json of the tokenizing step."""
     return {name: asdict(late.role(name, checkpoint, tokenizer)) for name in EMBEDDERS_PROMPTS}

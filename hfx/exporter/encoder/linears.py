@@ -1,7 +1,7 @@
-"""The linears of a traced graph: products with constant weights, each with the nodes behind it that belong to it.
+"""Find the linears of a traced graph: products with constant weights, and the nodes after them that belong to them.
 
-A tracer writes bias, activation and residual as nodes of their own, GELU as five or eight. What elementwise nodes
-compute is found by computing it, so that any way to write an activation is known.
+A tracer writes bias, activation and residual as separate nodes, and GELU as five or eight nodes. Activations are found
+by computing the elementwise nodes on sample points, so that every way to write an activation is recognized.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hfx.exporter.encoder.shapes import measure
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.reference import ACTIVATIONS
 
-# Below this, a weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
+# A narrower weight is a head of a few labels: quantizing it would save nothing and cost the most precision.
 SMALLEST_QUANTIZED_WIDTH = 16
 ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "Add": np.add,
@@ -41,10 +41,10 @@ TOLERANCE = 1e-5  # constants are float32; the two forms of GELU differ by 5e-4
 
 @dataclass(frozen=True)
 class FoundLinear:
-    """activation(x @ weight + bias), or that times the linear `factor` of x; or x @ weight + bias + residual.
+    """A linear: activation(x @ weight + bias), the same times `factor`, or x @ weight + bias + residual.
 
-    `weight` names an initializer, [outputs, inputs] where it is `transposed`; `bias` is None where there is none.
-    `nodes` are positions in the graph, at the last of which `out` is made.
+    `factor` is another linear of x. `weight` names an initializer, which is [outputs, inputs] if it is `transposed`.
+    `bias` is None if there is none. `nodes` are positions in the graph; the last of these nodes makes `out`.
     """
 
     x: str
@@ -59,7 +59,7 @@ class FoundLinear:
 
 
 def float_weights(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """The initializers that may be weights of linears."""
+    """Return the initializers that may be weights of linears."""
     return {i.name: i for i in graph.initializer if len(i.dims) == 2 and i.data_type == TensorProto.FLOAT}
 
 
@@ -69,7 +69,7 @@ def is_transposed(node: onnx.NodeProto) -> bool:
 
 
 def quantizable(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> str:
-    """Name of the weight when `node` multiplies by one that is worth quantizing, else empty."""
+    """Return the name of the weight if `node` multiplies by a weight that is worth quantizing, else empty."""
     name = _multiplied(node, weights)
     return name if name and _outputs(node, weights[name]) >= SMALLEST_QUANTIZED_WIDTH else ""
 
@@ -79,7 +79,7 @@ def _outputs(node: onnx.NodeProto, weight: onnx.TensorProto) -> int:
 
 
 def _multiplied(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> str:
-    """Name of the weight when `node` multiplies by one, else empty."""
+    """Return the name of the weight if `node` multiplies by a weight, else empty."""
     if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
         return ""
     plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}  # torch writes no other Gemm
@@ -89,7 +89,7 @@ def _multiplied(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -
 
 
 def read_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Names that `nodes` read, those in their branches included."""
+    """Yield the names that `nodes` read, including the names that their branches read."""
     for node in nodes:
         yield from node.input
         yield from _branch_names(node)
@@ -102,7 +102,7 @@ def _branch_names(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def find_linears(graph: GraphView) -> list[FoundLinear]:
-    """The linears of the main graph that are worth quantizing; no node belongs to two of them."""
+    """Return the linears of the main graph that are worth quantizing; no node belongs to two of them."""
     weights, taken = graph.weights, set[int]()
     found = []
     for position, node in enumerate(graph.nodes):
@@ -117,7 +117,7 @@ def find_linears(graph: GraphView) -> list[FoundLinear]:
 
 
 def find_small_linears(graph: GraphView) -> list[FoundLinear]:
-    """The other linears of the main graph, heads of a few labels: products with their biases."""
+    """Return the other linears of the main graph, which are heads of a few labels: products with their biases."""
     found = []
     for position, node in enumerate(graph.nodes):
         name = _multiplied(node, graph.weights)
@@ -127,7 +127,7 @@ def find_small_linears(graph: GraphView) -> list[FoundLinear]:
 
 
 def _gated(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundLinear]:
-    """`linears`, in which one with an activation and one of the same tensor that it is multiplied by are one."""
+    """Return `linears`, each gate (with an activation) joined with the linear of the same x that multiplies it."""
     by_out = {linear.out: linear for linear in linears}
     gates, factors = dict[str, FoundLinear](), set[str]()
     for linear in linears:
@@ -145,7 +145,7 @@ def _gated(graph: GraphView, linears: Sequence[FoundLinear]) -> list[FoundLinear
 
 
 class GraphView:
-    """Which nodes make and read a tensor of a graph, its constants, sizes and indices."""
+    """A view of a graph: which nodes make and read a tensor, and the graph's constants, shapes and indices."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes = model.graph.node
@@ -163,50 +163,50 @@ class GraphView:
         self.shapes, self.integers = measured.shapes, measured.integers
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor; None for inputs and constants."""
+        """Return the node that makes a tensor; None for inputs and constants."""
         return self.nodes[self._makers[name]] if name in self._makers else None
 
     def position(self, name: str) -> int:
-        """The position of the node that makes a tensor."""
+        """Return the position of the node that makes a tensor."""
         return self._makers[name]
 
     def reader(self, name: str, op: str) -> onnx.NodeProto | None:
-        """The only node that reads a tensor, where that is an `op`."""
+        """Return the only node that reads a tensor, if there is only one and it is an `op`; else None."""
         position = self._only_reader(name)
         return self.nodes[position] if position is not None and self.nodes[position].op_type == op else None
 
     def scalar(self, name: str) -> float | None:
-        """The value of a constant of one element; None for any other tensor."""
+        """Return the value of a constant with one element; None for any other tensor."""
         one = name in self.floats and np.prod(self.floats[name].dims) == 1
         return float(self._value(name).reshape(())) if one else None
 
     def has_constant_bias(self, node: onnx.NodeProto) -> bool:
-        """Whether what a Gemm adds is a constant for each output, or nothing."""
+        """Whether `node` adds nothing, or a constant for each output (as the third input of a Gemm)."""
         name = node.input[2] if len(node.input) > 2 else ""
         return not name or (name in self.floats and len(self.floats[name].dims) < 2)
 
     def linear(self, position: int, node: onnx.NodeProto, weight: onnx.TensorProto) -> FoundLinear:
-        """The linear whose product is made at `position`."""
+        """Return the linear whose product the node at `position` makes, with its bias, activation and residual."""
         linear = self.product(position, node, weight)
         if activated := self._activated(linear):
             return activated
         return self._with_residual(linear)
 
     def product(self, position: int, node: onnx.NodeProto, weight: onnx.TensorProto) -> FoundLinear:
-        """The same without what may follow its bias."""
+        """Return the same linear with its bias only."""
         linear = FoundLinear(node.input[0], node.input[1], is_transposed(node), node.output[0], (position,))
         return self._with_bias(linear, _outputs(node, weight))
 
     def vector(self, name: str) -> int | None:
-        """The size of a constant with one dimension; None for any other tensor."""
+        """Return the size of a constant with one dimension; None for any other tensor."""
         return int(self.floats[name].dims[0]) if name in self.floats and len(self.floats[name].dims) == 1 else None
 
     def outputs(self, linear: FoundLinear) -> int:
-        """How many numbers it makes of a token."""
+        """Return how many numbers `linear` makes for each token."""
         return int(self.weights[linear.weight].dims[0 if linear.transposed else 1])
 
     def addend(self, linear: FoundLinear) -> str:
-        """The output of `linear` before its residual."""
+        """Return the name of the output of `linear` before its residual is added."""
         return str(next(n for n in self.nodes[linear.nodes[-1]].input if n != linear.residual))
 
     def _only_reader(self, name: str) -> int | None:
@@ -228,20 +228,20 @@ class GraphView:
     def _with_residual(self, linear: FoundLinear) -> FoundLinear:
         position, other = self._added(linear.out)
         shape = self.shapes.get(linear.out)
-        # Equal in every dimension: what would be broadcast is added by a node of its own.
+        # The shapes must be equal: a tensor that would be broadcast is added by a separate node.
         if position is None or other in self.constants or not shape or self.shapes.get(other) != shape:
             return linear
         return replace(linear, out=self.nodes[position].output[0], nodes=(*linear.nodes, position), residual=other)
 
     def _added(self, name: str) -> tuple[int | None, str]:
-        """The only reader of `name` where that adds something to it, and what."""
+        """Return the position of the Add that alone reads `name`, and the name of the other addend."""
         node = self.reader(name, "Add")
         if node is None:
             return None, ""
         return self.position(node.output[0]), next(each for each in node.input if each != name)
 
     def _activated(self, linear: FoundLinear) -> FoundLinear | None:
-        """`linear` with the activation that the nodes behind it compute, if they compute one."""
+        """Return `linear` with the activation that the nodes after it compute; None if they compute none."""
         values: dict[str, NDArray[np.float64]] = {linear.out: POINTS}
         inside: list[int] = []
         while len(inside) < MOST_NODES and not self.kept & values.keys():
@@ -263,7 +263,7 @@ class GraphView:
         return None
 
     def _computed(self, node: onnx.NodeProto, values: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64] | None:
-        """What an elementwise node makes of `values` and of constants; None for any other node."""
+        """Return the result of an elementwise node on `values` and constants; None for any other node."""
         if node.op_type not in ELEMENTWISE:
             return None
         operands = [values.get(name, self.scalar(name)) for name in node.input]

@@ -1,7 +1,7 @@
-"""The attention masks of a traced graph, by three nodes where its own thirty say the same.
+"""Replace the thirty nodes that make an attention mask in a traced graph by three, where these give the same mask.
 
-transformers makes a mask [rows, 1, width, width] of any model, also where all queries of a row see the same keys, and
-traced it stays thirty small nodes: a tenth of the time of a short text.
+transformers makes a mask [rows, 1, width, width] for any model, even if all queries of a row see the same keys. In a
+trace this takes thirty small nodes: a tenth of the time of a short text.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from hfx.exporter.encoder.ragged import PADDED, NodeList, assign
 from hfx.exporter.encoder.shapes import batch_of, is_small, run_without_weights
 from hfx.names import ATTENTION_MASK, INPUT_IDS
 
-LONGEST = 2048  # tokens of a text up to which masks are compared: those of 2,048 take 17 MB
+LONGEST = 2048  # masks are compared up to this many tokens of a text; a mask of 2,048 tokens takes 17 MB
 SHORT = 7
 OF_SIZES = {"Shape", "Size"}  # operators that read no values
 
 
 def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
-    """Where a mask says of each key alone whether it is seen, make it [rows, 1, 1, width] of the attention mask.
+    """Replace each mask that hides the same keys from all queries by a mask [rows, 1, 1, width] of three nodes.
 
-    Each is compared on random attention masks, of few tokens and of `longest`, the most that a text may have: a window
-    is smaller. What depends on weights is no mask, although without weights the scores of one head are equal to it.
-    Does nothing for models of longer texts than LONGEST.
+    A tensor is compared with such a mask on random attention masks of few tokens, and of `longest` tokens, the most
+    that a text may have, because an attention window shows only in texts longer than itself. A tensor that depends on
+    weights is no mask, although the scores of one head equal the mask while the weights are zeros.
+    Do nothing for models that read more than LONGEST tokens.
     """
     graph = model.graph
     shown = PADDED + ATTENTION_MASK
@@ -55,7 +56,10 @@ def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
 
 
 def _without_weights(graph: onnx.GraphProto) -> set[str]:
-    """The results of the main graph whose values depend on no large constant; the sizes of a tensor never do."""
+    """Return the results of the main graph whose values depend on no large constant.
+
+    The sizes of a tensor never depend on its values.
+    """
     weighted = {each.name for each in graph.initializer if not is_small(each)}
     results = set[str]()
     for node in graph.node:
@@ -66,7 +70,7 @@ def _without_weights(graph: onnx.GraphProto) -> set[str]:
 
 
 def _masks(model: onnx.ModelProto, among: Collection[str], width: int) -> dict[str, np.float32]:
-    """The masks of `among` that say of each key alone whether it is seen, with what they hide keys by."""
+    """Return the tensors of `among` that hide the same keys from all queries, with the value that hides a key."""
     chance = np.random.default_rng(width)
     feed = batch_of(model.graph, 3 if width == SHORT else 1, 2, width)
     for name, most in ((ATTENTION_MASK, 2), (INPUT_IDS, 4)):

@@ -1,4 +1,4 @@
-"""The modules of a checkpoint of sentence-transformers: those that modules.json lists, and those of a Router."""
+"""The modules of a sentence-transformers checkpoint: those listed in modules.json, and those of a Router."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from hfx.python_backends.settings import DOCUMENT, QUERY
 
 Routes = dict[str, list[tuple[str, str]]]
 MODULES = "modules.json"
-LIBRARY = "sentence_transformers."  # what the types of its modules begin with
+LIBRARY = "sentence_transformers."  # the types of the library's modules begin with this
 SPLADE, LOGIT_SCORE = "SpladePooling", "LogitScore"
 STATIC, SPARSE_STATIC = "StaticEmbedding", "SparseStaticEmbedding"  # tables of vectors, and of numbers
 FIRST = ("Transformer", "MLMTransformer", STATIC)
 ROUTERS, ROUTES = ("Router", "Asym"), ("router_config.json", "config.json")  # the latter before version 5
-STANFORD = "HF_ColBERT"  # the architecture of checkpoints whose modules.json is of a copy in a folder of its own
+STANFORD = "HF_ColBERT"  # in checkpoints of this architecture, modules.json is about a copy in a subfolder
 
 
 def read_modules(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and paths of the modules; none without modules.json. Raises CheckpointCorrupt, CheckpointUnsafe.
+    """Return the kinds and paths of the modules; none without modules.json.
 
-    Of a Router with a `query_table` they are those of its documents.
+    For a Router with a `query_table`, the route for documents takes the Router's place.
+    Raises CheckpointCorrupt and CheckpointUnsafe.
     """
     modules = _listed(folder)
     routes = _routes(folder, modules)
@@ -29,12 +30,12 @@ def read_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def module_kinds(folder: Path) -> list[str]:
-    """The kinds of the modules in modules.json."""
+    """Return the kinds of the modules that `read_modules` returns."""
     return [kind for kind, _ in read_modules(folder)]
 
 
 def query_table(folder: Path) -> str:
-    """Where a Router has the table by which each token of a query is a number of its vector; empty without one."""
+    """Return the path of a Router's table, in which each token of a query has its number; empty without a table."""
     routes = _routes(folder, _listed(folder))
     return routes[QUERY][0][1] if _looks_queries_up(routes) else ""
 
@@ -45,14 +46,14 @@ def is_static(folder: Path) -> bool:
 
 
 def home(folder: Path) -> Path:
-    """Where the first module's files are: in the checkpoint's `folder`, or in a folder of its own."""
+    """Return the folder of the first module's files: the checkpoint's `folder`, or a subfolder of it."""
     kind, path = (*read_modules(folder), ("", ""))[0]
     is_copy = STANFORD in str(read_optional_json(folder / "config.json").get("architectures"))
     return folder / path if kind in FIRST and not is_copy else folder
 
 
 def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
-    """The error for modules that are not the `supported` ones."""
+    """Return the error for modules other than the `supported` ones."""
     kinds = ", ".join(module_kinds(folder)) or "(none)"
     if {*module_kinds(folder)[:1]} & {*ROUTERS}:
         routes = {name: [kind for kind, _ in route] for name, route in _routes(folder, _listed(folder)).items() if name}
@@ -67,7 +68,7 @@ def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
 
 
 def not_exported(what: str, supported: str) -> CheckpointUnsupported:
-    """The error for `what` a file says, as the beginning of a sentence."""
+    """Return the error for a file's unsupported content; `what` says it, as the beginning of a sentence."""
     return CheckpointUnsupported(f"{what}, which hfx can't export.", f"Supported: {supported}.")
 
 
@@ -97,7 +98,10 @@ def _inside(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str
 
 
 def _routes(folder: Path, modules: list[tuple[str, str]]) -> Routes:
-    """The modules of each route of a Router, the default one's by the name "" too; empty where it has other rules."""
+    """Return the modules of each route of a Router; the default route also has the name "".
+
+    The result is empty if the first module is no Router, or the Router has other rules.
+    """
     kind, path = (*modules, ("", ""))[0]
     if kind not in ROUTERS:
         return {}
@@ -121,5 +125,5 @@ def _routes(folder: Path, modules: list[tuple[str, str]]) -> Routes:
 
 
 def _kind(path: str) -> str:
-    """The class of one of the library's modules, wherever it stood in versions 2 to 6; any other path as it is."""
+    """Return the class name of a module of the library, wherever versions 2 to 6 put it; any other path unchanged."""
     return path.rsplit(".", 1)[-1] if path.startswith(LIBRARY) else path

@@ -1,4 +1,4 @@
-"""The compiled tokenizer of an encoder, proven: with it `hfx serve` makes one model in C++ of the ensemble's steps."""
+"""Compile and prove the tokenizer of an encoder: with it, `hfx serve` makes the ensemble's steps one model in C++."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ from hfx.exporter.model_files import write_tokenizer_json
 from hfx.names import COMPILED_TOKENIZER, Task
 
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
-GENERATED = 100_000  # texts, of some twenty characters each
+GENERATED = 100_000  # texts of about twenty characters each
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The bytes of tokenizer.hfx, and how many texts it gave the same ids for; or why there is none."""
+    """The bytes of tokenizer.hfx, and the number of texts compared without a difference; or why there is none."""
 
     content: bytes = b""
     texts: int = 0
     why_not: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """What the manifest says of the tokenizer."""
+        """Return the manifest's entry for the tokenizer."""
         if self.content:
             return {"compiled": True, "texts_compared": self.texts}
         return {"compiled": False, "reason": self.why_not}
 
 
 def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Compiled:
-    """The compiled form of `tokenizer`, whose ids are those of the tokenizer itself for `texts` and generated ones."""
+    """Compile `tokenizer`, and prove that it gives the tokenizer's own ids for `texts` and for generated texts.
+
+    The result says why, if the tokenizer can't be compiled, differs, or is of no use to the model.
+    """
     from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
 
     if reason := _needs_python(plan, tokenizer):
@@ -52,7 +55,7 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 
 
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
-    """What of the model native/backend does not do; empty if it can be served by it."""
+    """Return why native/backend can't serve the model; empty if it can."""
     task = plan.task.task
     if needing := plan.task.why_python:
         return f"Python steps are needed by {' and '.join(needing)}"

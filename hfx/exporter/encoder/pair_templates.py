@@ -1,7 +1,8 @@
-"""Templates that make one text of a query and a text, by which language models rank.
+"""Templates that make one text of a query and a text, for language models that rank.
 
 They are chat templates with the roles `query` and `document`, as sentence-transformers' CrossEncoder (6.2) renders
-them; a prompt is the message of the role `system`. What is published is the texts around the fields, without a program.
+them; a prompt is the message of the role `system`. Only the texts around the fields are published, not the template's
+code.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from hfx.python_backends.templates import rendered
 CHAT_TEMPLATE = "chat_template.jinja"
 ROLES = {QUERY: "query", TEXT_INPUT: "document", PROMPT: "system"}
 MARKS = {name: f"<hfx {name}>" for name in ROLES}
-# What a template that changes a field's text would change.
+# Texts that a template would change if it changes the text of a field.
 PROBES = (" a \n\n{{ b }}\t<c> ", "É'\"&", "a b " * (1 << 15), "")
-# As the library tells templates whose messages have parts from those whose messages have a text.
+# By these the library tells templates whose messages have parts from templates whose messages have a text.
 STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-SECONDS, WALL_SECONDS = 5.0, 60.0  # of processor time for one text, and of all on a busy machine
+SECONDS, WALL_SECONDS = 5.0, 60.0  # processor time for one text, and wall time for all texts on a busy machine
 ADVICE = (
     "Save a chat_template.jinja beside the weights that writes one message of the role query and, last, one of the "
     "role document."
@@ -41,8 +42,9 @@ ADVICE = (
 class Message:
     """How the library makes messages of texts, for a chat template.
 
-    `is_stated` where the files say that it does so, not only that it would with a template; `has_parts` where the
-    content of a message is a list (None: the template tells). `variables` are the template's.
+    `is_stated` means that the files say so; otherwise the library makes messages only if there is a template.
+    `has_parts` means that the content of a message is a list (None: this depends on the template). `variables` are
+    those of the template.
     """
 
     is_stated: bool
@@ -52,14 +54,17 @@ class Message:
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """Texts with the names of fields between them, the text's last; `prompted` is that with a prompt, if it has one."""
+    """Texts with the names of fields between them; the last field is the text's.
+
+    `prompted` is the template with a prompt; None if the template takes no prompt.
+    """
 
     plain: tuple[str, ...]
     prompted: tuple[str, ...] | None = None
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """The parts of a text with `MARKS`."""
+    """Split a text with `MARKS` into the parts of a template."""
     parts = [text]
     for name, mark in MARKS.items():
         parts = [
@@ -79,7 +84,7 @@ _QWEN3 = (
     f"<Instruct>: {{}}\n<Query>: {MARKS[QUERY]}\n<Document>: {MARKS[TEXT_INPUT]}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-# Model type -> the template of its published re-rankers' model card, for language models without one of their own.
+# Model type -> the template in the model card of its published re-rankers, for language models without a template.
 LANGUAGE_MODELS = {
     "qwen3": PairTemplate(
         _parts(_QWEN3.format("Given a web search query, retrieve relevant passages that answer the query")),
@@ -89,11 +94,11 @@ LANGUAGE_MODELS = {
 
 
 def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: bool) -> PairTemplate | None:
-    """The template that the library puts pairs into; None where its tokenizer takes the two texts as they are.
+    """Return the template that the library puts pairs into; None if its tokenizer takes the two texts as they are.
 
-    Of language models without any file of the library (not `has_modules`), whose answers are scored, it is that of
-    their model card. Raises CheckpointUnsupported where there should be one and is none, or where it does not merely
-    put the texts of a pair into its own.
+    A language model whose answers are scored (`scores_answers`), but which has no file of the library (not
+    `has_modules`), gets the template of its model card. Raises CheckpointUnsupported if a template is needed and
+    missing, or does more than put the texts of a pair between its own texts.
     """
     folder, message = checkpoint.home.folder, _read_message(checkpoint.folder)
     if message is None:
@@ -107,7 +112,7 @@ def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: boo
 
 
 def _read_message(folder: Path) -> Message | None:
-    """How texts for the checkpoint in `folder` become messages; None where the files say that they do not."""
+    """Return how texts for the checkpoint in `folder` become messages; None if the files say that they do not."""
     config = transformer_config(folder)[1]
     modalities, settings = config.get("modality_config"), config.get("processing_kwargs") or {}
     stated = modalities.get("message") if isinstance(modalities, dict) else {}
@@ -120,7 +125,7 @@ def _read_message(folder: Path) -> Message | None:
 
 
 def _chat_template(folder: Path, message: Message) -> PairTemplate | None:
-    """The chat template in `folder`; None without one, and for one that leaves a query or a document out."""
+    """Return the chat template in `folder`; None if there is none, or if it leaves the query or the document out."""
     config = read_optional_json(folder / TOKENIZER_CONFIG)
     source = _source(folder, config)
     if not source:
@@ -146,7 +151,7 @@ def _chat_template(folder: Path, message: Message) -> PairTemplate | None:
 
 
 def _probes(parts: Sequence[str]) -> list[dict[str, str]]:
-    """Fields that show whether each stands in the template's text as it is."""
+    """Return fields that show whether the template changes the text of any of them."""
     names = {QUERY, TEXT_INPUT, *parts[1::2]}
     usual = dict.fromkeys(names, "a")
     return [{**usual, name: text} for name in names for text in PROBES if text or name != PROMPT]  # "": no prompt
@@ -157,7 +162,7 @@ def _refused(folder: Path, what: str) -> CheckpointUnsupported:
 
 
 def _source(folder: Path, config: Mapping[str, Any]) -> str:
-    """The chat template as transformers finds it; empty without one."""
+    """Return the source of the chat template as transformers finds it; empty if there is none."""
     file = folder / CHAT_TEMPLATE
     if file.is_file():
         return read_bytes(file, MAX_BYTES).decode(errors="replace")
@@ -175,14 +180,14 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Renderer:
-    """A chat template, which is a stranger's program: it runs in a process of its own, as those of served chats."""
+    """Renders a chat template. It is untrusted code, so it runs in a separate process, like those of served chats."""
 
     source: str
     variables: Mapping[str, Any]
     has_parts: bool
 
     def texts(self, rows: Sequence[Mapping[str, str]]) -> list[str | None]:
-        """What is made of the fields of each row; None where the template refuses them, or takes too much for it."""
+        """Return the text for the fields of each row; None if the template fails, or takes too much time or memory."""
         lines = "".join(json.dumps(self._request(fields)) + "\n" for fields in rows)
         spec = importlib.util.find_spec("hfx.front.chat_worker")
         assert spec is not None

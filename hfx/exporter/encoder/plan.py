@@ -22,9 +22,9 @@ GENERATOR_OPTIONS = {"slots": "--slots"}
 OPSET = 18
 DEFAULT_MAX_BATCH_SIZE = 64
 LARGEST_MAX_BATCH_SIZE = 1024
-# Sequences are padded to the next of these. Padding is compute: on a mix of sentences and paragraphs these waste 9 %,
-# doubling widths 39 %. 16 is the least: below it, OpenVINO's vector kernels take another path and the last bit of an
-# answer would depend on its neighbours' lengths.
+# Sequences are padded to the next of these widths. Padding costs compute: on a mix of sentences and paragraphs these
+# widths waste 9 %, doubling widths 39 %. 16 is the least: below it, OpenVINO's vector kernels take another path, and
+# the last bit of an answer would depend on the lengths of the other rows.
 WIDTHS = (
     *range(16, 65, 8),
     *range(80, 257, 16),
@@ -38,7 +38,7 @@ WIDTHS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderPlan(Plan):
-    """What will be built of an encoder; `cpu_math` is what its fp32 file is computed in on the CPU."""
+    """The plan of an encoder's export. On the CPU, its fp32 file is computed in `cpu_math`."""
 
     task: EncoderKind
     exporter: Exporter
@@ -47,11 +47,11 @@ class EncoderPlan(Plan):
     widths: tuple[int, ...]
 
     def options_of(self, sample: int) -> dict[str, Any]:
-        """Options that the gate's request of this number has."""
+        """Return the options of the gate's request number `sample`."""
         return self.task.request_options(sample, self.checkpoint.config)
 
     def details(self) -> dict[str, object]:
-        """What `describe` says of an encoder."""
+        """Return what `describe` says about an encoder."""
         return {
             "kind": str(self.task.kind),
             "cpu_math": self.cpu_math if self.cpu_precision == "fp32" else None,
@@ -64,7 +64,10 @@ class EncoderPlan(Plan):
 
 
 def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> EncoderPlan:
-    """Decide everything about the export of an encoder; UsageError or CheckpointUnsupported where it can't be."""
+    """Decide everything about the export of an encoder.
+
+    Raises UsageError or CheckpointUnsupported if the export is impossible.
+    """
     found = find_kind(checkpoint, options)
     refuse_options(options, GENERATOR_OPTIONS, found.task)
     check_encoder(checkpoint, found.task)
@@ -100,7 +103,7 @@ def _check_exporter(exporter: Exporter) -> None:
 
 
 def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None:
-    """Raise UsageError for bfloat16 where nothing of that kind is built, or where the gate can't compute in it."""
+    """Raise UsageError for bfloat16 if no file is built that can use it, or if the gate can't compute in it."""
     if options.cpu_math == "fp32":
         return
     asked = f"--cpu-math {options.cpu_math}"
@@ -124,7 +127,7 @@ def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None
 
 
 def widths_up_to(max_length: int, own: Collection[int] = ()) -> tuple[int, ...]:
-    """The widths of a model that reads `max_length` tokens, which is the last one, and has its `own` beside them."""
+    """Return the usual widths below `max_length`, the model's `own` widths, and `max_length` as the last one."""
     return (*sorted({*own, *(width for width in WIDTHS if width < max_length)} - {max_length}), max_length)
 
 

@@ -1,6 +1,6 @@
-"""The end of a net's graph: pooling, from the trace of its torch module, and sums over tokens as operators.
+"""Make the end of a net's graph: pooling, from the trace of its torch module, and sums over tokens as operators.
 
-The graph must still be on padded tensors (see ragged.py).
+The graph must still have padded tensors (see ragged.py).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import torch
 
 PREFIX = "hfx.pooling."
-TRACED = 2, 11  # rows and tokens
+TRACED = 2, 11  # rows and tokens of the traced example
 OPSET = 18
 
 
 def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str) -> None:
     """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, hidden]`.
 
-    Of vectors of tokens it is `[batch, tokens, width]`, 0 at padding.
+    For vectors of tokens, `output` is `[batch, tokens, width]`, with zeros at padding.
 
-    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes before see 1 where it is 2, and
-    0 where it is -1.
+    `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes of the model itself see 1 where
+    the mask is 2, and 0 where it is -1.
     """
     import onnx
     import torch
@@ -72,9 +72,9 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
 
 
 def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
-    """Write sums over the tokens of hidden * `mask`, by which classifiers of ModernBERT pool, as operators.
+    """Replace sums over the tokens of hidden * `mask`, by which ModernBERT's classifiers pool, by operators.
 
-    They are then, as in pooling.py, the same alone and in any batch.
+    As in pooling.py, the sum of a row is then the same alone and in any batch.
     """
     from hfx.exporter.encoder.ragged import NodeList, assign
     from hfx.exporter.graph.operators import DOMAIN, define
@@ -103,7 +103,7 @@ def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
 
 
 def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a node is the sum of [rows, tokens, width] over the tokens."""
+    """Whether a node sums a tensor [rows, tokens, width] over the tokens."""
     from onnx import numpy_helper
 
     if node.op_type != "ReduceSum" or len(node.input) < 2 or node.input[1] not in arrays:
@@ -113,7 +113,7 @@ def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -
 
 
 def _is_column(name: str, made: Mapping[str, onnx.NodeProto], mask: str) -> bool:
-    """Whether the tensor `name` is [rows, tokens, 1] of the tensor `mask` [rows, tokens], in any type."""
+    """Whether the tensor `name` is `mask` [rows, tokens] reshaped to [rows, tokens, 1], in any type."""
     axes = 0
     while name in made and made[name].op_type in ("Cast", "Unsqueeze"):
         axes += made[name].op_type == "Unsqueeze"

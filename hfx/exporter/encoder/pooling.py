@@ -1,7 +1,7 @@
-"""Sentence pooling: token embeddings in, one vector a row out, by the modules of sentence-transformers.
+"""Sentence pooling: make one vector a row of token embeddings, as the modules of sentence-transformers do.
 
-A torch module makes them, in the gate for the checkpoint's own answers; its trace is the end of the net's graph
-(pooled_graph.py), so that an answer of 512 tokens leaves the net as one vector instead of 512.
+A torch module pools. The gate runs it for the checkpoint's own answers, and its trace is the end of the net's graph
+(pooled_graph.py), so that the net returns one vector for a text of 512 tokens instead of 512 vectors.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ HIDDEN_STATE, LOGITS = "last_hidden_state", "logits"
 TOKENS = "tokens"  # the pooling of vectors of tokens, by name
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
-LOWEST = -1e9  # for what is left out under max pooling
-SCALE = 1024  # of the places by which tokens are weighted: their sum is within float16 up to 8,192 tokens
+LOWEST = -1e9  # the value of tokens that max pooling leaves out
+SCALE = 1024  # divides the positions by which tokens are weighted: their sum fits float16 for up to 8,192 tokens
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A module behind the pooling.
+    """A module after the pooling.
 
-    `kind`: Dense, LayerNorm (their weights are in the checkpoint's folder `path`), Normalize, Truncate, which keeps
-    the first `outputs` values, or Active, which makes all but the largest `outputs` 0. Of Dense, `activation` is a
-    class of torch.nn.
+    `kind` is Dense or LayerNorm (their weights are in the checkpoint's folder `path`), Normalize, Truncate, which keeps
+    the first `outputs` values, or Active, which sets all but the largest `outputs` values to 0. The `activation` of
+    Dense is a class of torch.nn.
     """
 
     kind: Literal["Dense", "LayerNorm", "Normalize", "Truncate", "Active"]
@@ -54,20 +54,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How token embeddings become one vector: by `modes`, whose results are joined, and then `layers`.
+    """How token embeddings become one vector: the results of all `modes` are concatenated, and go through `layers`.
 
-    Unless it `pools_prompt`, tokens whose mask is 2, not 1, are left out.
+    Unless `pools_prompt` is true, tokens whose mask is 2 instead of 1 are left out.
     """
 
     modes: tuple[Mode, ...] = ("mean",)
     layers: tuple[Layer, ...] = ()
     pools_prompt: bool = True
 
-    reads: ClassVar[str] = HIDDEN_STATE  # the model's output that it takes
+    reads: ClassVar[str] = HIDDEN_STATE  # the output of the model that is pooled
 
     @property
     def names(self) -> list[str]:
-        """What is done, in words."""
+        """The steps of the pooling, in words."""
         return [*self.modes]
 
     @property
@@ -81,7 +81,7 @@ class Pooling:
         return self.by_role or not self.pools_prompt
 
     def width(self, hidden: int) -> int:
-        """The length of the vector, of tokens with `hidden` values. Raises CheckpointCorrupt where layers don't fit."""
+        """Return the length of the vector for `hidden` values a token. Raises CheckpointCorrupt if layers don't fit."""
         return self._behind_layers(hidden * len(self.modes))
 
     def _behind_layers(self, width: int) -> int:
@@ -96,7 +96,7 @@ class Pooling:
         return width
 
     def pooled(self, layers: torch.nn.Module, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """The output of `layers`, for what the model gives `[rows, tokens, ...]` and a weight of 0 or 1 a token."""
+        """Return the output of `layers` for the model's output `[rows, tokens, ...]` and token `weights` of 0 or 1."""
         import torch
 
         vectors = torch.cat([_pooled(mode, hidden, weights, self.pools_prompt) for mode in self.modes], -1)
@@ -107,8 +107,8 @@ class Pooling:
 class SpladePooling(Pooling):
     """The max or sum over the tokens of log(1 + relu(logit)) of a masked language model.
 
-    The logarithm is taken `logs` times. At `table` are the numbers by which the tokens of a query, whose mask is 2,
-    make its vector (SparseStaticEmbedding); empty: there is none.
+    The logarithm is taken `logs` times. `table` is the path of the numbers that the tokens of a query, whose mask is 2,
+    have in its vector (SparseStaticEmbedding); it is empty if there is no table.
     """
 
     modes: tuple[Mode, ...] = ()
@@ -135,9 +135,9 @@ class SpladePooling(Pooling):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLayers(Pooling):
-    """The layers of each token's vector; nothing is pooled.
+    """Layers that are applied to each token's vector; nothing is pooled.
 
-    `of_roles`: the mask says which tokens of queries and documents have one.
+    With `of_roles`, the mask says which tokens of queries and documents have a vector.
     """
 
     modes: tuple[Mode, ...] = ()
@@ -160,9 +160,9 @@ class TokenLayers(Pooling):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerLogits(Pooling):
-    """One number of a language model: the logit of the first of `answers`, less that of the second, if there is one.
+    """One number of a language model: the logit of the first of `answers`, minus that of the second, if there is one.
 
-    They are tokens, or their ids.
+    The answers are tokens, or their ids.
     """
 
     modes: tuple[Mode, ...] = ("lasttoken",)
@@ -179,11 +179,11 @@ class AnswerLogits(Pooling):
 def make_pooler(
     pooling: Pooling, checkpoint: Checkpoint | None = None, answers: torch.Tensor | None = None
 ) -> torch.nn.Module:
-    """`pooling` as a torch module: of hidden states `[rows, tokens, hidden]` and a mask `[rows, tokens]`, padded right.
+    """Return `pooling` as a torch module of hidden states `[rows, tokens, hidden]` and a mask `[rows, tokens]`.
 
-    Its `reads` is the name of the model's output that it takes.
-    `checkpoint` has the weights of its layers, where these have any; raises CheckpointCorrupt where they don't fit.
-    `answers` are the rows of the head that belong to those of `pooling`.
+    Rows are padded on the right. The module's `reads` is the name of the model's output that it pools.
+    `checkpoint` has the weights of the layers, if they have any. `answers` are the rows of the head that belong to the
+    answers of `pooling`. Raises CheckpointCorrupt if weights don't fit.
     """
     import torch
 
@@ -203,7 +203,7 @@ def make_pooler(
             self.table = table
 
         def look_up(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | float:
-            """What queries have at the places of their tokens; 0 for documents, and without a table."""
+            """Return the vectors of queries, from the table; 0 for documents, and without a table."""
             if table is None:
                 return 0.0
             place = torch.where(mask == 2, ids, len(table))
@@ -218,7 +218,7 @@ def make_pooler(
 
 
 def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: bool) -> torch.Tensor:
-    """Vectors `[rows, hidden]` of tokens whose weight is 1, not 0; `starts`: the first of each row is one of them."""
+    """Pool the tokens whose weight is 1, not 0, to `[rows, hidden]`. With `starts`, the first token has weight 1."""
     import torch
 
     if mode == "cls":
@@ -226,24 +226,24 @@ def _pooled(mode: Mode, hidden: torch.Tensor, weights: torch.Tensor, starts: boo
     if mode == "max":
         return hidden.masked_fill(weights.unsqueeze(-1) == 0, LOWEST).max(dim=1).values
     places = torch.arange(1, hidden.shape[1] + 1)
-    if mode == "lasttoken":  # of integers: float16 has only each second one beyond 2,048
+    if mode == "lasttoken":  # in integers: float16 has only every second integer beyond 2,048
         last = (weights.to(torch.int64) * places).argmax(dim=1)
         return _token(hidden, last) * weights.amax(dim=1, keepdim=True)
     if mode == "weightedmean":
         weights = weights * (places.to(hidden.dtype) / SCALE)  # a float Range can't become float16
-    # Of integers, which is exact.
+    # The count is a sum of integers, which is exact.
     whole = weights if mode == "weightedmean" else weights.to(torch.int64)
     count = whole.sum(dim=1, keepdim=True).to(hidden.dtype).clamp(min=TINY)
-    # Divided before the sum, which float16 need not hold for thousands of tokens.
+    # Divide before the sum: in float16, the sum over thousands of tokens may overflow.
     shares = weights / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)
-    # Not a sum of ONNX: ONNX Runtime adds a lone row's tokens up in another order than those of a row in a batch, and
+    # Not ONNX's sum: ONNX Runtime adds up the tokens of a lone row in another order than those of a row in a batch, so
     # the last bit of an embedding would depend on its batch.
     total: torch.Tensor = _operators().token_sum(shares, hidden)
     return total
 
 
 def _splade(mode: SpladeMode, logs: int, logits: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Vectors `[rows, vocabulary]`. The logarithm does not decrease, so the largest value is found before it."""
+    """Return vectors `[rows, vocabulary]`. The logarithm is monotonic, so the maximum is taken before it."""
     if mode == "max":
         logits = logits.masked_fill(weights.unsqueeze(-1) == 0, 0).max(dim=1).values
     pooled = logits.relu()
@@ -253,10 +253,10 @@ def _splade(mode: SpladeMode, logs: int, logits: torch.Tensor, weights: torch.Te
 
 
 def _log1p(x: torch.Tensor) -> torch.Tensor:
-    """log(1 + x) of values from 0 on; in a trace up to 2^24, of operators that are the same for every place.
+    """Return log(1 + x) for x >= 0 (in a trace up to 2^24), by operators that give the same result at every place.
 
-    ONNX Runtime computes Log of 16 numbers at once and of the last ones alone, which may differ in the last bit: a
-    vector would depend on its place in the batch. Sums, products and comparisons are exact.
+    ONNX Runtime computes Log for 16 numbers at once and for the last ones one by one. The two may differ in the last
+    bit, so a vector would depend on its place in the batch. Sums, products and comparisons are exact.
     """
     import torch
 
@@ -269,7 +269,7 @@ def _log1p(x: torch.Tensor) -> torch.Tensor:
         mantissa = torch.where(mantissa >= least, mantissa * 2.0**-whole, mantissa)
     share = (mantissa - 1) / (mantissa + 1)
     square, series = share * share, torch.zeros_like(x)
-    for divisor in (9, 7, 5, 3, 1):  # of the inverse hyperbolic tangent; the next term is below 5e-10
+    for divisor in (9, 7, 5, 3, 1):  # the series of the inverse hyperbolic tangent; the next term is below 5e-10
         series = series * square + 1 / divisor
     return exponent * math.log(2) + 2 * share * series
 
@@ -280,7 +280,7 @@ def _token(hidden: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _operators() -> SimpleNamespace:
-    """Functions of torch that a trace has as hfx's operators."""
+    """Return torch functions that become hfx's operators in a trace."""
     import torch
 
     from hfx.exporter.graph.operators import DOMAIN
@@ -294,7 +294,7 @@ def _operators() -> SimpleNamespace:
         def symbolic(graph: Any, weights: Any, hidden: Any) -> Any:
             result = graph.op(f"{DOMAIN}::TokenSum", weights, hidden)
             batch, _, width = hidden.type().varyingSizes()
-            result.setType(hidden.type().with_sizes([batch, width]))  # else torch warns that it does not know it
+            result.setType(hidden.type().with_sizes([batch, width]))  # else torch warns that the type is unknown
             return result
 
     class UnitNorm(torch.autograd.Function):
@@ -354,7 +354,7 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
 
 
 def _difference(rows: torch.Tensor) -> torch.nn.Module:
-    """The first of the logits that `rows` of a head give, less the second: by one row, their difference."""
+    """Return a linear for the first logit of a head's `rows` minus the second: its weight is the rows' difference."""
     import torch
 
     linear = torch.nn.Linear(rows.shape[1], 1, bias=False)
@@ -369,7 +369,7 @@ def _weights(module: Checkpoint) -> Any:
 
 
 def _table(path: str, checkpoint: Checkpoint) -> NDArray[np.float32]:
-    """A number for each token. Raises CheckpointCorrupt."""
+    """Read a number for each token. Raises CheckpointCorrupt."""
     tensors = _weights(replace(checkpoint, folder=checkpoint.folder / path))
     stored = tensors.parameter("weight", int(checkpoint.config["vocab_size"]))
     tensors.require()
@@ -378,7 +378,7 @@ def _table(path: str, checkpoint: Checkpoint) -> NDArray[np.float32]:
 
 
 def _fill(module: torch.nn.Module, tensors: Any, prefix: str) -> None:
-    """Give `module` its parameters, which are stored under `prefix` and their names."""
+    """Fill the parameters of `module` with the tensors named `prefix` plus the parameter's name."""
     import torch
 
     for name, parameter in module.named_parameters():

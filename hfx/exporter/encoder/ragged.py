@@ -1,9 +1,9 @@
-"""The flat front of an encoder graph: requests of any length in one batch.
+"""Give an encoder graph flat inputs, so that requests of any length share a batch.
 
-Triton's dynamic batcher joins requests of different shapes only for inputs that allow ragged batches, and NVIDIA's C++
-onnxruntime backend hands those over as one flat tensor, beside an input (`item_shape`) that gives each row's shape.
-This module rewrites a graph on padded tensors `[rows, width]` into one on flat tensors `[tokens]`, and has what others
-add nodes to a traced graph with.
+Triton's dynamic batcher joins requests of different shapes only for inputs that allow ragged batches. NVIDIA's C++
+onnxruntime backend passes such inputs as one flat tensor, beside an input (`item_shape`) that gives each row's shape.
+This module rewrites a graph on padded tensors `[rows, width]` into a graph on flat tensors `[tokens]`. It also has the
+helpers with which other modules add nodes to a traced graph.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE
 
 PREFIX = "hfx.ragged."
 REAL = PREFIX + "real"  # [sequences, widest] bool: which padded positions stand for a token of the flat tensors
-PADDED = PREFIX + "input."  # what the padded form of an input is called, with its name behind it
+PADDED = PREFIX + "input."  # the name of the padded form of an input begins with this, and ends with the input's name
 
 
 class NodeList:
-    """Nodes and constants in the making, in order; their names begin with `prefix`."""
+    """Collects new nodes, in order, and their constants. All their names begin with `prefix`."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -32,38 +32,39 @@ class NodeList:
         self.constants: dict[str, onnx.TensorProto] = {}
 
     def const(self, name: str, value: ArrayLike) -> str:
-        """The name of a constant, made once."""
+        """Make a constant, unless there is one of this name, and return its full name."""
         full = self.prefix + name
         if full not in self.constants:
             self.constants[full] = numpy_helper.from_array(np.asarray(value), full)
         return full
 
     def add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Append a node, which has the name of its output, and return that."""
+        """Append a node, which has the name of its output, and return this name."""
         name = self.prefix + output
         self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
         return name
 
 
 def assign(items: Any, values: Iterable[Any]) -> None:
-    """Make `values` all that a repeated field of a graph has."""
+    """Replace the contents of a repeated field of a graph by `values`."""
     kept = list(values)
     del items[:]
     items.extend(kept)
 
 
 def rename(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
-    """Give the tensor `old` another name in all `nodes`."""
+    """Rename the tensor `old` to `new` in all `nodes`."""
     for node in nodes:
         for names in (node.input, node.output):
             names[:] = [new if name == old else name for name in names]
 
 
 def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:
-    """Lengths of all sequences `[rows x sequences]`, the largest width, and the padded output shape's lead.
+    """Return the lengths of all sequences `[rows x sequences]`, the largest width, and the largest number of sequences.
 
-    With item_rank 2 a row holds `sequences` sequences of `width` tokens; rows with fewer sequences than the largest
-    are filled with sequences of length 0, so that the result is rectangular: [rows, sequences, width].
+    With `item_rank` 2, a row holds `sequences` sequences of `width` tokens. Rows with fewer sequences than the largest
+    row are filled with sequences of length 0, so that the result is rectangular: [rows, sequences, width]. With
+    `item_rank` 1, the number of sequences is empty.
     """
     shape = front.add("Cast", [ITEM_SHAPE], "shape", to=TensorProto.INT64)
     width = front.add("Gather", [shape, front.const("last", -1)], "row_width", axis=1)  # [rows]
@@ -82,18 +83,18 @@ def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:
 
 
 def _starts(front: NodeList, lengths: str) -> str:
-    """Where sequences of these lengths begin in the flat tensor."""
+    """Return where sequences of these lengths begin in the flat tensor."""
     ends = front.add("CumSum", [lengths, front.const("zero", 0)], "ends")
     return front.add("Sub", [ends, lengths], "starts")
 
 
 def _gather_plan(front: NodeList, lengths: str, starts: str, widest: str) -> tuple[str, str]:
-    """Where each padded position reads in the flat tensor, and whether it is a real one: both [sequences, widest]."""
+    """Return the index of each padded position in the flat tensor, and whether it is real: both [sequences, widest]."""
     column = front.add("Unsqueeze", [starts, front.const("axis1", [1])], "start_column")
     length_column = front.add("Unsqueeze", [lengths, front.const("axis1", [1])], "length_column")
     order = front.add("Range", [front.const("zero", 0), widest, front.const("one", 1)], "order")
     real = front.add("Less", [order, length_column], "real")
-    # A padding position reads index 0 and is then overwritten: never out of bounds.
+    # A padding position reads index 0, so it is never out of bounds, and is then overwritten.
     wanted = front.add("Add", [column, order], "wanted")
     index = front.add("Where", [real, wanted, front.const("zero", 0)], "index")
     return index, real
@@ -104,11 +105,11 @@ def flatten_inputs(
 ) -> None:
     """Rewrite `model` in place: each input in `padding`, `[rows, width]` int64, becomes flat `[tokens]` int32.
 
-    `padding` maps input name to the value of its padding positions. `item_shape` `[rows, item_rank]` int32 becomes
-    a further input: a row's width (rank 1), or its number of sequences and their width (rank 2). With rank 2 the
-    original graph sees `[rows x sequences, width]`, and each output's first axis is split into `[rows, sequences]`.
-    With a `table` [vocabulary] the original graph sees only rows of documents; the output of the others, queries, whose
-    mask is 2, has the table's number at the place of each of their tokens.
+    `padding` maps each input name to the value of its padding positions. `item_shape` `[rows, item_rank]` int32 becomes
+    a further input: a row's width (rank 1), or its number of sequences and their width (rank 2). With rank 2, the
+    original graph sees `[rows x sequences, width]`, and the first axis of each output is split into
+    `[rows, sequences]`. With a `table` [vocabulary], the original graph sees only the rows of documents. The output for
+    a query, whose mask is 2, has the table's number at the place of each of its tokens.
     """
     graph = model.graph
     front = NodeList(PREFIX)
@@ -134,9 +135,9 @@ def flatten_inputs(
 
 
 def _documents(front: NodeList, lengths: str, starts: str) -> tuple[str, str, str]:
-    """Lengths and starts of the rows that are documents, and the largest width of these.
+    """Return the lengths and starts of the rows that are documents, and their largest width.
 
-    Where there is none, it is one token of the first row: ONNX Runtime does not reshape what is empty.
+    A batch without documents has one token of the first row instead: ONNX Runtime does not reshape an empty tensor.
     """
     zero, one = front.const("zero", 0), front.const("one", 1)
     first = front.add("Gather", [ATTENTION_MASK, starts], "first_mask")
@@ -156,7 +157,7 @@ def _documents(front: NodeList, lengths: str, starts: str) -> tuple[str, str, st
 def _look_up(
     graph: onnx.GraphProto, table: NDArray[np.float32], lengths: str, starts: str, widest: str
 ) -> list[onnx.NodeProto]:
-    """Nodes that make the output of all rows, of that of documents and of `table`."""
+    """Return nodes that make the output of all rows from the output of documents and from `table`."""
     back, (value,), size = NodeList(PREFIX + "queries."), graph.output, len(table)
     inner = PREFIX + "output." + value.name
     rename(graph.node, value.name, inner)
@@ -171,7 +172,7 @@ def _look_up(
     is_looked_up = back.add("And", [real, is_two], "is_looked_up")
     place = back.add("Where", [is_looked_up, ids, back.const("nowhere", np.int32(size))], "place")
     number = back.add("Gather", [back.const("table", np.append(table, np.float32(0))), place], "numbers")
-    wide = back.add("Pad", [rows, back.const("column", [0, 0, 0, 1])], "wide")  # with a column for what is nowhere
+    wide = back.add("Pad", [rows, back.const("column", [0, 0, 0, 1])], "wide")  # the new column takes "nowhere"
     made = back.add("ScatterElements", [wide, place, number], "made", axis=1)
     back.add("Slice", [made, *(back.const(*each) for each in (("from", [0]), ("to", [size]), ("axis1", [1])))], "all")
     back.nodes[-1].output[0] = value.name
@@ -180,7 +181,7 @@ def _look_up(
 
 
 def _split_rows(graph: onnx.GraphProto, front: NodeList, most: str) -> list[onnx.NodeProto]:
-    """Nodes that turn each output `[rows x sequences, ...]` into `[rows, sequences, ...]`."""
+    """Return nodes that turn each output `[rows x sequences, ...]` into `[rows, sequences, ...]`."""
     rows = front.add("Shape", [ITEM_SHAPE], "rows", start=0, end=1)
     lead = front.add("Unsqueeze", [most, front.const("axis0", [0])], "most_1d")
     nodes: list[onnx.NodeProto] = []

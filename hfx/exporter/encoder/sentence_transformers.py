@@ -1,7 +1,7 @@
-"""The files by which sentence-transformers say how token embeddings become a sentence's, and logits a pair's score.
+"""Read the files in which sentence-transformers say how token embeddings become a vector, and logits become a score.
 
-Without them a checkpoint is pooled by the mean, unnormalized, and a score is the sigmoid of its logit. A module that
-hfx doesn't know is refused: leaving it out would give other answers than the checkpoint's.
+Without these files, token embeddings are pooled by the mean, without normalization, and a score is the sigmoid of its
+logit. A module that hfx doesn't know is refused: without it, answers would differ from the checkpoint's.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hfx.exporter.encoder.pooling import AnswerLogits, Layer, Mode, Pooling, Spl
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
 LIBRARY_CONFIG = "config_sentence_transformers.json"
-# Where the library looks for the transformer module's config, in its order.
+# The names under which the library looks for the transformer module's config, in its order.
 TRANSFORMER_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-# The fields of versions before 6, in the order in which results are joined, and the values of `pooling_mode`.
+# Fields of versions before 6, in the order in which their results are joined -> the values of `pooling_mode`.
 POOLING_FIELDS: dict[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -44,35 +44,36 @@ POOLING_FIELDS: dict[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # which the library has, empty, where a checkpoint has not
+EMBEDDERS_PROMPTS = (QUERY, DOCUMENT)  # the library has these prompts, empty, if a checkpoint has none
 LAYERS = ("Dense", "LayerNorm", "Normalize")
-ANSWERS = ("yes", "no")  # whose logits are a score, where the files name no other tokens
+ANSWERS = ("yes", "no")  # their logits make the score if the files name no other tokens
 SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
-# Classes of torch.nn without arguments, that keep a vector's length.
+# Classes of torch.nn that take no arguments and keep a vector's length.
 ACTIVATIONS = (
     "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid",
     "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmin",
     "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
 )  # fmt: skip
-# Settings of the transformer module by which a text is prepared or read in another way.
+# Settings of the transformer module that change how a text is prepared or read.
 OTHER_TEXTS = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 EMBEDDING, SCORES, TOKEN_EMBEDDINGS = "sentence_embedding", "scores", "token_embeddings"
-MOST_VALUES = 1_000_000  # of a vector
+MOST_VALUES = 1_000_000  # the longest vector
 TEXT_METHOD, TEXT_TASK = ("forward", "last_hidden_state"), "feature-extraction"
 SCORE_METHOD = ("forward", "logits")
-LOGITS_NAME = "causal_logits"  # what the library calls those of a language model
-TEMPLATE_VARIABLES = {"add_generation_prompt", "enable_thinking"}  # which processing_kwargs may set
+LOGITS_NAME = "causal_logits"  # the library's name for the logits of a language model
+TEMPLATE_VARIABLES = {"add_generation_prompt", "enable_thinking"}  # processing_kwargs may set these
 CROSS_ENCODER, TORCH = "CrossEncoder", "torch.nn."
 CROSS_ENCODER_FIELD = "sbert_ce_default_activation_function"  # of config.json, before version 4
 # The last part of an activation's path -> its name in settings.json.
 KNOWN_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
-OF_SEVERAL = {"Softmax": "softmax"}  # of one score it would be 1
+OF_SEVERAL = {"Softmax": "softmax"}  # for several scores; the softmax of one score would be 1
 
 
 def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
-    """What is done with the token embeddings of the checkpoint in `folder`; with `tokens`, of any that is not sparse.
+    """Return how the token embeddings of the checkpoint in `folder` are pooled.
 
-    Raises CheckpointUnsupported for modules, poolings and texts prepared as hfx doesn't.
+    With `tokens`, nothing is pooled, unless the checkpoint is a sparse encoder.
+    Raises CheckpointUnsupported for modules, poolings and preparations of texts that hfx doesn't have.
     """
     refuse_messages(folder)
     if is_sparse_encoder(folder):
@@ -88,12 +89,12 @@ def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
 
 
 def is_sparse_encoder(folder: Path) -> bool:
-    """Whether the vectors of the checkpoint in `folder` are made of a masked language model's logits (SPLADE)."""
+    """Whether the checkpoint in `folder` makes vectors of a masked language model's logits (SPLADE)."""
     return SPLADE in module_kinds(folder)
 
 
 def is_embedder(folder: Path) -> bool:
-    """Whether a vector is pooled from the token embeddings of the checkpoint in `folder`, and it gives no scores."""
+    """Whether the checkpoint in `folder` pools its token embeddings to a vector, and gives no scores."""
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
     kinds = module_kinds(folder)
     return (kinds[:1] == [STATIC] or kinds[:2] == ["Transformer", "Pooling"]) and not is_ranker
@@ -119,16 +120,17 @@ def _splade(folder: Path) -> Pooling:
 
 
 def _cut(folder: Path, kind: Literal["Active", "Truncate"], field: str) -> tuple[Layer, ...]:
-    """The layer that keeps as many numbers as a `field` of the library's config says, if it says so."""
+    """Return the layer that keeps as many numbers as a `field` of the library's config says; none without the field."""
     file = folder / LIBRARY_CONFIG
     config = read_optional_json(file)
     return () if config.get(field) is None else (Layer(kind, outputs=whole_number(file, config, field, MOST_VALUES)),)
 
 
 def read_scoring(folder: Path, is_language_model: bool = False) -> Pooling | None:
-    """`read_pooling` of a cross-encoder, whose last layer gives scores; None where its transformer does so.
+    """Return the pooling of a cross-encoder, whose last layer gives scores; None if its transformer gives the scores.
 
-    Without modules.json, scores of a language model are those of ANSWERS.
+    Without modules.json, the score of a language model is made of the logits of ANSWERS.
+    Raises CheckpointUnsupported and CheckpointCorrupt.
     """
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
@@ -181,16 +183,19 @@ def _pipeline(folder: Path, output: str) -> Pooling:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Texts by name that are put before a text, or a pair's query; `default` is put there unless a request has one."""
+    """Prompts by name. A prompt is put before a text, or the query of a pair.
+
+    `default` is the prompt of requests that name none.
+    """
 
     texts: Mapping[str, str]
     default: str
 
 
 def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False) -> Prompts | None:
-    """The prompts of a checkpoint, and empty ones of other `names`; None where all are, unless they `may_be_empty`.
+    """Return the prompts of a checkpoint, with empty prompts for those of `names` that it lacks.
 
-    Raises CheckpointCorrupt.
+    The result is None if all prompts are empty, unless they `may_be_empty`. Raises CheckpointCorrupt.
     """
     file = folder / LIBRARY_CONFIG
     config = _of_library(file)
@@ -209,7 +214,7 @@ def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False)
 
 
 def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
-    """Have texts put into lower case where the checkpoint in `folder` says so and its tokenizer does not do it."""
+    """Make `tokenizer` lower-case texts, if the checkpoint in `folder` says so and it does not do so already."""
     from tokenizers import normalizers
 
     if transformer_config(folder)[1].get("do_lower_case") is not True:
@@ -223,7 +228,7 @@ def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
 
 
 def read_max_length(folder: Path) -> int | None:
-    """`max_seq_length` of the transformer module's config, which bounds what the model was trained to read."""
+    """Return `max_seq_length` of the transformer module's config, the most tokens that the model learned to read."""
     length = transformer_config(folder)[1].get("max_seq_length")
     return length if isinstance(length, int) and length > 0 else None
 
@@ -235,9 +240,9 @@ def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) -> str:
-    """The activation (sigmoid, softmax, none) that CrossEncoder.predict (6.2) applies to the logits of a pair.
+    """Return the activation (sigmoid, softmax, none) that CrossEncoder.predict (6.2) applies to the logits of a pair.
 
-    Raises CheckpointUnsupported for another one.
+    Raises CheckpointUnsupported for any other activation.
     """
     path = _activation_path(folder, config) or f"{TORCH}{'Sigmoid' if labels == 1 else 'Identity'}"
     known = KNOWN_ACTIVATIONS if labels == 1 else KNOWN_ACTIVATIONS | OF_SEVERAL
@@ -247,19 +252,22 @@ def read_activation(folder: Path, config: Mapping[str, Any], labels: int = 1) ->
 
 
 def _activation_path(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The dotted path of an activation, from the places where CrossEncoder looks for it, in its order."""
+    """Return the dotted path of the activation, from the places where CrossEncoder looks for it, in its order."""
     own, field = config.get("sentence_transformers"), "activation_fn"
     path = own[field] if isinstance(own, dict) and field in own else config.get(CROSS_ENCODER_FIELD)
     return _of_library(folder / LIBRARY_CONFIG).get(field) or path
 
 
 def _of_library(file: Path) -> dict[str, Any]:
-    """The object in a file of the library, which it reads beside modules.json only."""
+    """Return the object in a file of the library; empty without modules.json, as the library then ignores the file."""
     return read_optional_json(file) if (file.parent / MODULES).is_file() else {}
 
 
 def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which the transformer module's settings are, or would be, and these; none without such a module."""
+    """Return the file that has, or would have, the transformer module's settings, and the settings.
+
+    The settings are empty without a transformer module.
+    """
     files = [home(folder) / name for name in TRANSFORMER_CONFIGS]
     file = next(filter(Path.is_file, files), files[0])
     is_read = (folder / MODULES).is_file() and not is_static(folder)
@@ -267,9 +275,9 @@ def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection[str] = ()) -> None:
-    """What sentence-transformers do to a text before its tokenizer sees it, and another way through the model.
+    """Refuse a checkpoint if sentence-transformers prepare its texts before the tokenizer, or call another `method`.
 
-    Raises CheckpointUnsupported for these, `but` not for some of OTHER_TEXTS.
+    Raises CheckpointUnsupported. The settings of OTHER_TEXTS that are in `but` are accepted.
     """
     config = transformer_config(folder)[1]
     modalities = config.get("modality_config")
@@ -295,7 +303,7 @@ def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection
 
 
 def refuse_messages(folder: Path) -> None:
-    """Raise CheckpointUnsupported where sentence-transformers make messages of single texts."""
+    """Raise CheckpointUnsupported if sentence-transformers make messages of single texts."""
     file, config = transformer_config(folder)
     modalities = config.get("modality_config")
     if isinstance(modalities, dict) and "message" in modalities:
@@ -306,7 +314,7 @@ def refuse_messages(folder: Path) -> None:
 
 
 def _sets_template(settings: Any) -> bool:
-    """Whether `processing_kwargs` have nothing but variables of a chat template."""
+    """Whether `processing_kwargs` set nothing but known variables of a chat template."""
     if not isinstance(settings, dict) or not all(isinstance(each, dict) for each in settings.values()):
         return False
     template = settings.get("chat_template", {})
@@ -314,7 +322,10 @@ def _sets_template(settings: Any) -> bool:
 
 
 def _modes(file: Path) -> tuple[Mode, ...]:
-    """Of version 6 `pooling_mode`, a name or several; before, fields that are true, the mean where none is."""
+    """Return the pooling modes: in version 6 the name or names in `pooling_mode`, before it the fields that are true.
+
+    The mode is the mean if there are none. Raises CheckpointUnsupported for unknown modes.
+    """
     config = read_json(file)
     stated = config.get("pooling_mode")
     if stated is None:
@@ -329,7 +340,10 @@ def _modes(file: Path) -> tuple[Mode, ...]:
 
 
 def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EMBEDDING) -> Layer:
-    """The module at `path`, which makes `output` of `source`. Raises CheckpointCorrupt, CheckpointUnsupported."""
+    """Return the module at `path`, which makes `output` of `source`.
+
+    Raises CheckpointCorrupt and CheckpointUnsupported.
+    """
     file = folder / path / "config.json"
     config = read_json(file) if kind != "Normalize" else read_optional_json(file)
     read = config.get("module_input_name") or source
@@ -359,7 +373,7 @@ def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EM
 
 
 def _activation(file: Path, path: str) -> str:
-    """The class of torch.nn at a dotted `path`."""
+    """Return the class of torch.nn at a dotted `path`. Raises CheckpointUnsupported for a class not in ACTIVATIONS."""
     name = path.rsplit(".", 1)[-1]
     if not path.startswith(TORCH) or name not in ACTIVATIONS:
         raise not_exported(f"{file} names the activation {path[:80]!r}", f"{', '.join(ACTIVATIONS)} of torch.nn")

@@ -1,7 +1,7 @@
-"""The sizes of the tensors of a traced graph, and indices in it, found by running it without its weights.
+"""Find the shapes and the constant indices in a traced graph by running it without its weights.
 
-A tracer writes many sizes as computations, which ONNX's inference does not follow: positions are a slice of a table, as
-long as the text is.
+A tracer writes many sizes as computations, which ONNX's shape inference does not follow: positions, for example, are a
+slice of a table, as long as the text.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from onnx import helper, numpy_helper
 
 from hfx.names import ATTENTION_MASK, ITEM_SHAPE
 
-LARGEST_CONSTANT = 1024  # bytes; larger ones, and weights, need not be known to tell shapes
-MOST_INTEGERS = 8  # of a tensor whose values are kept
-# Rows, sequences a row where there are several, and tokens a sequence, of two batches. Every model reads 16 tokens.
+LARGEST_CONSTANT = 1024  # bytes; the values of larger constants, as of weights, are not needed to find shapes
+MOST_INTEGERS = 8  # the values of tensors with at most this many integers are kept
+# Rows, sequences a row (if a row has several), and tokens a sequence, of two batches. Every model reads 16 tokens.
 BATCHES = ((2, 2, 8), (3, 5, 16))
 
 Shape = tuple[int | str, ...]
@@ -26,9 +26,9 @@ Shape = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Measured:
-    """The shape of each tensor, with a symbol for each size that depends on the batch; equal symbols are equal sizes.
+    """The shape of each tensor, with a symbol for each size that depends on the batch. Equal symbols are equal sizes.
 
-    `integers` are the values of tensors of few integers that are the same in every batch.
+    `integers` has the values of tensors of few integers that are the same in both batches.
     """
 
     shapes: Mapping[str, Shape]
@@ -36,7 +36,7 @@ class Measured:
 
 
 def measure(model: onnx.ModelProto) -> Measured:
-    """The main graph of `model`, run on two batches."""
+    """Run the main graph of `model` on two batches, and return what was measured."""
     one, other = (_run(model, *batch) for batch in BATCHES)
     shapes = {
         name: tuple(a if a == b else f"{a}, {b}" for a, b in zip(value.shape, other[name].shape, strict=True))
@@ -48,7 +48,7 @@ def measure(model: onnx.ModelProto) -> Measured:
 
 
 def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
-    """All inputs, constants and results of the main graph with a batch of these sizes; large constants are zeros."""
+    """Return the inputs, small constants and results of the main graph for a batch; large constants are zeros."""
     feed = batch_of(model.graph, rows, sequences, width)
     small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if is_small(each)}
     return small | feed | run_without_weights(model, feed)
@@ -57,7 +57,7 @@ def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[
 def run_without_weights(
     model: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], wanted: Sequence[str] = ()
 ) -> dict[str, NDArray[np.generic]]:
-    """The results `wanted`, or all, of the main graph on `feed`; large constants are zeros."""
+    """Run the main graph on `feed` with zeros for large constants; return the `wanted` results, or all."""
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
     graph = onnx.GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input)
@@ -67,7 +67,7 @@ def run_without_weights(
             graph.initializer.append(each)
         else:
             graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
-            # Zeros that are read only take no memory.
+            # Zeros that are only read take no memory.
             fed[each.name] = np.zeros([*each.dims], helper.tensor_dtype_to_np_dtype(each.data_type))
     made = [*wanted] or [name for node in graph.node for name in node.output if name]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
@@ -82,12 +82,12 @@ def run_without_weights(
 
 
 def is_small(tensor: onnx.TensorProto) -> bool:
-    """Whether a constant keeps its values in run_without_weights()."""
+    """Whether run_without_weights() keeps the values of a constant."""
     return bool(tensor.ByteSize() <= LARGEST_CONSTANT)
 
 
 def batch_of(graph: onnx.GraphProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
-    """The inputs of a batch of these sizes, all of whose tokens are real ones with the id 0."""
+    """Return the inputs of a batch of these sizes; all tokens are real and have the id 0."""
     item = next((value for value in graph.input if value.name == ITEM_SHAPE), None)
     of_sequences = item is not None and item.type.tensor_type.shape.dim[1].dim_value == 2
     shape = [sequences, width] if of_sequences else [width]

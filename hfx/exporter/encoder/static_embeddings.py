@@ -1,7 +1,7 @@
-"""StaticEmbedding of sentence-transformers, also in model2vec's files: each token has a vector in a table.
+"""StaticEmbedding of sentence-transformers, also from model2vec's files: each token has a vector in a table.
 
-A text's vector is the mean of its tokens', of which none is special; without tokens it is zeros. The library reads
-tokenizer.json alone, by tokenizers, and cuts a text only where that file says so.
+A text's vector is the mean of the vectors of its tokens, without special tokens; a text without tokens has zeros. The
+library reads only tokenizer.json, by means of tokenizers, and truncates a text only if that file says so.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from hfx.exporter.tokenizer_checks import TOKENIZER_FILE, try_files
 if TYPE_CHECKING:
     import torch
 
-TOKEN_WEIGHTS = "weights"  # by which model2vec multiplies the vectors
+TOKEN_WEIGHTS = "weights"  # model2vec multiplies the vectors by these
 
 
 def truncation(checkpoint: Checkpoint) -> tuple[int | None, str]:
-    """How many tokens of a text its tokenizer keeps (None: all), and on which side the others are cut off."""
+    """Return how many tokens of a text the tokenizer keeps (None: all), and on which side it cuts the others off.
+
+    Raises CheckpointCorrupt if tokenizer.json is not a tokenizer.
+    """
     file = checkpoint.home.folder / TOKENIZER_FILE
     try:
         stated = json.loads(read_bytes(file, MAX_TOKENIZER_BYTES))["truncation"]
@@ -34,7 +37,7 @@ def truncation(checkpoint: Checkpoint) -> tuple[int | None, str]:
 
 
 def load_static_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The tokenizer as the library uses it, for transformers. Raises CheckpointCorrupt, CheckpointUnsafe."""
+    """Return the tokenizer as the library uses it, for transformers. Raises CheckpointCorrupt and CheckpointUnsafe."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -48,7 +51,7 @@ def load_static_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def load_table(checkpoint: Checkpoint) -> torch.nn.Module:
-    """The table as a torch module that gives each token's vector as its hidden state. Raises CheckpointCorrupt."""
+    """Return the table as a torch module whose hidden states are the tokens' vectors. Raises CheckpointCorrupt."""
     import torch
     from transformers import PretrainedConfig
     from transformers.modeling_outputs import BaseModelOutput

@@ -38,7 +38,7 @@ Candidates = dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]]
 
 @dataclass(frozen=True)
 class EncoderArtefacts(Artefacts):
-    """What the steps have made; a field is set by the step that its comment names."""
+    """The results of the steps so far; the comment of each field names the step that sets it."""
 
     model: Any = None  # load
     pooler: Any = None  # load
@@ -49,7 +49,7 @@ class EncoderArtefacts(Artefacts):
     files: dict[Device, str] = field(default_factory=dict)  # write_nets: file names
     candidates: Candidates = field(default_factory=dict)  # write_nets
     reference: gate.Reference | None = None  # answer_in_torch
-    tokenizing: LocalModel | None = None  # answer_in_torch: the model that it tokenized by
+    tokenizing: LocalModel | None = None  # answer_in_torch: the model whose tokenizer it used
 
     def net_folder(self, plan: EncoderPlan) -> Path:
         """The version folder of NAME_net."""
@@ -57,7 +57,7 @@ class EncoderArtefacts(Artefacts):
 
 
 def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The user's data, and the checkpoint's model and tokenizer in memory, checked."""
+    """Load and check the user's data, and the checkpoint's model and tokenizer."""
     labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = plan.task.load_tokenizer(plan.checkpoint)
     model, pooler = plan.task.load_model(plan.checkpoint, tokenizer)
@@ -67,7 +67,7 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The tokenizer in the form that `hfx serve` runs in C++, where it is proven to give the same ids."""
+    """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
     compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
     return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})
@@ -85,7 +85,7 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 
 
 def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The ONNX files of every precision, in the form of every runtime that may serve it."""
+    """Write the ONNX files of each precision, in the form of each runtime that may serve it."""
     artefacts.staging.folder(plan.name + names.NET_SUFFIX)
     folder = artefacts.net_folder(plan)
     folder.mkdir()
@@ -115,7 +115,10 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
 def _write_int8(
     graph: onnx.ModelProto, plain: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
 ) -> tuple[Candidates, int]:
-    """OpenVINO's file, of `plain`, and one for ONNX Runtime, whatever operators it has; the number of int8 weights."""
+    """Write a file for OpenVINO, made of `plain`, and a file for ONNX Runtime, with or without native operators.
+
+    Return the candidates and the number of int8 weights.
+    """
     candidates, weights = Candidates(), 0
     if "openvino" in runtimes:
         path, quantized = folder / "openvino.onnx", weight_only(plain)
@@ -133,7 +136,7 @@ def _write_int8(
 
 
 def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The CPU runtime that is fastest here; the files of the others go."""
+    """Choose the CPU runtime that is fastest on this machine, and remove the files of the others."""
     if not artefacts.candidates:
         return artefacts
     choice = runtime.choose(
@@ -164,7 +167,7 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
 
 
 def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Everything beside the ONNX files: configurations, tokenizer, Python backends."""
+    """Write everything but the ONNX files: configurations, tokenizer, Python backends."""
     folders.write_ensemble(plan, artefacts.staging, artefacts.inputs)
     folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer, artefacts.compiled)
     folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.files, artefacts.choice)
@@ -173,7 +176,7 @@ def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
 
 
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The checkpoint's own answers to the bundled texts, from the staged tokenizer's tokens."""
+    """Get the checkpoint's own answers to the bundled texts, from the tokens of the staged tokenizer."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
     samples = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
     samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
@@ -191,9 +194,9 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
-    """Whether a request becomes any tokens, and has a mask that a truncation leaves. Others are refused.
+    """Whether a request has any tokens, and, for fill-mask, a mask that is not truncated. Others would be refused.
 
-    Without special ones some texts have none; with several sequences a row, a question or label has some.
+    Without special tokens some texts have no tokens. With several sequences a row, a question or label always has some.
     """
     if plan.task.takes_empty or plan.task.item_rank > 1:
         return True
@@ -202,7 +205,7 @@ def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request
 
 
 def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Every file against the checkpoint; VerificationFailed with the figures where one differs too much."""
+    """Compare each file with the checkpoint. Raises VerificationFailed, with the figures, if one differs too much."""
     assert artefacts.reference is not None
     parity = dict(artefacts.parity)
     for device, precision in plan.built.items():
@@ -217,7 +220,7 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """The task's metric on the user's data, torch against every file."""
+    """Measure the task's metric on the user's data, for torch and for each file."""
     results: dict[str, Any] = {}
     for file, data in artefacts.labelled.items():
         _, reference = _reference(plan, artefacts, data.requests)
@@ -234,7 +237,7 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def _opened(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> LocalModel:
-    """The files of a device on what they are for; those for GPUs on the CPU where there is no GPU."""
+    """Open the files for a device on that device; open files for GPUs on the CPU if there is no GPU."""
     if device == "gpu":
         with suppress(UsageError):
             return LocalModel.open(artefacts.staging.root, plan.name, "gpu", "GPU")
@@ -249,7 +252,7 @@ def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts
 def _reference(
     plan: EncoderPlan, artefacts: EncoderArtefacts, requests: Sequence[Request]
 ) -> tuple[LocalModel, gate.Reference]:
-    """The checkpoint's answers to `requests`, and the model that tokenized them: the CPU's, if there is one."""
+    """Return the model that tokenizes `requests` (the CPU's, if there is one), and the checkpoint's answers."""
     model = LocalModel.open(artefacts.staging.root, plan.name, next(iter(plan.built)), "CPU")
     reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooler)
     return model, reference

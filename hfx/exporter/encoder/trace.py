@@ -1,10 +1,11 @@
-"""The ONNX graph of an encoder by torch's own tracer: float32, any number of rows, any width; or by optimum's exporter.
+"""Make the ONNX graph of an encoder by torch's tracer or by optimum's exporter.
 
-Attention has to be "eager" (scores, softmax, values): masks are then sums and comparisons that the tracer can follow.
-What it can't follow becomes wrong without an error (see architectures.py): the gate decides whether a graph is right.
-Where a model's own code means one thing and a trace of it another, it is replaced while the graph is made, by what
-gives the same numbers for every input that the original takes (`traceable`).
-`torch.onnx.export(dynamo=True)` takes the same architectures, 5 s for a small model instead of 0.1 s (torch 2.13).
+The graph is in float32, for any number of rows and any width. Attention has to be "eager" (scores, softmax, values):
+masks are then sums and comparisons that the tracer can follow. Code that the tracer can't follow becomes wrong without
+an error (see architectures.py), so the gate decides whether a graph is right. Where a trace would compute something
+else than the model's own code, `traceable` replaces the code while the graph is made; the replacement gives the same
+numbers for every input that the original takes.
+`torch.onnx.export(dynamo=True)` takes the same architectures, and 5 s for a small model instead of 0.1 s (torch 2.13).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ROWS, WIDTH = "rows", "width"
-MOST_POSITIONS = 8192  # of models without a number of their own
+MOST_POSITIONS = 8192  # for models whose config states no number
 # Methods of MPNet and T5 that make buckets of distances, and the settings of the module that they take.
 BUCKETS = {"relative_position_bucket": (), "_relative_position_bucket": ("num_buckets", "max_distance")}
-# Rows and width of the traced batch, and of one that tells the axes that follow a batch from the fixed ones. They are
-# unlike the sizes of any model, so that nothing measured on them is taken for a constant of the model.
+# Rows and width of the traced batch, and of another batch that tells the axes that depend on the batch from the fixed
+# ones. They are unlike the sizes of any model, so that no size of the batch is taken for a constant of the model.
 TRACED, OTHER = (2, 11), (3, 7)
 # optimum's names of tasks, by transformers' class.
 OPTIMUM_TASKS = {
@@ -40,8 +41,8 @@ OPTIMUM_TASKS = {
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForTokenClassification": "token-classification",
 }
-MAKES_TYPES = {"BigBirdForQuestionAnswering"}  # of its own where it is given none, other ones than zeros
-# Class of a module -> its children whose output (True) or input is seen from the tokens beside it.
+MAKES_TYPES = {"BigBirdForQuestionAnswering"}  # models that make token types, other than zeros, if they get none
+# Class of a module -> its children whose output (True) or input (False) is read across neighbouring tokens.
 SEEN_BESIDE: Mapping[str, Mapping[str, bool]] = {
     "ConvBertSelfAttention": {"conv_out_layer": True, "key_conv_attn_layer": False},
     "MobileBertEmbeddings": {"word_embeddings": True},
@@ -50,10 +51,11 @@ SEEN_BESIDE: Mapping[str, Mapping[str, bool]] = {
 
 
 def token_inputs(model: Any, types: bool) -> tuple[str, ...]:
-    """Which of token ids, attention mask and token types the forward of `model` reads; its tokenizer gives `types`.
+    """Return which of token ids, attention mask and token types the forward of `model` reads.
 
-    Token types are read where there is more than one: RoBERTa's forward takes them too, and has one. XLM looks those
-    that it is given up among its words. What else a forward takes (positions, boxes, languages) is left to its default.
+    `types` says whether the tokenizer gives token types. They are read if there is more than one type: RoBERTa's
+    forward also takes them, and has only one. XLM looks up the token types that it gets in its word embeddings. Other
+    parameters of the forward (positions, boxes, languages) keep their defaults.
     """
     taken = inspect.signature(model.forward).parameters
     kinds = getattr(model.config, "type_vocab_size", None)
@@ -63,10 +65,10 @@ def token_inputs(model: Any, types: bool) -> tuple[str, ...]:
 
 
 def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int, types: bool = True) -> onnx.ModelProto:
-    """The graph of `model` (in evaluation mode, attention "eager") from its token inputs to `outputs`.
+    """Return the graph of `model` (in evaluation mode, attention "eager") from its token inputs to `outputs`.
 
-    Inputs and outputs have transformers' names (`logits`, `start_logits`, `last_hidden_state`). Raises what the model
-    or the tracer raises, OSError where the graph can't be written to TMPDIR.
+    Inputs and outputs have transformers' names (`logits`, `start_logits`, `last_hidden_state`). Errors of the model and
+    the tracer pass through. Raises OSError if the graph can't be written to TMPDIR.
     """
     import torch
 
@@ -97,7 +99,7 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int, types: boo
 
 
 def _positional(model: torch.nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> torch.nn.Module:
-    """`model` with its inputs by position and its outputs as a tuple, as the tracer wants them."""
+    """Wrap `model` so that its inputs are positional and its outputs a tuple, as the tracer needs them."""
     import torch
 
     class Positional(torch.nn.Module):
@@ -109,14 +111,14 @@ def _positional(model: torch.nn.Module, inputs: tuple[str, ...], outputs: tuple[
             result = self.model(**dict(zip(inputs, values, strict=True)), return_dict=True)
             return tuple(result[name] for name in outputs)
 
-    # The tracer sets the mode that it finds here on all modules: in training mode, the model would drop out afterwards.
+    # The tracer sets all modules to the mode of this one: in training mode, the model would apply dropout afterwards.
     return Positional().eval()
 
 
 def example(model: Any, inputs: Sequence[str], rows: int, width: int) -> tuple[torch.Tensor, ...]:
-    """`inputs` of a ragged batch `[rows, width]`, int64, padded on the right.
+    """Return the `inputs` of a ragged batch `[rows, width]`, int64, padded on the right.
 
-    Each row ends with the end token (where the vocabulary has one), which BART's classifiers look for.
+    Each row ends with the end token (if the vocabulary has one), which BART's classifiers look for.
     """
     import torch
 
@@ -129,7 +131,7 @@ def example(model: Any, inputs: Sequence[str], rows: int, width: int) -> tuple[t
         ids = torch.where(ids == end, (ids + 1) % vocabulary, ids)
         ids[torch.arange(rows), lengths - 1] = end
     if (mask_id := getattr(model, "mask_token_id", None)) is not None:
-        ids[0] = mask_id  # as many masks as tokens, by which the outputs' axis of masks is known to be open
+        ids[0] = mask_id  # as many masks as tokens, so that the outputs' axis of masks is found to be dynamic
     mask = (torch.arange(width)[None] < lengths[:, None]).long()
     types = (torch.arange(width)[None] >= lengths[:, None] // 2).long() * mask
     values = {INPUT_IDS: torch.where(mask.bool(), ids, padding), ATTENTION_MASK: mask, TOKEN_TYPE_IDS: types}
@@ -137,7 +139,10 @@ def example(model: Any, inputs: Sequence[str], rows: int, width: int) -> tuple[t
 
 
 def _dynamic_axes(one: tuple[int, ...], other: tuple[int, ...]) -> dict[int, str]:
-    """Names of the axes that differ between the outputs of two batches; ValueError where one follows neither size."""
+    """Return names of the axes that differ between the outputs of two batches.
+
+    Raises ValueError if the size of an axis is neither the rows nor the width of its batch.
+    """
     names = dict(zip(zip(TRACED, OTHER, strict=True), (ROWS, WIDTH), strict=True))
     different = {axis: sizes for axis, sizes in enumerate(zip(one, other, strict=True)) if sizes[0] != sizes[1]}
     if unknown := [sizes for sizes in different.values() if sizes not in names]:
@@ -146,9 +151,9 @@ def _dynamic_axes(one: tuple[int, ...], other: tuple[int, ...]) -> dict[int, str
 
 
 def optimum_graph(model: PreTrainedModel, auto_class: str, opset: int) -> onnx.ModelProto:
-    """The graph of `model`, of transformers' `auto_class`, with inputs and outputs that optimum chooses.
+    """Return the graph of `model`, of transformers' `auto_class`, with the inputs and outputs that optimum chooses.
 
-    Raises ModuleNotFoundError without optimum, what optimum raises, OSError where TMPDIR can't be written.
+    Raises ModuleNotFoundError without optimum, and OSError if TMPDIR can't be written. Errors of optimum pass through.
     """
     from optimum.exporters.onnx import onnx_export_from_model
 
@@ -159,7 +164,7 @@ def optimum_graph(model: PreTrainedModel, auto_class: str, opset: int) -> onnx.M
 
 @contextlib.contextmanager
 def traceable(model: PreTrainedModel) -> Iterator[None]:
-    """While this is entered, a trace of `model` is what the model means."""
+    """A context in which a trace of `model` computes what the model computes."""
     with contextlib.ExitStack() as stack:
         _pool_at_the_last_end(model, stack)
         _pool_at_the_last_token(model, stack)
@@ -172,24 +177,24 @@ def traceable(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _pool_at_the_last_end(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """BART-like classifiers pool at the last end-of-sequence token of each row.
+    """Have BART-like classifiers pool at the last end-of-sequence token of each row, without mixing rows.
 
-    Transformers writes it as `hidden[mask].view(rows, -1, width)[:, -1]`, and checks before it that all rows have
-    equally many such tokens. A traced graph loses the check: rows with different counts (a text may spell "</s>")
+    Transformers writes the pooling as `hidden[mask].view(rows, -1, width)[:, -1]`, after a check that all rows have the
+    same number of such tokens. A traced graph loses the check: rows with different counts (a text may spell "</s>")
     would then mix. Reading each row at its own last token gives the same numbers and can't mix rows.
     """
     head = getattr(model, "classification_head", None)
     eos = getattr(model.config, "eos_token_id", None)
     if head is None or eos is None or not getattr(model.config, "is_encoder_decoder", False):
         return
-    # Padding may be spelled as the end.
+    # The padding token may be the end token.
     _pool_at_the_last(model, stack, head, lambda ids, mask: ids.eq(eos).long() * mask)
 
 
 def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Decoders' classifiers read the last token whose id is not the padding's.
+    """Have decoders' classifiers read the last token whose id is not the padding's.
 
-    Transformers makes scores of all tokens before it picks one, and takes the number of rows for a constant.
+    Transformers computes scores for all tokens before it picks one, and a trace takes the number of rows as a constant.
     """
     from transformers.modeling_layers import GenericForSequenceClassification
 
@@ -204,7 +209,7 @@ def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack)
 def _pool_at_the_last(
     model: PreTrainedModel, stack: contextlib.ExitStack, head: Any, chosen: Callable[[Any, Any], Any]
 ) -> None:
-    """Have `head` read each row's last token of those that `chosen(ids, mask)` marks by 1."""
+    """Have `head` read the last token of each row that `chosen(ids, mask)` marks by 1."""
 
     def forward(input_ids: Any = None, attention_mask: Any = None, **unused: Any) -> Any:
         import torch
@@ -221,10 +226,11 @@ def _pool_at_the_last(
 
 
 def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """DeBERTa computes other relative positions where queries and keys differ in number, which in an encoder never is.
+    """Have DeBERTa and T5 compute relative positions for equally many queries and keys.
 
-    Its scripted branch would become an `If` of unknown rank, which OpenVINO can't run. T5 takes the number of keys from
-    these, which native operators don't keep.
+    DeBERTa has another computation for different numbers, which never occur in an encoder. Its scripted branch would
+    become an `If` of unknown rank, which OpenVINO can't run. T5 takes the number of keys from the keys themselves,
+    which native operators don't keep.
     """
     for each in model.modules():
         if (own := getattr(each, "compute_bias", None)) is not None:
@@ -237,10 +243,10 @@ def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitSta
 
 
 def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Angles of rotary positions, and MPNet's and T5's buckets of distances, are read from tables, not computed.
+    """Have angles of rotary positions, and MPNet's and T5's buckets of distances, read from tables, not computed.
 
-    Sines and logarithms are then the exporting machine's on every processor, and a bucket is not another one where a
-    logarithm's last bit is. A text is no longer than its positions.
+    Every processor then uses the sines and logarithms of the exporting machine. Otherwise a different last bit of a
+    logarithm could select another bucket. A text is no longer than the number of positions.
     """
     import torch
 
@@ -274,7 +280,7 @@ def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> 
 
 
 def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """ModernBERT makes gates and values by one linear. By two, as other models do, they are found as one operator."""
+    """Split ModernBERT's linear for gates and values into two, as in other models: these are found as one operator."""
     import torch
 
     class Parted(torch.nn.Module):
@@ -297,7 +303,10 @@ def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
 
 
 def _write_out_masks(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Gemma 3 without causal masks makes its masks by functions of places, under torch.vmap, which can't be traced."""
+    """Make the masks of Gemma 3 without causal masks by comparisons.
+
+    Its own code makes them by functions of positions under torch.vmap, which can't be traced.
+    """
     import torch
 
     if not getattr(model.config, "use_bidirectional_attention", False):
@@ -315,11 +324,12 @@ def _write_out_masks(model: PreTrainedModel, stack: contextlib.ExitStack) -> Non
 
 
 def _zero_padding(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Convolutions see the tokens beside them: padding counts as nothing, as what lies beyond the end of a text does.
+    """Set padding to zero where modules read neighbouring tokens, as convolutions do.
 
-    Without it a padded row has other answers than its text alone, which is what a pipeline is given.
+    Padding then has the same effect as the space beyond the end of a text. Otherwise a padded row would have another
+    answer than its text alone, as a pipeline gets it.
     """
-    masks: list[Any] = []  # of the forward that runs
+    masks: list[Any] = []  # the attention mask of the current forward
 
     def keep_mask(module: Any, arguments: Any, named: Any) -> None:
         masks[:] = [named.get(ATTENTION_MASK)]

@@ -1,4 +1,7 @@
-"""The kinds of encoders that a checkpoint can be published as, one file each. A new kind is a file and a line here."""
+"""The kinds of encoders that a checkpoint can be published as.
+
+Each kind has a file of its own. To add a kind, write a file and add a line to KINDS.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from hfx.exporter.source import Checkpoint
 from hfx.names import Kind, Task
 from hfx.tasks.kinds import USUAL
 
-# In the order in which those of one task claim a checkpoint; the last one of a task claims all.
+# The kinds of one task claim a checkpoint in this order; the last kind of each task claims any checkpoint.
 KINDS: tuple[type[EncoderKind], ...] = (
     Classifier,
     Tokens,
@@ -50,19 +53,23 @@ ALIASES = {
     "sentiment-analysis": Task.TEXT_CLASSIFICATION,
 }
 
-LANGUAGE_MODELS = ("HeadModel", "HeadsModel")  # GPT2LMHeadModel, XLMWithLMHeadModel: no bodies, as BertModel is one
+# GPT2LMHeadModel and XLMWithLMHeadModel have a head; they are not bare bodies such as BertModel.
+LANGUAGE_MODELS = ("HeadModel", "HeadsModel")
 
 __all__ = ["ALIASES", "BY_KIND", "CAUSAL_MODELS", "KINDS", "EncoderKind", "find_kind", "task_of", "usual_kind"]
 
 
 def find_kind(checkpoint: Checkpoint, options: ExportOptions) -> type[EncoderKind]:
-    """The first kind for the task of `options`, or of the checkpoint, that claims it. Raises UsageError."""
+    """Return the first kind that claims `checkpoint`, for the task of `options` or else the checkpoint's own task.
+
+    Raises UsageError for an unknown task, and CheckpointUnsupported if the checkpoint's task can't be told.
+    """
     task = _named(options.task) if options.task else task_of(checkpoint)
     return next(kind for kind in KINDS if kind.task is task and kind.claims(checkpoint, options))
 
 
 def usual_kind(task: str) -> EncoderKind:
-    """What the usual models of a task have, of no checkpoint. Raises UsageError for another task."""
+    """Return the usual kind of a task, as an instance without a checkpoint. Raises UsageError for an unknown task."""
     return BY_KIND[USUAL[_named(task)]]()  # type: ignore[call-arg]
 
 
@@ -73,11 +80,13 @@ def _named(task: str) -> Task:
 
 
 def task_of(checkpoint: Checkpoint) -> Task:
-    """The task that a checkpoint's modules (ColBERT, embedders) or else its `architectures` stand for.
+    """Return the task that a checkpoint's modules (ColBERT, embedders), or else its `architectures`, stand for.
 
-    A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification;
-    others rank texts, or score pairs, where sentence-transformers' files say so, and otherwise classify texts. A masked
-    language model whose logits these pool (SPLADE) gives vectors, and another one of which they score two tokens ranks.
+    A sequence classifier with an "entailment" label is an NLI model, which users serve for zero-shot classification.
+    Other sequence classifiers rank texts, or score pairs, if sentence-transformers' files say so; else they classify
+    texts. If these files pool the logits of a masked language model (SPLADE), it gives vectors. If they score a causal
+    language model by the logits of its answer, it ranks texts.
+    Raises CheckpointUnsupported if the task can't be told.
     """
     architecture = checkpoint.architecture
     if is_late_interaction(checkpoint.folder) or is_embedder(checkpoint.folder):
@@ -101,8 +110,8 @@ def task_of(checkpoint: Checkpoint) -> Task:
 
 
 def _of_language_model(checkpoint: Checkpoint) -> Task | None:
-    """What sentence-transformers make of a language model, where their files say so."""
+    """Return the task that sentence-transformers' files give a language model; None if they give none."""
     architecture, folder = checkpoint.architecture, checkpoint.folder
-    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(folder):  # others are fill-mask's
+    if architecture.endswith("ForMaskedLM") and is_sparse_encoder(folder):  # other masked models are for fill-mask
         return Task.FEATURE_EXTRACTION
     return Task.TEXT_RANKING if architecture.endswith(CAUSAL_MODELS) and LOGIT_SCORE in module_kinds(folder) else None

@@ -17,7 +17,7 @@ from hfx.repository.config_pbtxt import TensorSpec
 WINDOW = 384
 OVERLAP = 128
 MAX_ANSWER_LENGTH = 15
-SHORTEST_WINDOW = 64  # half of a window is overlap: in a shorter one, no room is left beside an ordinary question
+SHORTEST_WINDOW = 64  # half of a window is overlap: a shorter window has no room beside an ordinary question
 SAMPLE_QUESTIONS = (
     "Who is it about?",
     "Where does it happen?",
@@ -25,9 +25,9 @@ SAMPLE_QUESTIONS = (
     "When?",
     "How many are there, and why?",
 )
-# Of every token of every window.
+# For each token of each window.
 LOGITS = tuple(TensorSpec(name, "TYPE_FP32", (-1, -1)) for name in (names.START_LOGITS, names.END_LOGITS))
-LONG_CONTEXT_TEXTS = 12  # texts joined to one context, so that windows are verified too
+LONG_CONTEXT_TEXTS = 12  # this many texts are joined to one context, so that windows are verified too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Answers(EncoderKind):
         return {"max_answer_length": MAX_ANSWER_LENGTH}
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Each text under a question, and every tenth time a long context of many texts."""
+        """Return a question about each text; every tenth context is long, made of many texts."""
         usable = [text for text in texts if text.strip()]
         requests = []
         for i, text in enumerate(usable):
@@ -79,9 +79,9 @@ class Answers(EncoderKind):
         return requests
 
     def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
-        """The windows over the context, each behind the question (before it, where the tokenizer pads on the left).
+        """Return the windows over the context, each after the question (before it, if the tokenizer pads on the left).
 
-        Only as many as are served.
+        There are at most MAX_WINDOWS, as when served.
         """
         first, second = request[names.QUESTION], request[names.CONTEXT]
         if tokenizer.padding_side == "left":
@@ -97,7 +97,7 @@ class Answers(EncoderKind):
         return ids[:MAX_WINDOWS]
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """Same characters of the context; the score drifts."""
+        """Two answers are the same if they are the same characters of the context; the drift is that of the score."""
         same = (reference[names.START], reference[names.END]) == (answer[names.START], answer[names.END])
         return Comparison(same, abs(float(reference[names.SCORE]) - float(answer[names.SCORE])))
 
@@ -106,5 +106,5 @@ class Answers(EncoderKind):
 
 
 def stride(max_length: int) -> int:
-    """The overlap as the pipeline chooses it for windows of `max_length` tokens."""
+    """Return the overlap that the pipeline chooses for windows of `max_length` tokens."""
     return min(max_length // 2, OVERLAP)

@@ -51,11 +51,11 @@ class Classifier(EncoderKind):
         return logits_of_labels(config)
 
     def last_step_settings(self, config: Config) -> Settings:
-        """As many labels as the pipeline gives, unless `top_k` says otherwise."""
+        """Return the settings; by default an answer has one label, as the pipeline gives, unless `top_k` is sent."""
         return {"labels": labels_of(config), "activation": activation(config), "default_top_k": 1}
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Every text is a request, for all labels: a comparison needs to know how close the others are."""
+        """Return a request for all labels of each text: a comparison needs to know how close the other labels are."""
         return [{names.TEXT_INPUT: text, names.TOP_K: ALL_LABELS} for text in texts]
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
@@ -66,7 +66,7 @@ class Classifier(EncoderKind):
 
 
 def activation(config: Config) -> str:
-    """As transformers' pipeline chooses it from `problem_type` and the number of labels."""
+    """Return the activation that transformers' pipeline chooses from `problem_type` and the number of labels."""
     problem, count = config.get("problem_type"), len(labels_of(config))
     if problem == "regression":
         return "none"
@@ -74,7 +74,10 @@ def activation(config: Config) -> str:
 
 
 def compare(reference: Answer, answer: Answer) -> Comparison:
-    """The first label decides; its score drifts. Of labels with one name, the best one counts."""
+    """Compare the first labels of two answers; the drift is the difference of the scores of these labels.
+
+    If several labels have one name, the best of them counts.
+    """
     scores = zip(reversed(reference[names.LABEL]), reversed(reference[names.SCORE]), strict=True)
     expected = {label: float(score) for label, score in scores}
     label, best = answer[names.LABEL][0], reference[names.LABEL][0]
@@ -84,5 +87,5 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
 
 
 def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Share of answers whose first label is the target."""
+    """Return the share of answers whose first label is the target."""
     return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))

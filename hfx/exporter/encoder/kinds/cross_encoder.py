@@ -1,7 +1,7 @@
 """Text ranking: a cross-encoder scores how well a text answers a query. One row is one pair.
 
-A caller ranks texts by their scores; the pairs of several callers meet in one batch. A cross-encoder of several labels
-has a score for each, as CrossEncoder.predict gives them; it ranks nothing.
+A caller ranks texts by their scores; pairs of several callers share a batch. A cross-encoder with several labels has a
+score for each label, as CrossEncoder.predict returns them; it ranks nothing.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ if TYPE_CHECKING:
     import torch
 
 CAUSAL_MODELS = ("ForCausalLM", "LMHeadModel")
-# Characters of a sample's query: at most 4 bytes each, and a query may have 16 bytes for each of 16 tokens or more.
+# The characters of a sample's query. A character has at most 4 bytes; a query may have 16 bytes for each of its at
+# least 16 tokens.
 QUERY_CHARACTERS = 64
-DISTANCE = 7  # from a text to the one whose beginning is its query, where that is not its own
-# Scores further apart are no longer the same answer: 5 points of a probability, 5 % of a logit beyond 1.
+DISTANCE = 7  # from a text to the text whose beginning is its query, if the query is not the text's own beginning
+# Scores that differ by more are not the same answer: 5 points of a probability, 5 % of a logit beyond 1.
 SAME_SCORE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoder(EncoderKind):
-    """One score of a pair.
+    """A cross-encoder that gives a pair one score.
 
-    Where it is made of hidden states, `pooling` says how. `labels` are those of the scores (none: those of a
-    config.json), `activation` makes scores of logits, and a `template` makes one text of a pair.
+    If the score is made of hidden states, `pooling` says how. `labels` are the labels of the scores (none: the labels
+    in config.json). `activation` turns logits into scores, and a `template` makes one text of a pair.
     """
 
     kind: ClassVar[Kind] = Kind.CROSS_ENCODER
@@ -78,10 +79,10 @@ class CrossEncoder(EncoderKind):
         scores_answers = isinstance(pooling, AnswerLogits)
         template = read_template(checkpoint, (checkpoint.folder / MODULES).is_file(), scores_answers)
         prompts = None
-        if template is None or template.prompted is not None:  # those of a template have a place of their own
+        if template is None or template.prompted is not None:  # a template has its own place for a prompt
             may_be_empty = template is not None or (pooling is not None and not pooling.pools_prompt)
             prompts = read_prompts(checkpoint.folder, (), may_be_empty=may_be_empty)
-        softmax = (APPLY_SOFTMAX,) if len(labels) > 1 else ()  # that of one score would be 1
+        softmax = (APPLY_SOFTMAX,) if len(labels) > 1 else ()  # the softmax of one score would be 1
         return {
             **({} if pooling is None else cls.pooled()),
             "labels": labels,
@@ -94,7 +95,7 @@ class CrossEncoder(EncoderKind):
 
     @classmethod
     def pooled(cls) -> dict[str, Any]:
-        """How the model is loaded whose scores are made of its hidden states."""
+        """Return how to load a model whose scores are made of its hidden states."""
         return {"auto_class": "AutoModel", "headless": True}
 
     @classmethod
@@ -151,14 +152,14 @@ class CrossEncoder(EncoderKind):
         return model, None if self.pooling is None else make_pooler(self.pooling, checkpoint)
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Each text under a query: the beginning of its own, which it answers, and of another one, in turn."""
+        """Return each text with a query: in turn, its own beginning, which it answers, and that of another text."""
         return [
             {names.QUERY: texts[(i + i % 2 * DISTANCE) % len(texts)][:QUERY_CHARACTERS], names.TEXT_INPUT: text}
             for i, text in enumerate(texts)
         ]
 
     def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
-        """The pair, of which the longer text is truncated first, or what the template makes of it."""
+        """Return the ids of the pair, whose longer text is truncated first, or of the text that the template makes."""
         if self.template is not None:
             return templated_ids(self.template.plain, self.template.prompted, tokenizer, request, max_length)
         pairs = [(request[names.QUERY], request[names.TEXT_INPUT])]  # a list: alone, an empty text would be no pair
@@ -166,7 +167,7 @@ class CrossEncoder(EncoderKind):
         return ids
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """The difference of the scores drifts: as a share of the reference's where that is a logit beyond 1."""
+        """The drift is the difference of the scores, as a share of the reference's score if that is beyond 1."""
         expected, found = (np.atleast_1d(np.asarray(each[names.SCORE], np.float64)) for each in (reference, answer))
         drift = float(np.max(np.abs(expected - found) / np.maximum(1.0, np.abs(expected))))
         return Comparison(drift <= SAME_SCORE, drift)
@@ -180,7 +181,7 @@ class CrossEncoder(EncoderKind):
 
 @dataclass(frozen=True, kw_only=True)
 class PairClassifier(CrossEncoder):
-    """Scores of several labels of a pair, in the order of the labels; measured by the best."""
+    """A cross-encoder that gives a pair a score for each of several labels; the metric takes the best label."""
 
     kind: ClassVar[Kind] = Kind.PAIR_CLASSIFIER
     ranks: ClassVar[bool] = False
@@ -202,7 +203,7 @@ class PairClassifier(CrossEncoder):
 
 
 def scores_of(checkpoint: Checkpoint) -> tuple[Pooling | None, tuple[str, ...]]:
-    """What makes scores of hidden states, where the transformer does not, and the labels of the scores."""
+    """Return the pooling that makes scores of hidden states (None: the transformer gives scores), and their labels."""
     pooling = read_scoring(checkpoint.folder, checkpoint.architecture.endswith(CAUSAL_MODELS))
     if pooling is None:
         return None, tuple(labels_of(checkpoint.config))
@@ -212,7 +213,10 @@ def scores_of(checkpoint: Checkpoint) -> tuple[Pooling | None, tuple[str, ...]]:
 def templated_ids(
     plain: Sequence[str], prompted: Sequence[str] | None, tokenizer: Any, request: Request, max_length: int
 ) -> list[list[int]]:
-    """Those of the pair in its template, or, with a prompt, in the other one; what stands behind the text is kept."""
+    """Return the ids of a pair in the template `plain`, or, with a prompt, in `prompted`.
+
+    What the template puts behind the text is not truncated.
+    """
     fields = {names.PROMPT: "", **request}
     parts = prompted if prompted and fields[names.PROMPT] else plain
     ids, *ends = (

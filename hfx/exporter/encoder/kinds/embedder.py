@@ -1,4 +1,4 @@
-"""Embeddings: a vector of each text. Pooling and normalization are part of the net's graph, and need no last step."""
+"""Embeddings: one vector for each text. Pooling and normalization are in the net's graph, and need no last step."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     import torch
 
 SAME_DIRECTION = 0.995  # cosine: below it, the nearest neighbours in an index of sentences begin to change places
-VECTORS_BYTES = 512 << 20  # of what a batch has for all of its tokens: logits of which vectors are made, or vectors
+VECTORS_BYTES = 512 << 20  # bounds what a batch holds for all of its tokens: vectors, or logits that become vectors
 TEXT_ENCODER = "AutoModelForTextEncoding"
 MEAN = Pooling()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedder(EncoderKind):
-    """One vector of a text.
+    """An embedder, which gives a text one vector.
 
-    It has so many `numbers` (None: as many as a token's embedding), and callers may shorten one that `is_cut`.
+    The vector has `numbers` values (None: as many as a token's embedding). Callers may shorten it if `is_cut`.
     """
 
     kind: ClassVar[Kind] = Kind.EMBEDDER
@@ -69,18 +69,21 @@ class Embedder(EncoderKind):
 
     @classmethod
     def read_pooling(cls, checkpoint: Checkpoint) -> Pooling:
-        """What is done with token embeddings behind the transformer."""
+        """Return what is done with token embeddings after the transformer."""
         return read_pooling(checkpoint.folder)
 
     @classmethod
     def read_prompts(cls, checkpoint: Checkpoint, pooling: Pooling) -> Prompts | None:
-        """The prompts of a checkpoint; empty ones matter only where their tokens are not pooled with the others."""
+        """Return the prompts of a checkpoint; empty ones matter only if a prompt's tokens are not pooled with a text's.
+
+        They also matter if queries and documents are read differently.
+        """
         may_be_empty = not pooling.pools_prompt or pooling.by_role
         return read_prompts(checkpoint.folder, EMBEDDERS_PROMPTS, may_be_empty=may_be_empty)
 
     @classmethod
     def token_width(cls, config: Config) -> int:
-        """The numbers that the net has for a token before they are pooled."""
+        """Return how many numbers the net has for each token before pooling."""
         return width(config)
 
     def details(self) -> dict[str, object]:
@@ -118,7 +121,7 @@ class Embedder(EncoderKind):
         return options
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """Same direction; drift is 1 - cosine."""
+        """Two vectors are the same if they have the same direction; the drift is 1 - cosine."""
         similarity = cosine(reference[names.EMBEDDING], answer[names.EMBEDDING])
         return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
 
@@ -126,23 +129,23 @@ class Embedder(EncoderKind):
         return spearman(self.pair_scores(answers), targets)
 
     def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
-        """The similarities of pairs, whose two texts come in turn."""
+        """Return the similarities of pairs; the two texts of a pair follow each other in `answers`."""
         return in_turn(answers, cosine)
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float:
-    """Cosine similarity; 1 for two zero vectors, which point the same way as far as a user can tell."""
+    """Return the cosine similarity; 1 for two zero vectors, which a user can't tell apart."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     norm = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y / norm) if norm else float(np.array_equal(x, y))
 
 
 def in_turn(answers: Sequence[Answer], similarity: Callable[[Any, Any], float]) -> list[float]:
-    """The similarities of pairs, whose two texts come in turn."""
+    """Return the similarities of pairs; the two texts of a pair follow each other in `answers`."""
     vectors = [answer[names.EMBEDDING] for answer in answers]
     return [similarity(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
 
 
 def rows_within(max_length: int, numbers: int) -> int:
-    """The rows of a batch that has so many numbers for each token in VECTORS_BYTES."""
+    """Return how many rows of `max_length` tokens, with `numbers` float32 values for each token, fit VECTORS_BYTES."""
     return max(1, VECTORS_BYTES // (4 * max_length * numbers))

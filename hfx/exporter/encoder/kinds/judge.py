@@ -20,7 +20,7 @@ CAUSAL_MODEL = "AutoModelForCausalLM"
 
 @dataclass(frozen=True, kw_only=True)
 class Judge(CrossEncoder):
-    """The logit of one answer, or what it is above that of another."""
+    """A re-ranker whose score is the logit of one answer, or its difference from the logit of another answer."""
 
     kind: ClassVar[Kind] = Kind.JUDGE
     why_python: ClassVar[tuple[str, ...]] = ("a template of pairs",)  # without one it is refused
@@ -35,7 +35,7 @@ class Judge(CrossEncoder):
         return {"auto_class": CAUSAL_MODEL}
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
-        """The model without its head, of which the pooler has the rows of the answers."""
+        """Return the model without its head, and a pooler with the rows of the head that belong to the answers."""
         assert isinstance(self.pooling, AnswerLogits)
         model: Any = load_model(checkpoint.home, self.auto_class, self.headless)
         rows = head_rows(model, tokenizer, self.pooling.answers)

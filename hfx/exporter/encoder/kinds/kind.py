@@ -1,8 +1,8 @@
 """The base class of the kinds of encoders.
 
 A kind says how its checkpoints are read, which tensors and settings a published model has, and how two answers compare.
-It is a class, in a file of its own; an instance holds what was read of one checkpoint. The pipeline calls its methods,
-and never asks which kind it is. torch is imported only where a model is loaded.
+Each kind is a class in a file of its own; an instance holds what was read from one checkpoint. The pipeline calls the
+methods of a kind, and has no branches on the kind itself. torch is imported only where a model is loaded.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ OPTIONS = {
     list: ("TYPE_STRING", (-1,)),
 }
 Answer = dict[str, Any]  # public output tensor -> value of one row
-# Options that only some kinds have -> the beginning of what is said where another kind is exported.
+# Options that only some kinds have -> the beginning of the error for the other kinds.
 OPTIONS_OF_KINDS = {
     "token_vectors": "--token-vectors is for feature-extraction, not for",
     "dimensions": "--dimensions is for feature-extraction with one vector of a text, not for",
     "aggregation": "--aggregation is for token-classification, not for",
 }
-LONGEST = 8192  # tokens of a sequence, whatever a model reads: scores of 32,768 tokens take 4 GiB a head
+LONGEST = 8192  # tokens of a sequence, whatever a model reads: the scores of 32,768 tokens take 4 GiB for each head
 FALLBACK_LENGTH = 512
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two answers to one request: whether they say the same, and how far their scores are apart (0 = equal).
+    """The comparison of two answers to one request.
 
-    `tie`: they differ, but between answers that the checkpoint itself gives almost equal scores.
+    `same` says whether they are equal, and `drift` how far their scores are apart (0: equal). It is a `tie` if the
+    answers differ, but the checkpoint itself gives them almost equal scores.
     """
 
     same: bool
@@ -63,15 +64,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderKind(ABC):
-    """One kind of encoder. An instance without arguments has what all models of the kind have.
+    """One kind of encoder. An instance without arguments has what all models of the kind have in common.
 
-    `item_rank` is 1 where a row is one token sequence and 2 where it is several (windows, label pairs). `token_outputs`
-    are what the tokenizer makes beside the ids. One that `spells_tokens` has a tokenizer in its last step. Where it is
-    `by_library`, texts are read as by sentence-transformers. One that `ranks` has scores by which texts are ranked.
-    `longest` bounds the tokens of one sequence below what the model reads, which must be `shortest` at least. The
-    model is loaded by `auto_class` (a transformers Auto class); a `headless` one may leave tensors of a head unused.
-    Options that are `omitted` are those of the task that the model does not have. Of OPTIONS_OF_KINDS it has its
-    `own_options`; what refuses the others calls it by `plain_name`, empty for that of its task.
+    `item_rank` is 1 if a row is one token sequence, and 2 if a row is several (windows, label pairs). `token_outputs`
+    are the tensors that the tokenizer makes beside the ids. With `spells_tokens`, the last step has a tokenizer. With
+    `by_library`, texts are read as sentence-transformers read them. With `ranks`, texts can be ranked by the scores.
+    `longest` bounds the tokens of a sequence below what the model reads, which must be at least `shortest`. The model
+    is loaded by `auto_class` (a transformers Auto class); a `headless` model may leave tensors of a head unused.
+    `omitted` are the options of the task that the model does not have. `own_options` are the OPTIONS_OF_KINDS that
+    the kind has; errors about the others call the kind by `plain_name`, or by its task if that is empty.
     """
 
     kind: ClassVar[Kind]
@@ -97,14 +98,14 @@ class EncoderKind(ABC):
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
-        """Whether a checkpoint that is exported for the task is of this kind. KINDS asks in order."""
+        """Whether a checkpoint that is exported for the task is of this kind. KINDS are tried in order."""
         return True
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, options: ExportOptions) -> Self:
-        """The kind with what the checkpoint's small files say.
+        """Return an instance with what the checkpoint's small files say.
 
-        Raises UsageError for options that it does not have, CheckpointUnsupported and CheckpointCorrupt.
+        Raises UsageError for options that the kind does not have, CheckpointUnsupported and CheckpointCorrupt.
         """
         cls.refuse_options(options)
         made = cls(**cls.fields(checkpoint, options))
@@ -113,24 +114,24 @@ class EncoderKind(ABC):
 
     @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
-        """The values of an instance, as `read` finds them. Raises CheckpointUnsupported and CheckpointCorrupt."""
+        """Return the fields of the instance that `read` makes. Raises CheckpointUnsupported and CheckpointCorrupt."""
         return {"omitted": omitted()}
 
     @classmethod
     def refuse_options(cls, options: ExportOptions) -> None:
-        """Raise UsageError for an option of other kinds."""
+        """Raise UsageError if `options` has an option that only other kinds have."""
         for field, what in OPTIONS_OF_KINDS.items():
             if getattr(options, field) and field not in cls.own_options:
                 raise UsageError(f"{what} {cls.plain_name or cls.task}.", "Leave it out.")
 
     def longest_input(self, checkpoint: Checkpoint) -> int:
-        """Tokens, special ones included, that the checkpoint reads at most: the least of what its files say."""
-        trained = read_max_length(checkpoint.folder) if self.by_library else None  # it replaces the tokenizer's own
+        """Return the most tokens that the checkpoint reads, special ones included: the least limit in its files."""
+        trained = read_max_length(checkpoint.folder) if self.by_library else None  # replaces the tokenizer's limit
         stated = trained or tokenizer_limit(checkpoint.home.folder)
         return self.longest_of_model(checkpoint, *(() if stated is None else (stated,)))
 
     def longest_of_model(self, checkpoint: Checkpoint, *stated: int) -> int:
-        """The same without the tokenizer's files, or by what these have `stated`."""
+        """Return the same from the model's own files and the limits that other files have `stated`."""
         config, limits = checkpoint.config, [*stated]
         positions = config.get("max_position_embeddings")
         if isinstance(positions, int) and positions > 0:
@@ -145,29 +146,29 @@ class EncoderKind(ABC):
         return min(limits, default=FALLBACK_LENGTH)
 
     def max_length(self, checkpoint: Checkpoint, requested: int | None) -> int:
-        """The tokens of the longest sequence that is served. Raises UsageError and CheckpointUnsupported."""
+        """Return the tokens of the longest sequence that is served. Raises UsageError and CheckpointUnsupported."""
         return checked_max_length(requested, self.longest_input(checkpoint), self.shortest)
 
     @property
     def own_widths(self) -> frozenset[int]:
-        """Widths that sequences of this model have beside the usual ones."""
+        """Widths of this model's sequences in addition to the usual widths."""
         return frozenset()
 
     def most_rows(self, config: Config, max_length: int) -> int | None:
-        """A bound of the rows of a batch; None where memory asks for none."""
+        """Return the most rows that a batch may have; None if memory needs no such bound."""
         return None
 
     @classmethod
     def published(cls, labels: Sequence[str], has_prompts: bool) -> Self:
-        """The kind of a published model, whose last step has these `labels`; without its checkpoint."""
+        """Return an instance for a published model whose last step has these `labels`, without its checkpoint."""
         return cls(omitted=frozenset(() if has_prompts else PROMPTS))  # type: ignore[call-arg]
 
     def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
-        """What the user should know before any work."""
+        """Return what the user should know before the export begins."""
         return ()
 
     def details(self) -> dict[str, object]:
-        """What was decided, in words."""
+        """Return the decisions about the export, in words."""
         return {
             "aggregation": None,
             "activation": None,
@@ -180,7 +181,7 @@ class EncoderKind(ABC):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The tensors that clients send, of the task's row in the table that runs inside Triton."""
+        """The tensors that clients send, from the task's row in TASKS, the table that is used inside Triton."""
         row = TASKS[self.task]
         return (
             *(TensorSpec(name, "TYPE_STRING", (1,)) for name in row.inputs),
@@ -195,27 +196,27 @@ class EncoderKind(ABC):
     @property
     @abstractmethod
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """The tensors that clients get."""
+        """The tensors that clients receive."""
 
     @abstractmethod
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
-        """What the net gives for a checkpoint of this config.json."""
+        """Return the outputs of the net for a checkpoint with this config.json."""
 
     # Steps
 
     @property
     def has_last_step(self) -> bool:
-        """Whether a step makes the answer of what the net gives; if not, the net does."""
+        """Whether a last step makes the answer of the net's outputs; if not, these are the answer."""
         return True
 
     @property
     @abstractmethod
     def postprocess_reads(self) -> tuple[str, ...]:
-        """The tensors that the last step reads beside the net's."""
+        """The tensors that the last step reads in addition to the net's outputs."""
 
     @property
     def why_python(self) -> tuple[str, ...]:
-        """What of the model native/backend does not do; empty where it can serve it."""
+        """What the model needs and native/backend does not do; empty if native/backend can serve the model."""
         return ()
 
     @property
@@ -224,7 +225,7 @@ class EncoderKind(ABC):
         return False
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
-        """What the tokenizing step's settings.json has of this kind."""
+        """Return what this kind adds to settings.json of the tokenizing step."""
         if self.prompts is None:
             return {}
         return {
@@ -239,78 +240,84 @@ class EncoderKind(ABC):
         return True
 
     def last_step_settings(self, config: Config) -> Settings:
-        """What the last step's settings.json has of this kind. Raises CheckpointUnsupported."""
+        """Return what this kind adds to settings.json of the last step. Raises CheckpointUnsupported."""
         return {}
 
     def tokenizer_settings(self, tokenizer: Any, checkpoint: Checkpoint) -> Settings:
-        """What the last step's settings.json says of the tokenizer, where the step `spells_tokens`."""
+        """Return what settings.json of the last step says about the tokenizer, if the step `spells_tokens`."""
         return {}
 
     # The checkpoint's model
 
     def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
-        """The tokenizer as transformers, or the library, reads it. Raises CheckpointCorrupt, CheckpointUnsafe."""
+        """Return the tokenizer as transformers or sentence-transformers set it up.
+
+        Raises CheckpointCorrupt and CheckpointUnsafe.
+        """
         tokenizer = load_tokenizer(checkpoint.home)
         if self.by_library:
             put_into_lower_case(tokenizer, checkpoint.folder)
         return tokenizer
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
-        """The torch model, and what makes the net's output of its hidden states (pooling.py), if it has such."""
+        """Return the torch model, and its pooler (pooling.py) if the net's output is made of hidden states."""
         return load_model(checkpoint.home, self.auto_class, self.headless), None
 
     # Requests and answers
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Requests for the gate, of these texts."""
+        """Return requests for the gate, made of `texts`."""
         return [{names.TEXT_INPUT: text} for text in texts]
 
     def request_options(self, sample: int, config: Config) -> Request:
-        """Options that the gate's request of this number has: each prompt in turn, and half of the vector."""
+        """Return the options of the gate's request number `sample`: each prompt in turn, and half of the vector."""
         prompts = (None, *self.prompts.texts) if self.prompts else (None,)
         prompt = prompts[sample % len(prompts)]
         return {} if prompt is None else {PROMPT_NAME: prompt}
 
     def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
-        """The token sequences that transformers' own pipeline (or sentence-transformers) feeds the checkpoint with."""
+        """Return the token sequences that transformers' pipeline (or sentence-transformers) gives the checkpoint."""
         return [tokenizer(request[names.TEXT_INPUT], truncation=True, max_length=max_length)["input_ids"]]
 
     @abstractmethod
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """How far an answer is from the checkpoint's own."""
+        """Compare an answer with the checkpoint's own answer, `reference`."""
 
     @abstractmethod
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
-        """How good answers are, by `metric_name`."""
+        """Return the metric `metric_name` of `answers`."""
 
     def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
-        """Scores by which texts are ranked: of answers to pairs, or to the two texts of each pair in turn."""
+        """Return the scores by which texts are ranked, one for each pair.
+
+        The answers are those to pairs, or to the two texts of each pair in turn.
+        """
         raise TypeError(f"answers of the kind {self.kind} rank nothing")
 
     @property
     def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:
-        """The metrics of labelled data by name: of answers against targets."""
+        """The metrics on labelled data, by name. Each compares answers with targets."""
         return {self.metric_name: self.metric}
 
     @property
     def example(self) -> Request:
-        """A request that any model of this task answers; used for warm-up and for measuring."""
+        """A request that any model of this task can answer; it is used for warm-up and for measuring."""
         return self.samples(["The quick brown fox jumps over the lazy dog."])[0]
 
 
 def omitted(*has: str) -> frozenset[str]:
-    """The options that not every model of a task has, but for those that this one `has`."""
+    """Return the options that not every model of a task has, except those in `has`."""
     return frozenset({*PROMPTS, DIMENSIONS, APPLY_SOFTMAX} - {*has})
 
 
 def names_labels(config: Config) -> bool:
-    """Whether the names of labels are those of id2label; transformers drops them where num_labels is another number."""
+    """Whether labels have the names in id2label; transformers drops these if num_labels is another number."""
     names = config.get("id2label")
     return isinstance(names, dict) and len(names) > 0 and config.get("num_labels") in (None, len(names))
 
 
 def labels_of(config: Config) -> list[str]:
-    """Label names in the order of the logits, as transformers reads them (LABEL_0, LABEL_1 where none are given)."""
+    """Return label names in the order of the logits, as transformers does (LABEL_0, LABEL_1 if none are given)."""
     if names_labels(config):
         names = config["id2label"]
         return [str(names[key]) for key in sorted(names, key=int)]
@@ -319,22 +326,22 @@ def labels_of(config: Config) -> list[str]:
 
 
 def default_labels(count: int) -> list[str]:
-    """The names that transformers gives labels without names."""
+    """Return the names that transformers gives to labels without names."""
     return [f"LABEL_{i}" for i in range(count)]
 
 
 def share_equal(texts: Iterable[str], targets: Sequence[str]) -> float:
-    """Share of texts that are the target, but for outer blanks."""
+    """Return the share of texts that equal their target, ignoring leading and trailing white space."""
     return fmean(text.strip() == target.strip() for text, target in zip(texts, targets, strict=True))
 
 
 def logits_of_labels(config: Config, *dims: int) -> tuple[TensorSpec, ...]:
-    """The outputs of a net that gives a logit for each label, of everything that `dims` count."""
+    """Return the output of a net that gives one logit for each label, with the leading `dims`."""
     return (TensorSpec(LOGITS, "TYPE_FP32", (*dims, len(labels_of(config)))),)
 
 
 def width(config: Config) -> int:
-    """Length of a token's embedding."""
+    """Return the length of a token's embedding. Raises CheckpointCorrupt for a config without it."""
     for field in ("hidden_size", "dim", "d_model", "emb_dim"):
         if isinstance(config.get(field), int):
             return int(config[field])
@@ -342,7 +349,7 @@ def width(config: Config) -> int:
 
 
 def vocabulary(config: Config) -> int:
-    """The number of tokens. Raises CheckpointUnsupported for a config without it."""
+    """Return the number of tokens in the vocabulary. Raises CheckpointUnsupported for a config without it."""
     size = config.get("vocab_size")
     if type(size) is not int or size < 1:
         raise CheckpointUnsupported(f"vocab_size in config.json is {size!r}.", "It must be the number of tokens.")

@@ -1,4 +1,4 @@
-"""ColBERT: vectors of the tokens of queries and of documents, by which texts are ranked."""
+"""ColBERT: vectors for the tokens of queries and of documents; texts are ranked by these vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfx.names import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Late(ReadByRole, TokenVectors):
-    """Vectors of the tokens of a query or document, of any of the three libraries."""
+    """A ColBERT saved by any of the three libraries (late_interaction.py)."""
 
     kind: ClassVar[Kind] = Kind.LATE
 

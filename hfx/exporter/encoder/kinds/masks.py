@@ -1,6 +1,6 @@
-"""Fill-mask: what a masked language model writes in place of each mask token of a text.
+"""Fill-mask: the tokens that a masked language model writes in place of each mask token of a text.
 
-The net computes its head for the mask tokens alone: logits for all tokens would be a vocabulary for each.
+The net computes its head for the mask tokens only: logits for all tokens would take a whole vocabulary for each token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hfx.tasks.views import MASKED, fills
 if TYPE_CHECKING:
     import torch
 
-BATCH_BYTES = 128 << 20  # of the logits of a batch, of which tritonserver and the last step hold several copies
+BATCH_BYTES = 128 << 20  # bounds the logits of a batch; tritonserver and the last step hold several copies of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +50,15 @@ class Masks(EncoderKind):
     auto_class: str = "AutoModelForMaskedLM"
 
     def most_rows(self, config: Config, max_length: int) -> int | None:
-        """The rows of a batch whose logits [rows, masks, vocabulary] in float32 fit BATCH_BYTES."""
+        """Return how many rows of float32 logits [rows, masks, vocabulary] fit BATCH_BYTES."""
         return max(1, BATCH_BYTES // (4 * MOST_MASKS * vocabulary(config)))
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
-        """One logit a mask and token of the vocabulary."""
+        """Return one logit for each mask and each token of the vocabulary."""
         return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, int(config["vocab_size"]))),)
 
     def tokenizer_settings(self, tokenizer: Any, checkpoint: Checkpoint) -> Settings:
-        """The mask (as a text for the playground), padding, and whether spaces before punctuation are removed."""
+        """Return the mask (as text for the playground), padding, and whether to remove spaces before punctuation."""
         return {
             "mask_id": tokenizer.mask_token_id,
             "mask_token": tokenizer.mask_token,
@@ -67,20 +67,20 @@ class Masks(EncoderKind):
         }
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
-        """The model, whose head sees the mask tokens alone."""
+        """Load the model, and restrict its head to the mask tokens."""
         model, pooler = super().load_model(checkpoint, tokenizer)
         prepare(model, tokenizer)
         return model, pooler
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Each text behind a mask, and every third one between two."""
+        """Return each text after a mask; every third text has a mask on both sides."""
         return [
             {names.TEXT_INPUT: f"{MASKED} {text}" + (f" {MASKED}" if i % 3 == 0 else "")}
             for i, text in enumerate(texts)
         ]
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """The best token of every mask decides; the largest difference of its scores drifts."""
+        """Compare the best token of each mask; the drift is the largest difference of their scores."""
         pairs = [*zip(fills(reference), fills(answer), strict=True)]
         drift, same, tie = 0.0, True, True
         for expected, found in pairs:
@@ -92,14 +92,15 @@ class Masks(EncoderKind):
         return Comparison(same, drift, tie and not same)
 
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
-        """Share of texts whose first mask's best token is the target, but for outer blanks."""
+        """Return the share of texts whose first mask's best token is the target, ignoring outer white space."""
         return share_equal((fills(answer)[0][0]["token_str"] for answer in answers), targets)
 
 
 def prepare(model: Any, tokenizer: Any) -> None:
-    """Have the head of `model` see the mask tokens alone: logits are [rows, masks, vocabulary], at least one a row.
+    """Restrict the head of `model` to the mask tokens: logits are [rows, masks, vocabulary], with at least one mask.
 
-    Rows with fewer masks than another one have its first token's logits behind their own.
+    A row with fewer masks than another row has the logits of its own first token in the remaining places.
+    Raises CheckpointUnsupported if the tokenizer has no mask token.
     """
     mask_id = tokenizer.mask_token_id
     if mask_id is None:
@@ -122,5 +123,5 @@ def prepare(model: Any, tokenizer: Any) -> None:
         output.last_hidden_state = kept
         return output
 
-    model.mask_token_id = mask_id  # the traced example has some
+    model.mask_token_id = mask_id  # so that the traced example has mask tokens
     getattr(model, model.base_model_prefix).register_forward_hook(keep_masks, with_kwargs=True)

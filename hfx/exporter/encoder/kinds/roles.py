@@ -1,4 +1,4 @@
-"""What models have in common that read queries and documents differently."""
+"""The base class of kinds whose models read queries and documents differently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hfx.exporter.source import Checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class ReadByRole(Embedder):
-    """Vectors of queries and of documents. `late` says how the two are read; a published model has it in its files."""
+    """An embedder with separate readings of queries and documents.
+
+    `late` says how the two are read; a published model has this in its files.
+    """
 
     late: LateInteraction | None = None
     checkpoint: Checkpoint | None = None
@@ -27,7 +30,7 @@ class ReadByRole(Embedder):
         return {**fields, "late": late, "checkpoint": checkpoint}
 
     def read_late(self, checkpoint: Checkpoint, requested: int | None) -> LateInteraction:
-        """How queries and documents are read, of which the latter may have the `requested` length."""
+        """Return how queries and documents are read; documents have the `requested` length, if that is given."""
         late, read = read_late_interaction(checkpoint.folder), self.longest_input(checkpoint)
         longest = self.longest_of_model(checkpoint)
         query = replace(late.query, length=late.query.length or min(read, requested or read))
@@ -56,7 +59,7 @@ class ReadByRole(Embedder):
 
     @property
     def own_widths(self) -> frozenset[int]:
-        """Expanded queries have one of their own."""
+        """The width of expanded queries, if queries are expanded."""
         return frozenset({self.late.query.least} - {0}) if self.late else frozenset()
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:

@@ -1,4 +1,4 @@
-"""Sparse embeddings (SPLADE): a number for each word of the vocabulary, of a masked language model's logits."""
+"""Sparse embeddings (SPLADE): a number for each token of the vocabulary, from a masked language model's logits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hfx.names import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Sparse(Embedder):
-    """The number of each word, for a text."""
+    """A sparse embedder, which gives a text one number for each token of the vocabulary."""
 
     kind: ClassVar[Kind] = Kind.SPARSE
     plain_name: ClassVar[str] = "sparse vectors"
@@ -42,7 +42,7 @@ class Sparse(Embedder):
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedSparse(ReadByRole, Sparse):
-    """The number of each word, which for a query is looked up in a table."""
+    """A sparse embedder whose numbers for a query are looked up in a table."""
 
     why_python: ClassVar[tuple[str, ...]] = ("queries that are looked up",)
 

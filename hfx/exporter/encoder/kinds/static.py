@@ -1,4 +1,4 @@
-"""Static embeddings: a table with a vector for each token, whose mean is a text's."""
+"""Static embeddings: a table has a vector for each token; a text's vector is the mean of the vectors of its tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Static(Embedder):
-    """The mean of the vectors of a text's tokens; zeros for a text without any."""
+    """An embedder that gives the mean of the vectors of a text's tokens; zeros for a text without tokens."""
 
     kind: ClassVar[Kind] = Kind.STATIC
     plain_name: ClassVar[str] = "static embeddings"

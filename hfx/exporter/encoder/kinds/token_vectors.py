@@ -1,4 +1,4 @@
-"""A vector for each token of a text; the last step leaves padding out."""
+"""Vectors of tokens: one vector for each token of a text. The last step removes padding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TokenVectors(Embedder):
         return {"tokens": True}
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """The token whose vector's direction differs most decides, and drifts."""
+        """Compare the vectors of the token whose directions differ most; the drift is 1 - cosine of these."""
         pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
         similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
         return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))

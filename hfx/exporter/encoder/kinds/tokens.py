@@ -1,4 +1,4 @@
-"""Token classification: entities with their places in the text, grouped as transformers' pipeline groups them."""
+"""Token classification: entities with their positions in the text, grouped as transformers' pipeline groups them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_AGGREGATION = "simple"
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(EncoderKind):
-    """Entities of a text; `aggregation` joins tokens to them."""
+    """A token classifier, which finds entities; `aggregation` says how tokens are joined to entities."""
 
     kind: ClassVar[Kind] = Kind.TOKENS
     task: ClassVar[Task] = Task.TOKEN_CLASSIFICATION
@@ -67,13 +67,16 @@ class Tokens(EncoderKind):
         return {"unk_id": tokenizer.unk_token_id}
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """Same spans with same labels; of those that both have, the largest difference of two scores drifts."""
+        """Two answers are the same if they have the same spans with the same labels.
+
+        The drift is the largest difference of scores among the entities that both answers have.
+        """
         ours, theirs = _scores(answer), _scores(reference)
         drift = max((abs(ours[key] - theirs[key]) for key in ours.keys() & theirs.keys()), default=0.0)
         return Comparison(ours.keys() == theirs.keys(), drift)
 
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
-        """Micro F1 over (label, start, end); a target is the JSON list of {entity, start, end}."""
+        """Return the micro F1 over (label, start, end); a target is a JSON list of {entity, start, end}."""
         hits = found = wanted = 0
         for answer, target in zip(answers, targets, strict=True):
             ours = Counter((e["entity"], e["start"], e["end"]) for e in entities(answer))
@@ -85,7 +88,7 @@ class Tokens(EncoderKind):
 
 
 def entities(answer: Answer) -> list[dict[str, Any]]:
-    """The list inside the JSON of an answer."""
+    """Return the entities of an answer, which are a list in JSON."""
     value: list[dict[str, Any]] = json.loads(answer[names.ENTITIES])
     return value
 

@@ -30,7 +30,7 @@ SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShot(EncoderKind):
-    """The labels of a request, best first."""
+    """A zero-shot classifier, which orders the labels of a request, best first."""
 
     kind: ClassVar[Kind] = Kind.ZERO_SHOT
     task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
@@ -45,28 +45,31 @@ class ZeroShot(EncoderKind):
     auto_class: str = "AutoModelForSequenceClassification"
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
-        """Logits of each candidate label."""
+        """Return the NLI logits of each candidate label."""
         return logits_of_labels(config, -1)
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         return {"hypothesis_template": HYPOTHESIS_TEMPLATE}
 
     def last_step_settings(self, config: Config) -> Settings:
-        """Where the entailment and contradiction logits stand; an answer ranks all candidate labels by default."""
+        """Return the indices of the entailment and contradiction logits.
+
+        There is no default for `top_k`: an answer ranks all candidate labels.
+        """
         entailment = entailment_index(config)
         contradiction = len(labels_of(config)) - 1 if entailment == 0 else 0
         return {"entailment": entailment, "contradiction": contradiction}
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Each text with two to five labels, so that rows of different counts meet in a batch."""
+        """Return each text with two to five labels, so that rows with different counts share a batch."""
         return [
             {names.TEXT_INPUT: text, names.CANDIDATE_LABELS: list(SAMPLE_LABELS[: 2 + i % 4])}
             for i, text in enumerate(texts)
-            if text.strip()  # as the pipeline: there is no premise in an empty text
+            if text.strip()  # as in the pipeline: an empty text has no premise
         ]
 
     def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
-        """A pair of text and hypothesis for each label; only the text is truncated."""
+        """Return the ids of a pair of text and hypothesis for each label; only the text is truncated."""
         pairs = [HYPOTHESIS_TEMPLATE.format(label) for label in request[names.CANDIDATE_LABELS]]
         texts = [request[names.TEXT_INPUT]] * len(pairs)
         ids: list[list[int]] = tokenizer(texts, pairs, truncation="only_first", max_length=max_length)["input_ids"]
@@ -80,9 +83,10 @@ class ZeroShot(EncoderKind):
 
 
 def entailment_index(config: Config) -> int:
-    """Index of the first label that begins with "entail", as transformers' pipeline finds it: in label2id.
+    """Return the index of the first label that begins with "entail", as transformers' pipeline finds it in label2id.
 
-    Where it names no labels, transformers makes a label2id of its own.
+    If the config does not name its labels, transformers makes a label2id of its own.
+    Raises CheckpointUnsupported if there is no such label, or its number is out of range.
     """
     labels = labels_of(config)
     numbers = (names_labels(config) and config.get("label2id")) or {label: at for at, label in enumerate(labels)}
