@@ -1,1 +1,1 @@
-"""What runs inside Triton: Python that needs only numpy, tokenizers and a runtime, and nothing else of hfx."""
+"""The code that runs inside Triton: it needs only numpy, tokenizers and a runtime, and nothing else of hfx."""

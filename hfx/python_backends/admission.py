@@ -1,12 +1,12 @@
-"""Which requests of an encoder are taken: no more than the net answers within a bound, the others are refused at once.
+"""Admission control of an encoder: refuses a request at once if the net would not answer it within a bound.
 
 The bound is enforced here, before a text is tokenized, because the dynamic batcher's own queue policies make requests
-wait for 0.5 s now and then (Triton 2.51; fixed in 26.08 by triton-inference-server/core #509). What waits at the net is
-Triton's gauge of pending requests; how fast the net is, its counters say. Nothing of the net's is counted down, so that
-no cancelled or failed request is ever missing from a count.
+wait for 0.5 s now and then (Triton 2.51; fixed in 26.08 by triton-inference-server/core #509). Triton's gauge of
+pending requests gives the length of the net's queue, and Triton's counters give the speed of the net. No count is
+lowered when the net ends a request, so a cancelled or failed request can't leave a count wrong.
 
-What waits for the tokenizing step itself is bounded, too. Triton 2.51 cancels none of it: the requests whose callers
-have left would be tokenized one after the other, and more would come.
+The queue of the tokenizing step itself is bounded, too. Triton 2.51 cancels no request in it: the requests of callers
+that have disconnected would be tokenized one after the other, while new ones arrive.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FEW_WAITING = 16  # requests, of which no reading is wanted
-READ_SECONDS = 0.05  # between two readings; one costs 0.7 to 2 ms
-STALE_SECONDS = 1.0  # an older reading refuses nothing: a new one is waited for
-PATIENCE_SECONDS = 0.25  # of that wait
-MOST_KEPT = 10_000  # requests whose rows are known
-RETRY_SECONDS = 1.0  # after a server without metrics
+FEW_WAITING = 16  # requests; while no more wait, no reading is needed
+READ_SECONDS = 0.05  # between two readings; a reading costs 0.7 to 2 ms
+STALE_SECONDS = 1.0  # the age above which a reading refuses no request, and `prepare` waits for a new one
+PATIENCE_SECONDS = 0.25  # the longest that `prepare` waits for a reading
+MOST_KEPT = 10_000  # waiting requests whose numbers of rows are remembered
+RETRY_SECONDS = 1.0  # until the next reading, if the server has no metrics
 TIMEOUT_SECONDS = 5.0  # of a reading
 MAX_BYTES = 16 << 20
 RUNS_COUNTED = 8
-KEPT = 0.9  # of what is known of the tokenizing step, at each of its batches: a long text alone says little of others
+KEPT = 0.9  # the weight of the tokenizing step's earlier batches at each new batch: one long text is not typical
 
 PENDING = "nv_inference_pending_request_count"
 ROWS, RUNS = "nv_inference_count", "nv_inference_exec_count"
@@ -39,10 +39,10 @@ REQUESTS, MICROSECONDS = "nv_inference_request_success", "nv_inference_compute_i
 
 @dataclass(frozen=True)
 class Bound:
-    """How much may wait: requests, and the seconds until a new one is answered; 0 for any.
+    """The limits of the queue: the number of waiting requests, and the seconds until a new request is answered.
 
-    `batch` rows, a full batch, may wait whatever the seconds are: callers that wait for their answers make one.
-    `instances` of the tokenizing step share what waits for it.
+    A limit of 0 means no limit. `batch` rows, a full batch, may wait whatever `seconds` is: callers that each wait
+    for their answer fill a batch together. The `instances` of the tokenizing step share the requests that wait for it.
     """
 
     requests: int = 1024
@@ -52,7 +52,10 @@ class Bound:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Bound:
-        """The parameters max_queue_size and max_queue_seconds, and max_batch_size. Raises ValueError."""
+        """Read max_batch_size, the instance groups and the parameters max_queue_size and max_queue_seconds.
+
+        Raises ValueError for a parameter that is not a number.
+        """
         parameters = {key: value["string_value"] for key, value in (config.get("parameters") or {}).items()}
         requests = int(parameters.get("max_queue_size", cls.requests))
         seconds = float(parameters.get("max_queue_seconds", cls.seconds))
@@ -62,9 +65,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class NetLoad:
-    """What the server says of the net: requests that wait for it, and since its start rows, runs, requests and time.
+    """The load of the net in the server's metrics: pending requests; rows, runs, requests and time since its start.
 
-    `microseconds` has the time of a run once for each of its requests. `ahead` wait for the tokenizing step.
+    `microseconds` counts the time of a run once for each of its requests. `ahead` is the number of requests that wait
+    for the tokenizing step.
     """
 
     pending: int
@@ -78,8 +82,8 @@ class NetLoad:
 class Admission:
     """Takes requests for a net until they would wait for longer than `bound`; safe to use from any thread.
 
-    `wake` is called when a new NetLoad is wanted. The net's queue is first in, first out, so the requests that wait are
-    the last ones that were taken, and their rows are known.
+    `wake` is called when a new NetLoad is needed. The net's queue is first in, first out, so the waiting requests are
+    those that were taken last, and their numbers of rows are known.
     """
 
     def __init__(self, bound: Bound, wake: Callable[[], None]) -> None:
@@ -103,13 +107,13 @@ class Admission:
         return self._taken
 
     def wants_reading(self, requests: int, now: float) -> bool:
-        """Whether `requests` more can't be judged by the last reading."""
+        """Whether a new reading is needed to judge `requests` more requests."""
         return len(self._waiting) + requests > FEW_WAITING and now - self._read_at > STALE_SECONDS
 
     def take(self, rows: int, now: float, timeout: float = 0.0) -> bool:
-        """Whether a request of `rows` rows is taken at the time `now` (time.monotonic).
+        """Take a request of `rows` rows at the time `now` (time.monotonic), and return whether it was taken.
 
-        Its caller waits for `timeout` seconds; 0 for any.
+        Its caller waits for `timeout` seconds; 0 means any time.
         """
         with self._lock:
             if len(self._waiting) >= FEW_WAITING or self._ahead >= FEW_WAITING:
@@ -125,12 +129,12 @@ class Admission:
             return True
 
     def tokenized(self, requests: int, seconds: float) -> None:
-        """Note that so many requests were tokenized in so many seconds."""
+        """Note that `requests` requests were tokenized in `seconds` seconds."""
         self._tokenized = KEPT * self._tokenized + requests
         self._tokenizing_seconds = KEPT * self._tokenizing_seconds + seconds
 
     def _refuses(self, now: float, timeout: float) -> bool:
-        """Whether too much waits for a caller that waits for `timeout`."""
+        """Whether the queue is too long for a request whose caller waits for `timeout` seconds."""
         if now - self._read_at > STALE_SECONDS:
             return False
         if self._ahead >= FEW_WAITING and self._tokenized:
@@ -144,19 +148,19 @@ class Admission:
         requests = len(self._waiting) * rows / max(1, self._rows)
         if 0 < self._bound.requests <= requests:
             return True
-        # The rest of a run, those that wait, and the run that has the new request in it.
+        # The rest of the current run, the runs of the waiting rows, and the run with the new request.
         seconds = 2 * self._run_seconds + rows / rate if rate else 0.0
         if 0 < timeout < seconds:
             return True
         return rows >= self._bound.batch and 0 < self._bound.seconds < seconds
 
     def update(self, load: NetLoad, taken: int, now: float) -> None:
-        """Put in a reading: `load` is as of when `taken` requests had been taken, at the time `now`."""
+        """Apply a reading made at the time `now`: `load` is the load after `taken` requests had been taken."""
         with self._lock:
             left = load.pending + self._taken - taken
             while len(self._waiting) > left:
                 self._rows -= self._waiting.popleft()
-            others = max(0, min(left, MOST_KEPT) - len(self._waiting))  # sent to the net itself
+            others = max(0, min(left, MOST_KEPT) - len(self._waiting))  # requests sent directly to the net
             self._waiting.extendleft([1] * others)
             self._rows += others
             if self._load is not None:
@@ -168,14 +172,14 @@ class Admission:
         runs, requests = after.runs - before.runs, after.requests - before.requests
         spent = 1e-6 * (after.microseconds - before.microseconds)
         if runs <= 0 or requests <= 0 or spent <= 0:
-            return  # or the net was loaded anew
+            return  # nothing was run, or the net was loaded anew
         run_seconds = spent / requests
         rate = (after.rows - before.rows) / runs / run_seconds
         self._rate = (self._rate + rate) / 2 if self._rate else rate
         self._run_seconds = (self._run_seconds + run_seconds) / 2 if self._run_seconds else run_seconds
 
     def _learn_throughput(self, load: NetLoad, now: float) -> None:
-        """Several instances of the net compute more than a run at a time says."""
+        """Measure the rate of all instances of the net: several instances do more than one run at a time."""
         if self._counted is None:
             self._counted = now, load.rows
         since, rows = self._counted
@@ -185,7 +189,7 @@ class Admission:
 
 
 class MetricsReader:
-    """A thread that reads the load of the tokenizing step `model` and its net, at `address`, when it is woken."""
+    """A thread that, when woken, reads the load of the tokenizing step `model` and of its net from `address`."""
 
     def __init__(self, model: str, address: tuple[str, int], bound: Bound) -> None:
         self.admission = Admission(bound, self._wake)
@@ -196,7 +200,7 @@ class MetricsReader:
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     def prepare(self, requests: int) -> None:
-        """Wait for a reading where there is none by which so many requests can be judged; for 0.25 s at most."""
+        """Wait for a new reading, for 0.25 s at most, if the last one can't judge `requests` more requests."""
         if self.admission.wants_reading(requests, time.monotonic()) and not self._failed:
             self._done.clear()
             self._wake()
@@ -228,12 +232,12 @@ class MetricsReader:
 
 
 def samples(model: str) -> re.Pattern[bytes]:
-    """Finds the lines of metrics of a model, of any version: name and value."""
+    """Return a pattern that finds the metrics of a model, of any version: name and value."""
     return re.compile(rb'^(nv_inference_\w+)\{model="%b",[^}]*\} (\S+)$' % re.escape(model).encode(), re.MULTILINE)
 
 
 def net_load(net: re.Pattern[bytes], step: re.Pattern[bytes], metrics: bytes) -> NetLoad | None:
-    """The load that the samples of the net and of its tokenizing step say; None without a gauge of pending requests."""
+    """Return the load in the samples of the net and its tokenizing step; None without a gauge of pending requests."""
     values, ahead = _sums(net, metrics), _sums(step, metrics)
     if PENDING not in values:
         return None
@@ -249,7 +253,7 @@ def _sums(pattern: re.Pattern[bytes], metrics: bytes) -> dict[str, float]:
 
 
 def metrics_address(arguments: list[str]) -> tuple[str, int] | None:
-    """Where a tritonserver with these command-line arguments has its metrics; None where it has none."""
+    """Return the address of the metrics of a tritonserver with these command-line arguments; None if it has none."""
     options: dict[str, str] = {}
     for at, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
@@ -264,7 +268,7 @@ def metrics_address(arguments: list[str]) -> tuple[str, int] | None:
 
 
 def server_arguments(pid: int) -> list[str]:
-    """The command-line arguments of the process `pid`; none where they can't be read."""
+    """Return the command-line arguments of the process `pid`; an empty list if they can't be read."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
     except OSError:
@@ -272,6 +276,6 @@ def server_arguments(pid: int) -> list[str]:
 
 
 def net_of(model: str) -> str:
-    """The name of the net of the tokenizing step `model`: NAME_tokenize -> NAME_net, endings of both kept."""
+    """Return the name of the net of the tokenizing step `model`: NAME_tokenize becomes NAME_net; an ending is kept."""
     name, _, ending = model.rpartition("_tokenize")
     return f"{name}_net{ending}"

@@ -1,7 +1,7 @@
 """Checks of values that come from outside: of requests, of Triton's request parameters, and of a model's JSON files.
 
-A check takes a field's name and value, and returns the value as it is used; it raises InvalidRequest, which names the
-field and says what is allowed.
+A check takes the name and the value of a field, and returns the value as hfx uses it. It raises InvalidRequest, which
+names the field and says which values are allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Read = TypeVar("Read")
 
 
 def integer(low: int, high: int | None = None) -> Check:
-    """From `low` to `high`, both included."""
+    """Return a check for an integer from `low` to `high`, both included."""
     allowed = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
 
     def check(name: str, value: Any) -> int:
@@ -34,7 +34,7 @@ def integer(low: int, high: int | None = None) -> Check:
 
 
 def number(low: float, high: float) -> Check:
-    """An integer or float from `low` to `high`, as a float."""
+    """Return a check for an integer or float from `low` to `high`; the check returns a float."""
 
     def check(name: str, value: Any) -> float:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
@@ -45,7 +45,7 @@ def number(low: float, high: float) -> Check:
 
 
 def one_of(*allowed: Any) -> Check:
-    """One of `allowed`, which are integers or strings."""
+    """Return a check for one of `allowed`, which are integers or strings."""
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, type(allowed[0])) or isinstance(value, bool) or value not in allowed:
@@ -56,7 +56,7 @@ def one_of(*allowed: Any) -> Check:
 
 
 def instance(kind: type, allowed: str) -> Check:
-    """An instance of `kind`."""
+    """Return a check for an instance of `kind`, which errors call `allowed`."""
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, kind):
@@ -72,14 +72,14 @@ mapping = instance(dict, "an object")
 
 
 def filled(name: str, value: Any) -> str:
-    """A string that is not empty."""
+    """Check a string that must not be empty."""
     if not isinstance(value, str) or not value:
         raise InvalidRequest(name, value, "a text")
     return value
 
 
 def strings(most: int, longest: int) -> Check:
-    """At most `most` different strings of 1 to `longest` characters."""
+    """Return a check for a list of at most `most` strings of 1 to `longest` characters; it drops duplicates."""
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)) or len(value) > most:
@@ -93,7 +93,7 @@ def strings(most: int, longest: int) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """None, or what `check` takes."""
+    """Return a check that allows None and every value that `check` allows."""
     return lambda name, value: None if value is None else check(name, value)
 
 
@@ -101,7 +101,7 @@ token_id = integer(0)
 
 
 def token_ids(name: str, value: Any) -> Ids:
-    """A list, tuple or array of token ids."""
+    """Check a list, tuple or array of token ids."""
     ids = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(ids, (list, tuple)) or any(type(each) is not int or each < 0 for each in ids):
         raise InvalidRequest(name, value, "token ids, which are whole numbers of at least 0")
@@ -109,38 +109,38 @@ def token_ids(name: str, value: Any) -> Ids:
 
 
 def token_sequences(name: str, value: Any) -> tuple[Ids, ...]:
-    """Lists of token ids, none of them empty."""
+    """Check lists of token ids, none of them empty."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(each, (list, tuple)) and each for each in value):
         raise InvalidRequest(name, value, "lists of token ids, none of them empty")
     return tuple(token_ids(name, each) for each in value)
 
 
 def annotated(kind: type) -> dict[str, Check]:
-    """The checks of a dataclass, by field: each is the first note of a field that is Annotated."""
+    """Return the checks of a dataclass by field: a check is the first annotation of an Annotated field."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The values of a JSON object by key; in what is raised, names are `prefix` and the key."""
+    """The values of a JSON object by key; errors name a field by `prefix` and its key."""
 
     values: Mapping[str, Any]
     prefix: str = ""
 
     def take(self, key: str, check: Check) -> Any:
-        """The checked value of `key`, None where it is missing."""
+        """Return the checked value of `key`; a missing key is checked as None."""
         return check(self.prefix + key, self.values.get(key))
 
     def inside(self, key: str) -> Fields:
-        """The fields of the object at `key`."""
+        """Return the fields of the object at `key`."""
         return Fields(self.take(key, mapping), f"{self.prefix}{key}.")
 
 
 def read_json(path: Path, version: int, parse: Callable[[dict[str, Any]], Read]) -> Read:
-    """What `parse` makes of the object in a JSON file whose field `format` is `version`.
+    """Read a JSON file whose field `format` is `version`, and return the result of `parse` for its object.
 
-    Raises ModelDamaged, naming the file, and the field that is not as it should be.
+    Raises ModelDamaged, which names the file and the invalid field.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -156,22 +156,22 @@ def read_json(path: Path, version: int, parse: Callable[[dict[str, Any]], Read])
         raise ModelDamaged(f"{path}: {refusal.message}") from None
 
 
-# Triton's request parameters, as far as they are settings of a model: those of an infer request, and at the generate
-# endpoint every JSON key that is no input (also those in "parameters"). Triton hands them to each model of an ensemble
-# and ignores what it does not know: a setting that is misspelt would be no setting.
+# Triton's request parameters that are settings of a model: the parameters of an infer request and, at the generate
+# endpoint, every JSON key that is not an input (also the keys in "parameters"). Triton passes them to each model of an
+# ensemble and ignores unknown ones, so a misspelt setting would have no effect.
 
-# What Triton reads itself. It takes these out of infer requests, but not out of those of the generate endpoint (2.51).
+# The parameters that Triton reads itself. It removes them from infer requests, but not from generate requests (2.51).
 TRITON_NAMES = frozenset(
     {"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "binary_data_output"}
 )
 TRITON_PREFIX = "triton_"
 
 KINDS = {int: "a whole number", bool: "true or false", str: "a text"}
-NAME_LENGTH = 60  # characters of an unknown name that are shown: it may be as long as a body
+NAME_LENGTH = 60  # characters of an unknown name that an error shows: the name may be as long as the request's body
 
 
 def parse_parameters(text: str) -> dict[str, Any]:
-    """The parameters in `request.parameters()`, a JSON object, without Triton's own. Raises ValueError."""
+    """Return the parameters in `request.parameters()`, a JSON object, without Triton's own. Raises ValueError."""
     if text in ("", "{}"):
         return {}
     parameters = json.loads(text)
@@ -179,9 +179,9 @@ def parse_parameters(text: str) -> dict[str, Any]:
 
 
 def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str, Any]:
-    """The settings in `request.parameters()` that an encoder's `task` has, and the model among its `inputs`.
+    """Return the settings in `request.parameters()` of an encoder: options of `task` that are among the `inputs`.
 
-    Raises ValueError for any other parameter.
+    Raises ValueError for any other parameter, and for a value of the wrong type.
     """
     parameters = parse_parameters(text)
     types = {name: kind for name, kind in TASKS[task].options.items() if kind in KINDS and name in inputs}
@@ -195,7 +195,7 @@ def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str,
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The one of `names` that `name` may have been meant to be."""
+    """Return the name in `names` that `name` may have been meant to be; None if no name is similar."""
     near = [other for other in names if other.startswith(name)] or get_close_matches(name, names, 1, 0.5)
     return near[0] if near else None
 

@@ -1,6 +1,7 @@
-"""From a model folder (tokenizer.json, settings.json) to the encoder of its task; question answering's is windows.py.
+"""The encoders of most tasks, and the functions that make an encoder from tokenizer.json and settings.json.
 
-Token ids equal those of the checkpoint's own tokenizer with truncation to max_length.
+The token ids equal the ids of the checkpoint's own tokenizer with truncation to max_length. The encoder of question
+answering is in windows.py.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ MAX_LABELS = 1000
 
 
 class Encoder(Protocol):
-    """What the encoders of all tasks have in common.
+    """The interface of the encoders of all tasks.
 
-    An item is a row: a text, (question, context), (text, labels), (query, text).
+    An item is the input of one row: a text, (question, context), (text, labels), or (query, text).
     """
 
     settings: Settings
     fields: tuple[str, ...]
 
     def items(self, tensors: Tensors) -> list[Any]:
-        """The items of a request's STRING tensors `fields`. Raises InvalidInput."""
+        """Return the items in the STRING tensors `fields` of a request. Raises InvalidInput."""
 
     def encode(self, items: Many[Any]) -> list[Row | Exception]:
-        """One row, or the reason why there is none, for each item; the tokenizer sees them all at once."""
+        """Return a row, or an error instead of it, for each item; most encoders tokenize all items in one call."""
 
 
 class TextEncoder(RowEncoder):
@@ -78,28 +79,28 @@ class TextEncoder(RowEncoder):
         tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, bytes]]:
-        """The texts of a request and the prompts before them, a pair a row."""
+        """Return the texts of a request and the prompts before them, a pair for each row."""
         texts = column(TEXT, tensors)
         return list(zip(texts, prompts(tensors, len(texts), self.settings), strict=True))
 
     def encode(self, items: Many[Text | tuple[Text, bytes]]) -> list[Row | Exception]:
-        """One row (or the reason why there is none) for each text, by one call of the tokenizer."""
+        """Return a row, or an error instead of it, for each text; one call of the tokenizer takes all texts."""
         pairs = [item if isinstance(item, tuple) else (item, b"") for item in items]
         return encode_together([(encoded(text), it) for text, it in pairs], self._check, self._tokenize, self._row)
 
     def _check(self, text: bytes, prompt: bytes) -> tuple[bytes, Piece, int]:
-        """The text behind its prompt, the piece of it that is tokenized first, and how many tokens aren't pooled."""
+        """Return the prompt with the text, the piece that is tokenized first, and the number of unpooled tokens."""
         unpooled = self._prompt_tokens(prompt) if prompt and not self.settings.pools_prompt else 0
         return prompt + text, self._piece(prompt + text, BYTES_PER_TOKEN[0]), unpooled
 
     def _prompt_tokens(self, prompt: bytes) -> int:
-        """The tokens of a prompt alone, with special ones before it: as sentence-transformers (6.2) counts them."""
+        """Count the tokens of a prompt alone, with special tokens before it, as sentence-transformers (6.2) does."""
         encoding = self._tokenizer.encode(self._piece(prompt, BYTES_PER_TOKEN[-1]).text)
         return len(encoding) - int(encoding.special_tokens_mask[-1:] == [1])
 
     def _tokenize(self, checked: Many[tuple[bytes, Piece, int]]) -> Any:
         texts = [used.text for _, used, _ in checked]
-        # The fast call knows neither offsets nor words; words are what a cut text is checked by.
+        # The fast call returns neither offsets nor words, and the check of a cut text needs words.
         if self._needs_places or any(used.cut for _, used, _ in checked):
             return self._tokenizer.encode_batch(texts)
         return self._tokenizer.encode_batch_fast(texts)
@@ -120,7 +121,7 @@ class TextEncoder(RowEncoder):
         return Row((row,), max(self._dropped(encoding), int(used.cut)))
 
     def _cuts_word(self, encoding: Any, used: Piece) -> bool:
-        """Whether the last word of the tokens kept (the first, where texts lose their beginning) may go on outside."""
+        """Whether the last kept word (the first, if texts are cut at the beginning) may continue beyond the tokens."""
         masked = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
         places = [place for place, special in masked if not special]
         if not places:
@@ -142,11 +143,11 @@ def _places(encoding: Any, shift: int) -> NDArray[np.int32]:
 
 
 class PairEncoder(RowEncoder):
-    """Encodes (query, text) for text ranking: one sequence, of which the longer text is truncated first.
+    """Encodes (query, text) for text ranking as one sequence; the longer text is truncated first.
 
-    Token ids are those of sentence-transformers' CrossEncoder (6.2): the checkpoint's own tokenizer, which is given the
-    pair with truncation `longest_first`. The two are tokenized without special tokens and joined here: of a pair that
-    it truncates, the tokenizer would also build every combination of the parts that it leaves out.
+    The token ids are those of sentence-transformers' CrossEncoder (6.2), which passes the pair to the checkpoint's own
+    tokenizer with truncation `longest_first`. Here, query and text are tokenized without special tokens and joined
+    afterwards: the tokenizer would also build every combination of the parts that it leaves out of a truncated pair.
     """
 
     fields: tuple[str, ...] = (QUERY, TEXT)
@@ -157,30 +158,30 @@ class PairEncoder(RowEncoder):
         self._template = Template(tokenizer.encode("a", "a"))
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Text]]:
-        """The queries, behind their prompts, and texts of a request, a pair a row."""
+        """Return the queries (behind their prompts) and the texts of a request, a pair for each row."""
         pairs = column_pairs(QUERY, TEXT, tensors)
         before = prompts(tensors, len(pairs), self.settings)
         return [(prompt + encoded(query), text) for prompt, (query, text) in zip(before, pairs, strict=True)]
 
     def encode(self, items: Many[tuple[Text, Text]]) -> list[Row | Exception]:
-        """One row (or the reason why there is none) for each item; equal queries are tokenized once."""
+        """Return a row, or an error instead of it, for each item; equal queries are tokenized once."""
         pairs = [(encoded(query), encoded(text)) for query, text in items]
         return encode_together(pairs, self._check, self._tokenize, self._row)
 
     def _check(self, query: bytes, text: bytes) -> tuple[bytes, str, Piece]:
-        """The text, the query, and the piece of the text that is tokenized first."""
+        """Return the text, the query, and the piece of the text that is tokenized first."""
         refuse_longer(QUERY, query, self.settings.max_length)
         return text, decoded(QUERY, query), self._piece(text, BYTES_PER_TOKEN[0])
 
     def _tokenize(self, checked: Many[tuple[bytes, str, Piece]]) -> list[tuple[list[int], list[int]]]:
-        """The ids of the query and of the piece of each."""
+        """Return the token ids of each item's query and piece."""
         texts = list(dict.fromkeys(text for _, query, used in checked for text in (query, used.text)))
         ids = dict(zip(texts, self._ids(texts), strict=True))
         return [(ids[query], ids[used.text]) for _, query, used in checked]
 
     def _row(self, raw: bytes, _: str, used: Piece, ids: tuple[list[int], list[int]]) -> Row:
         first, second = ids
-        # The tokens kept of a cut text are those of the whole text, and which of the two is longer is certain.
+        # With this many tokens, a cut text keeps the same tokens as the whole text, and the longer of the two is known.
         enough = max(self._room, len(first)) + MARGIN
         for bytes_per_token in BYTES_PER_TOKEN[1:]:
             if not used.cut or len(second) >= enough:
@@ -201,7 +202,7 @@ class PairEncoder(RowEncoder):
 
 
 class Template:
-    """The special tokens and type ids around a pair, taken from the `example` (an Encoding) of one."""
+    """The special tokens and type ids around a pair, taken from `example`, the Encoding of a pair."""
 
     def __init__(self, example: Any) -> None:
         self._ids, self._types = list(example.ids), list(example.type_ids)
@@ -210,7 +211,7 @@ class Template:
         self._borders = places.index(0), ends[0], places.index(1), ends[1]
 
     def joined(self, first: list[int], second: list[int]) -> Sequence:
-        """The sequence of two texts' token ids."""
+        """Return the sequence of a pair, made from the token ids of its two texts."""
         begin, _, middle, _ = self._borders
         first_types, second_types = [self._types[begin]] * len(first), [self._types[middle]] * len(second)
         return Sequence(self._around(self._ids, first, second), self._around(self._types, first_types, second_types))
@@ -221,7 +222,7 @@ class Template:
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many of `first` and `second` tokens are kept in `room`: the shorter text keeps up to half of it."""
+    """Return how many of `first` and `second` tokens fit into `room`: the shorter text keeps up to half of it."""
     if first + second <= room:
         return first, second
     shorter = min(first, second, room // 2)
@@ -241,12 +242,12 @@ class HypothesisEncoder(RowEncoder):
         tokenizer.enable_truncation(settings.max_length, strategy="only_first", direction=settings.truncation_side)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Many[Text]]]:
-        """The texts and labels of a request, a pair a row."""
+        """Return the texts and labels of a request, a pair for each row."""
         same_rows(TEXT, LABELS, tensors)
         return list(zip(column(TEXT, tensors), table(LABELS, tensors), strict=True))
 
     def encode(self, items: Many[tuple[Text, Many[Text]]]) -> list[Row | Exception]:
-        """One row of as many sequences as labels (or the reason why there is none) for each item."""
+        """Return a row with a sequence for each label, or an error instead of it, for each item."""
         return [or_refusal(self._row, encoded(text), [encoded(label) for label in labels]) for text, labels in items]
 
     def _hypotheses(self, labels: Many[bytes]) -> list[str]:
@@ -274,11 +275,11 @@ class HypothesisEncoder(RowEncoder):
         return Row(sequences, max(max(map(self._dropped, encodings)), int(used.cut)))
 
     def _pairs(self, raw: bytes, hypotheses: list[str]) -> tuple[Piece, list[Any]]:
-        """The widest piece of the text that is needed, and its encodings with every hypothesis."""
+        """Return a piece of the text that is large enough, and its encodings with every hypothesis."""
         for bytes_per_token in BYTES_PER_TOKEN:
             used = self._piece(raw, bytes_per_token)
             encodings = self._tokenize(used.text, hypotheses)
-            most = max(encodings, key=lambda each: sequence_length(each, 0))  # of the text is beside the shortest label
+            most = max(encodings, key=lambda each: sequence_length(each, 0))  # beside the shortest label
             if not used.cut or settled(most, self._side):
                 break
         return used, encodings
@@ -299,13 +300,13 @@ class HypothesisEncoder(RowEncoder):
 
 
 def open_encoder(folder: Path | str) -> Encoder:
-    """The encoder of the files `settings.json` and `tokenizer.json` in `folder`. Raises ValueError, OSError."""
+    """Return the encoder for the files `settings.json` and `tokenizer.json` in `folder`. Raises ValueError, OSError."""
     return make_encoder(Path(folder) / "tokenizer.json", Settings.read(Path(folder) / "settings.json"))
 
 
 def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
-    """The encoder of a tokenizer file and settings that need not be a file yet."""
-    from tokenizers import Tokenizer  # `hfx verify --url` has none
+    """Return the encoder for a tokenizer file and settings, which need not be in a file yet."""
+    from tokenizers import Tokenizer  # `hfx verify --url` runs without tokenizers
 
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     if settings.roles:

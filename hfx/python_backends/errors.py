@@ -1,7 +1,7 @@
-"""The errors of what runs inside Triton, and their reasons: the one table of both.
+"""The errors of the code that runs inside Triton, and the one table of their reasons.
 
 Triton's codes, the client's exceptions, the statuses of the HTTP front and the metrics of refusals come from REASONS.
-It lies in every model folder, and the client reads it: it imports the standard library alone.
+This module is copied into every model folder and imported by the client, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 
 class JsonRepr(reprlib.Repr):
-    """Values of requests in bounded length, with JSON's words for what Python calls True, False and None."""
+    """Shows values of requests in a bounded length, with JSON's names for True, False and None."""
 
     def repr_bool(self, value: bool, level: int) -> str:  # noqa: D102
         return "true" if value else "false"
@@ -29,11 +29,11 @@ _SHORT.maxother = 160
 
 @dataclass(frozen=True)
 class Reason:
-    """Why there is no answer, for programs: a message begins with `[hfx:NAME]`.
+    """Why a request has no answer, for programs: an error message begins with `[hfx:NAME]`.
 
-    `code` is a name in pb.TritonError, which is not there yet while Triton's Python process imports a model. `error` is
-    the class of hfx.errors that the client raises, `status` that of the HTTP front. `refusal` is the reason in the
-    metrics; empty for a request that was taken.
+    `code` is a name in pb.TritonError, which does not exist yet while Triton's Python process imports a model. `error`
+    is the name of the class in hfx.errors that the client raises, `status` the status of the HTTP front's response.
+    `refusal` is the reason in the metrics; it is empty for a request that was taken.
     """
 
     name: str
@@ -47,7 +47,7 @@ INVALID_REQUEST = Reason("INVALID_REQUEST", "INVALID_ARG", "RequestRefused", 400
 TOO_LONG = Reason("TOO_LONG", "INVALID_ARG", "RequestRefused", 400, "too_long")
 QUEUE_FULL = Reason("QUEUE_FULL", "UNAVAILABLE", "ServerBusy", 429, "queue_full")
 DRAINING = Reason("DRAINING", "UNAVAILABLE", "ServerBusy", 503, "draining")
-# The engine has died, or is not there yet: it is started again.
+# The engine has died and is started again, or has not started yet.
 ENGINE_UNREACHABLE = Reason("ENGINE_UNREACHABLE", "UNAVAILABLE", "ServerBusy", 503)
 DEADLINE_EXCEEDED = Reason("DEADLINE_EXCEEDED", "CANCELLED", "RequestTimeout", 504)
 FAILED = Reason("FAILED", "INTERNAL", "ServerError", 500)
@@ -55,33 +55,36 @@ _ALL = (INVALID_REQUEST, TOO_LONG, QUEUE_FULL, DRAINING, ENGINE_UNREACHABLE, DEA
 REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
 
 _REASON = re.compile(r"\[hfx:([A-Z_]+)\] ")
-# What Triton writes before the message of a model (2.51).
+# The text that Triton writes before the message of a model (2.51).
 _OF_TRITON = re.compile(r"^(?:in ensemble '[^']*', )?(?:Failed to process the request\(s\)[^,]*, message: )?")
 
 
 def reason_of(error: Exception) -> Reason:
-    """The reason of an error; FAILED for a bug."""
+    """Return the reason of an error; FAILED for a bug."""
     return error.reason if isinstance(error, EngineError) else FAILED
 
 
 def with_reason(reason: Reason, text: object) -> str:
-    """A message with its reason in front, as a caller reads it."""
+    """Return a message for callers, with its reason in front."""
     return f"[hfx:{reason.name}] {text}"
 
 
 def split_reason(message: str) -> tuple[str, str]:
-    """The name of a message's reason (empty: it has none), and the message without it."""
+    """Return the name of a message's reason (empty if it has none), and the message without it."""
     found = _REASON.search(message)
     return "" if found is None else found[1], _REASON.sub("", message).strip()
 
 
 def split_prefixes(message: str) -> tuple[str, str]:
-    """The name of a message's reason, and the message without it and without what Triton has written before it."""
+    """Return the name of a message's reason, and the message without the reason and the text that Triton adds."""
     return split_reason(_OF_TRITON.sub("", message))
 
 
 class EngineError(Exception):
-    """What happened (`message`), and what to do next (`fix`, may be empty): all that a caller can cause or cure."""
+    """The base class of the errors that a caller can cause or cure.
+
+    `message` says what happened; `fix`, which may be empty, says what to do next.
+    """
 
     reason: ClassVar[Reason] = FAILED
 
@@ -95,11 +98,11 @@ class EngineError(Exception):
 
 
 class InvalidInput(ValueError):
-    """A client's tensor that can't be taken; the text names the tensor and says what is wrong with it."""
+    """A client's tensor is invalid; the text names the tensor and says what is wrong with it."""
 
 
 class InvalidRequest(EngineError):
-    """The value of `field` can't be taken; it must be `allowed`, and `message`, if given, says all of it."""
+    """The value of `field` is invalid: it must be `allowed`. `message`, if given, replaces the whole text."""
 
     reason = INVALID_REQUEST
 
@@ -110,7 +113,7 @@ class InvalidRequest(EngineError):
 
 
 def unusable(field: str, value: object, reason: str, alternative: str = "") -> InvalidRequest:
-    """The refusal of a field that the request must not have, because of the `reason`; `alternative` allows it."""
+    """Return the error for a field that a request must not have because of `reason`; `alternative` would allow it."""
     fix = f"leave {field} out, or {alternative}" if alternative else f"leave {field} out"
     return InvalidRequest(field, value, "", f"{field} is {_shown(value)}, but {reason}; {fix}")
 
@@ -133,19 +136,19 @@ class DoesNotFit(EngineError):
 
 
 class QueueFull(EngineError):
-    """As many requests wait as may wait; nothing was taken, so the caller may try again later."""
+    """The queue is full; the request was not taken, so the caller may try again later."""
 
     reason = QUEUE_FULL
 
 
 class Draining(EngineError):
-    """The server finishes what it has and takes no new requests."""
+    """The server finishes its open requests and takes no new ones."""
 
     reason = DRAINING
 
 
 class EngineClosed(Draining):
-    """The engine is closed; requests that it still had end with this too."""
+    """The engine is closed; requests that were open at that time end with this error too."""
 
 
 class DeadlineExceeded(EngineError):
@@ -166,9 +169,9 @@ class StepFailed(EngineError):
 
 
 class Unexpected(EngineError):
-    """A request ended with an error that no code expects, `cause`: a bug, or a panic of a library in Rust.
+    """A request ended with an unexpected error, `cause`: a bug, or a panic of a library in Rust.
 
-    The message leaves out what `cause` says, which may have paths of the server; the log has it.
+    The message omits the text of `cause`, which may contain paths of the server; the log has the text.
     """
 
     def __init__(self, cause: BaseException) -> None:
@@ -177,10 +180,10 @@ class Unexpected(EngineError):
 
 
 def failure_of(error: BaseException) -> Exception:
-    """`error` as what its request is answered with.
+    """Return the error to answer a request with that ended with `error`.
 
-    A handler of a request's errors catches BaseException: pyo3's PanicException is no Exception, and a request
-    without an answer hangs. Raises KeyboardInterrupt and SystemExit.
+    A handler of a request's errors catches BaseException: pyo3's PanicException is not an Exception, and a request
+    without an answer hangs. Raises `error` itself if it is KeyboardInterrupt or SystemExit.
     """
     if isinstance(error, (EngineError, InvalidInput)):
         return error
@@ -209,4 +212,4 @@ class ProcessorUnsuited(ModelRefused):
 
 
 class ProviderMissing(ModelRefused):
-    """What shall run the model is not here: an execution provider of onnxruntime, a device, or native operators."""
+    """An execution provider of onnxruntime, a device, or native operators that the model needs are missing."""

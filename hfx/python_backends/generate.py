@@ -1,6 +1,7 @@
-"""Triton adapter of NAME_stream: one engine for all callers; pieces of text where `stream` is set, else one response.
+"""Triton adapter of NAME_stream: one engine for all callers.
 
-`execute` only hands requests over, so that the next ones may come while these run.
+A request gets pieces of text if `stream` is set, and otherwise one response. `execute` only passes requests to the
+dispatcher, so that the next requests may come while these run.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from .serving.traces import SpanWriter, trace_of
 from .serving.triton_channel import TritonChannel
 
 CANCELLED = Piece("", finish_reason="cancelled")
-LAST_RESPONSES_SECONDS = 5.0  # to send callers that the engine has closed
+LAST_RESPONSES_SECONDS = 5.0  # for sending callers the error that the engine has closed
 
 
 class TritonPythonModel:
-    """The engine's instance."""
+    """The one instance of NAME_stream, which has the engine."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the model of the version folder as the configuration's parameters say."""
+        """Open the model in the version folder with the configuration's parameters, and warm it up."""
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         self.generator = TextGenerator.open(
@@ -85,14 +86,14 @@ class TritonPythonModel:
             self._take(taken, tensors, request.parameters())
 
     def is_ready(self) -> bool:
-        """Whether requests should come here: Triton 26.03 and later ask. A model that is loaded has been warmed up."""
+        """Whether the model takes requests (called by Triton 26.03 and later); a loaded model has been warmed up."""
         return not self.draining and self.generator.engine.is_working()
 
     def finalize(self) -> None:
-        """Let requests that were taken finish within the drain time, end the others with their errors, and close.
+        """Let open requests finish within the drain time, end the remaining ones with an error, and close.
 
-        Where another publication has taken its folder, its relay is served for a moment longer than the engine. At the
-        end of the server Triton may end the relay only after the engine.
+        If another publication has replaced the model in its folder, the engine first serves its relay until the relay
+        has disconnected. It does not when the server ends, because Triton may then end the relay after the engine.
         """
         deadline = time.monotonic() + self.drain_seconds
         if publication(self.folder) != self.published:
@@ -109,7 +110,7 @@ class TritonPythonModel:
         self.spans.close()
 
     def _most_relayed(self) -> int | None:
-        """How many requests of relays may be under way; None for any number."""
+        """Return how many requests of relays may be under way; None for any number."""
         most = self.generator.engine.most_open()
         return None if most is None else most - self.direct
 
@@ -149,7 +150,7 @@ class TritonPythonModel:
         self.registry.remove(request)
         if request.trace:
             self.spans.write(request.trace, request.traced)
-            request.traced.clear()  # they hold the request
+            request.traced.clear()  # its entries refer to the request
         if error is not None:
             self._count(error)
         with self.changed:

@@ -1,7 +1,8 @@
-"""What a client may send to a tokenizing step: the strings of a request, how much of a text is tokenized, and refusals.
+"""The inputs of a tokenizing step: the strings of a request, the piece of a text that is tokenized, and refusals.
 
-A tokenizer is linear in the text and takes a hundred times its memory, while a model reads `max_length` tokens: the
-rest is cut off first, with a proof that the cut did not change the tokens kept.
+A tokenizer's time is linear in the text and its memory a hundred times the text's, while a model reads only
+`max_length` tokens. The rest of a text is therefore cut off first, with a proof that the cut did not change the tokens
+that are kept.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Result = TypeVar("Result")
 Checked = TypeVar("Checked", bound="tuple[Any, ...]")
 
 TOKENS_SHOWN = 3
-LONGEST_TEXT = 16 * 2**20  # bytes, however much of a text is read
+LONGEST_TEXT = 16 * 2**20  # bytes, even if only a part of the text is tokenized
 
 
 def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | Exception:
-    """What `encode(*arguments)` returns, or the error for its request: the other rows of the batch go on."""
+    """Return the result of `encode(*arguments)`, or the error for its request: the other rows of the batch go on."""
     try:
         return encode(*arguments)
-    except BaseException as error:  # a panic of the tokenizers library is no Exception
+    except BaseException as error:  # a panic of the tokenizers library is not an Exception
         return failure_of(error)
 
 
@@ -38,10 +39,10 @@ def encode_together(
     tokenize: Callable[[list[Checked]], Iterable[Any]],
     row: Callable[..., Result],
 ) -> list[Result | Exception]:
-    """A row (or the reason why there is none) for each of `items`, which are tuples of UTF-8 texts.
+    """Return a row, or an error instead of it, for each of `items`, which are tuples of UTF-8 texts.
 
-    `check` gets the texts of an item; what it returns of all items is tokenized together. `row` gets that of an item,
-    and its encoding.
+    `check` is called with the texts of an item. `tokenize` is called with the results of `check` for all items, and
+    `row` with the result of `check` for an item and the item's encoding.
     """
     checked = [or_refusal(check, *item) for item in items]
     encodings = iter(_encodings(tokenize, [each for each in checked if not isinstance(each, Exception)]))
@@ -53,7 +54,7 @@ def _row(row: Callable[..., Result], checked: Any, encoding: Any) -> Result | Ex
 
 
 def _encodings(tokenize: Callable[[list[Any]], Iterable[Any]], texts: list[Any]) -> list[Any]:
-    """The encodings of all texts, which are tokenized one by one where that fails for all together."""
+    """Return the encodings of all texts; if they can't be tokenized together, the texts are tokenized one by one."""
     together = or_refusal(lambda: list(tokenize(texts)))
     if not isinstance(together, Exception):
         return together
@@ -61,7 +62,7 @@ def _encodings(tokenize: Callable[[list[Any]], Iterable[Any]], texts: list[Any])
 
 
 def column(field: str, tensors: Tensors) -> list[bytes]:
-    """The strings of a [rows, 1] tensor, one a row."""
+    """Return the strings of a [rows, 1] tensor, one for each row. Raises InvalidInput."""
     array = _tensor(field, tensors)
     if array.ndim != 2 or array.shape[1] != 1:
         raise InvalidInput(f"{field} must hold one string a row (shape [rows, 1]), not shape {list(array.shape)}")
@@ -71,7 +72,7 @@ def column(field: str, tensors: Tensors) -> list[bytes]:
 
 
 def table(field: str, tensors: Tensors) -> list[list[bytes]]:
-    """The strings of a [rows, n] tensor, a list a row; n is at least 1."""
+    """Return the strings of a [rows, n] tensor, a list for each row; n is at least 1. Raises InvalidInput."""
     array = _tensor(field, tensors)
     if array.ndim != 2:
         raise InvalidInput(f"{field} must have the shape [rows, strings], not {list(array.shape)}")
@@ -91,32 +92,32 @@ def _tensor(field: str, tensors: Tensors) -> NDArray[Any]:
 
 
 def refuse_huge(field: str, texts: Iterable[bytes]) -> None:
-    """Refuse texts of more than LONGEST_TEXT bytes. Raises InvalidInput."""
+    """Raise InvalidInput if a text has more than LONGEST_TEXT bytes."""
     longest = max(map(len, texts), default=0)
     if longest > LONGEST_TEXT:
         raise InvalidInput(f"{field} has {longest} bytes, above the limit of {LONGEST_TEXT}. Divide the text")
 
 
 def same_rows(first: str, second: str, tensors: Tensors) -> None:
-    """Refuse two tensors of different numbers of rows."""
+    """Raise InvalidInput if two tensors have different numbers of rows."""
     left, right = len(_tensor(first, tensors)), len(_tensor(second, tensors))
     if left != right:
         raise InvalidInput(f"{first} has {left} rows but {second} has {right}")
 
 
 def column_pairs(first: str, second: str, tensors: Tensors) -> list[tuple[Text, Text]]:
-    """The strings of two [rows, 1] tensors, a pair a row."""
+    """Return the strings of two [rows, 1] tensors, a pair for each row. Raises InvalidInput."""
     same_rows(first, second, tensors)
     return list(zip(column(first, tensors), column(second, tensors), strict=True))
 
 
 def encoded(text: Text) -> bytes:
-    """UTF-8 bytes of a text that may be bytes already."""
+    """Return the UTF-8 bytes of a text that may be bytes already."""
     return text.encode() if isinstance(text, str) else text
 
 
 def decoded(field: str, raw: bytes) -> str:
-    """`raw` as text. Raises InvalidInput where it is not UTF-8."""
+    """Return `raw` as text. Raises InvalidInput if it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -126,7 +127,7 @@ def decoded(field: str, raw: bytes) -> str:
 
 
 def refuse_tokens(field: str, ids: Iterable[int], vocab_size: int | None, tokenizer: Any) -> None:
-    """Refuse a text with a token that `tokenizer` (a tokenizers.Tokenizer) knows and the net has no embedding of."""
+    """Raise InvalidInput if `tokenizer` (a tokenizers.Tokenizer) knows a token that the net has no embedding of."""
     if vocab_size is None:
         return
     beyond = sorted({token for token in ids if token >= vocab_size})
@@ -136,22 +137,22 @@ def refuse_tokens(field: str, ids: Iterable[int], vocab_size: int | None, tokeni
 
 
 def strings(*texts: Text) -> NDArray[np.object_]:
-    """A [len(texts), 1] STRING tensor, as Triton hands it to a model."""
+    """Return a [len(texts), 1] STRING tensor, as Triton passes it to a model."""
     return np.array([[encoded(text)] for text in texts], dtype=np.object_)
 
 
-# The first cap holds ordinary text several times over (English has 4 to 5 bytes a token); a text that does not fill
-# the model's tokens with it (runs of blanks, of control characters) gets the next one, and is then taken as it is.
+# The first cap is several times what ordinary text needs (English has 4 to 5 bytes a token). A text that does not fill
+# the model's tokens with it (runs of blanks or of control characters) gets the next cap, and is then taken as it is.
 BYTES_PER_TOKEN = (16, 64, 256)
 
-# A cut changes the tokens near it only: those of the word it falls into, which has at most 100 characters (WordPiece
-# makes one unknown token of longer ones), or the last few of a Viterbi path.
+# A cut changes only the tokens near it: the tokens of the word that it cuts, which has at most 100 characters
+# (WordPiece makes one unknown token of a longer word), or the last few tokens of a Viterbi path.
 MARGIN = 128
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The part of a text that is tokenized, and the bytes of the text before it."""
+    """The part of a text that is tokenized; `start` is the number of bytes of the text before it."""
 
     text: str
     cut: bool
@@ -159,9 +160,9 @@ class Piece:
 
 
 def piece(field: str, raw: bytes, limit: int, side: str) -> Piece:
-    """The first (side "right") or last (side "left") `limit` bytes of `raw`, whole characters only.
+    """Return the first (side "right") or last (side "left") `limit` bytes of `raw`, whole characters only.
 
-    Raises InvalidInput where they are not UTF-8.
+    Raises InvalidInput if they are not UTF-8.
     """
     if len(raw) <= limit:
         return Piece(decoded(field, raw), False)
@@ -172,23 +173,23 @@ def piece(field: str, raw: bytes, limit: int, side: str) -> Piece:
 
 
 def characters_before(raw: bytes, used: Piece) -> int:
-    """The number of characters of `raw` before a piece of it; a character has one byte that is not 10xxxxxx."""
+    """Return the number of characters of `raw` before a piece of it; a character has one byte that is not 10xxxxxx."""
     signed = np.frombuffer(raw, np.int8, count=used.start)
     step = 1 << 20  # in the processor's cache
     return sum(int(np.count_nonzero(signed[at : at + step] >= -64)) for at in range(0, used.start, step))
 
 
 def refuse_longer(field: str, raw: bytes, max_tokens: int) -> None:
-    """Refuse a text that may not be cut and can't fit into `max_tokens` tokens in any ordinary way."""
+    """Raise InvalidInput if a text that may not be cut can't fit into `max_tokens` tokens in any ordinary way."""
     limit = max_tokens * BYTES_PER_TOKEN[0]
     if len(raw) > limit:
         raise InvalidInput(f"{field} has {len(raw)} bytes; at most {limit} can be taken")
 
 
 def settled(encoding: Any, side: str, sequence: int = 0) -> bool:
-    """Whether the tokens kept in the encoding of a cut text are those of the whole text.
+    """Whether the tokens kept in the encoding of a cut text equal the tokens of the whole text.
 
-    They are when the cut lies in another word than the last token kept, or MARGIN tokens away from it.
+    They do if the cut is in another word than the last kept token, or at least MARGIN tokens away from that token.
     """
     dropped = encoding.overflowing
     if not dropped:
@@ -201,7 +202,7 @@ def settled(encoding: Any, side: str, sequence: int = 0) -> bool:
 
 
 def sequence_length(encoding: Any, sequence: int) -> int:
-    """The number of tokens of one of an encoding's sequences, special tokens not counted."""
+    """Return the number of tokens of one of an encoding's sequences, without special tokens."""
     return encoding.sequence_ids.count(sequence)  # type: ignore[no-any-return]
 
 
@@ -211,7 +212,7 @@ def _words(encoding: Any, sequence: int) -> list[int]:
 
 
 def _border(raw: bytes, at: int, step: int) -> int:
-    """The nearest beginning of a character from `at` on in the direction of `step`; continuation bytes are 10xxxxxx."""
+    """Return the first start of a character from `at` on, in steps of `step`; continuation bytes are 10xxxxxx."""
     for _ in range(3):
         if at >= len(raw) or raw[at] & 0xC0 != 0x80:
             break

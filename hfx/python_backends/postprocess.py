@@ -1,6 +1,6 @@
-"""Triton adapter of NAME_postprocess: the net's outputs in, the task's answers out.
+"""Triton adapter of NAME_postprocess: makes the task's answers from the net's outputs.
 
-One bad request is answered alone, the others of its batch are not touched.
+An invalid request is answered with an error, and the other requests of its batch are not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TritonPythonModel:
         self.postprocessor = open_postprocessor(Path(args["model_repository"]) / args["model_version"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response a request, in order."""
+        """Return one response for each request, in order."""
         required, optional = self.postprocessor.required, self.postprocessor.optional
         tensors = [read_request(request, required, optional) for request in requests]
         return [_response(answers) for answers in answer_each(self.postprocessor, tensors)]

@@ -1,4 +1,4 @@
-"""The prompts of a request: texts that stand before its own, or in a template beside them."""
+"""The prompts of a request: texts that are put before its own texts, or into a template beside them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROMPT_NAME, TEXT = "prompt_name", "text_input"
 
 
 def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
-    """What is put before the texts of a request's rows: its `prompt`, that of its `prompt_name`, or the model's own.
+    """Return the prompt of each row of a request: its `prompt`, the prompt named `prompt_name`, or the model's own.
 
-    With `roles`, a name may stand beside a prompt: it says the role only. Raises InvalidInput for both in other models,
-    for a name that is not known, and where the model has no prompts.
+    In a model with `roles`, a request may have both a name and a prompt: the name then only selects the role. Raises
+    InvalidInput for both in other models, for an unknown name, and if the model has no prompts.
     """
     given = [name for name in PROMPTS if name in tensors]
     if not given:

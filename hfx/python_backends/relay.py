@@ -1,8 +1,8 @@
-"""Triton adapter of NAME: plain infer calls, handed on to the engine NAME_stream.
+"""Triton adapter of NAME: a relay that passes plain infer calls to the engine NAME_stream.
 
-A decoupled model refuses plain calls, so this one takes them. It is not decoupled, yet returns at once and answers each
-request when its text is there: callers never wait for one another. Each call gets exactly one answer, also when the
-engine dies.
+A decoupled model refuses plain calls, so this model takes them. It is not decoupled, but `execute` returns at once and
+each request is answered when its text is complete, so callers never wait for one another. Each call gets exactly one
+answer, even if the engine dies.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .serving.traces import trace_of
 from .serving.triton_channel import TritonChannel
 
 IDLE_SECONDS = 0.05
-OLD_SECONDS = 0.25  # an answer that is older refuses nothing: the next request brings a new one
+OLD_SECONDS = 0.25  # the age above which the engine's answer refuses no request: the next request brings a new answer
 
 
 class PendingCall:
-    """A request of a caller, until it is answered."""
+    """A caller's request that has not been answered yet."""
 
     def __init__(self, request: Any, number: int) -> None:
         self.channel = TritonChannel(request.get_response_sender(), tuple(request.requested_output_names()))
@@ -42,11 +42,11 @@ class PendingCall:
         return self.channel.ended
 
     def fail(self, reason: Reason, text: object) -> None:
-        """Answer that there is no text, for a `reason`."""
+        """Answer with an error of the given `reason`."""
         self.channel.fail(with_reason(reason, text), reason.code)
 
     def fail_unreachable(self, what: str) -> None:
-        """Answer that `what` has happened to the engine."""
+        """Answer that the engine can't be reached; `what` has its name and says what happened."""
         self.fail(ENGINE_UNREACHABLE, f"the engine {what}. Try again later")
 
 
@@ -54,7 +54,7 @@ class TritonPythonModel:
     """The relay's instance."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Note the engine's name, and poll calls for cancellation."""
+        """Read the engine's name, and start the thread that polls calls for cancellation."""
         config = json.loads(args["model_config"])
         self._engine = config["parameters"]["engine"]["string_value"]
         self._published = publication(args["model_repository"])
@@ -62,9 +62,9 @@ class TritonPythonModel:
         self._lock = threading.Lock()
         self._open: dict[int, PendingCall] = {}
         self._connection: FramedSocket | None = None
-        self._most_open: int | None = None  # by the engine's last answer
+        self._most_open: int | None = None  # according to the engine's last answer
         self._most_open_until = 0.0
-        self._refused = 0  # calls that the engine, which counts them, was not told of
+        self._refused = 0  # refused calls that were not yet reported to the engine, which counts them
         self._poller: CancellationPoller[PendingCall] = CancellationPoller()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="cancellation", daemon=True)
@@ -83,7 +83,7 @@ class TritonPythonModel:
             connection = self._connection
         if connection is not None:
             connection.close()
-        self._poller.clear()  # what they hold of Triton must be gone before Triton is
+        self._poller.clear()  # the calls' Triton objects must be freed before Triton ends
 
     def _submit(self, request: Any) -> None:
         call = PendingCall(request, next(self._numbers))
@@ -109,10 +109,10 @@ class TritonPythonModel:
             connection.send({**message, "trace": trace_of(request)})
         except OSError:
             connection.close()
-            self._abandon(connection)  # its reader may have done so before this call was there
+            self._abandon(connection)  # the connection's reader may have done so before this call was added
 
     def _is_full(self) -> bool:
-        """Whether the engine would refuse a request, which it is spared."""
+        """Whether the engine would refuse another request, so that the relay need not send it."""
         now = time.monotonic()
         if self._most_open is None or len(self._open) < self._most_open:
             return False
@@ -128,7 +128,7 @@ class TritonPythonModel:
                 threading.Thread(target=self._read, args=(self._connection,), name="answers", daemon=True).start()
             return self._connection
 
-    # The threads hold no call while they wait: an answered one must be freed at once, and Triton's objects with it.
+    # The threads hold no call while they wait: an answered call and its Triton objects must be freed at once.
 
     def _read(self, connection: FramedSocket) -> None:
         while self._answer(connection.receive()):
@@ -137,20 +137,20 @@ class TritonPythonModel:
         self._abandon(connection)
 
     def _answer(self, message: Any) -> bool:
-        """Answer a call with the engine's message; false at the end."""
+        """Answer a call with the engine's message; return false if the connection has ended."""
         if message is None:
             return False
         self._most_open, self._most_open_until = message["most_open"], time.monotonic() + OLD_SECONDS
         with self._lock:
             call = self._open.pop(message["id"], None)
         try:
-            if call is None:  # a second answer must not end the thread that reads the others' first ones
+            if call is None:  # a second answer must not end the thread, which reads the answers to other calls, too
                 pb.Logger.log_error(f"request {message['id']} was answered twice")
             elif "error" in message:
                 call.channel.fail(message["error"], message["code"])
             else:
                 call.channel.send(message["outputs"], final=True)
-        except Exception as error:  # others must have their answers
+        except Exception as error:  # other calls must still get their answers
             pb.Logger.log_error(f"a response could not be sent: {error!r}")
         return True
 
@@ -168,7 +168,7 @@ class TritonPythonModel:
             self._report()
 
     def _report(self) -> None:
-        """Tell the engine how many calls were refused."""
+        """Report the number of refused calls to the engine."""
         connection, refused = self._connection, self._refused
         if connection is not None and refused:
             with suppress(OSError):
@@ -176,7 +176,7 @@ class TritonPythonModel:
                 self._refused -= refused
 
     def _cancel(self, calls: list[PendingCall]) -> None:
-        """Cancel those of `calls` whose callers have left."""
+        """Cancel each of `calls` that its caller has cancelled."""
         for call in calls:
             try:
                 if not call.cancelled and call.channel.is_cancelled() and call.connection is not None:
@@ -187,7 +187,7 @@ class TritonPythonModel:
 
 
 def _plain(tensor: Any) -> list[Any]:
-    """The values of a tensor as a message carries them. Raises InvalidInput for a huge text."""
+    """Return the values of a tensor, as a message carries them. Raises InvalidInput for a huge text."""
     values = tensor.as_numpy().reshape(-1).tolist()
     refuse_huge(tensor.name(), (value for value in values if isinstance(value, bytes)))
     return [text_of(value) if isinstance(value, bytes) else value for value in values]

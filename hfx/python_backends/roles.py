@@ -1,7 +1,8 @@
 """Queries and documents of late-interaction models (ColBERT): markers, expanded queries, tokens without a vector.
 
-The mask says what the net does with a token: 1, it is read and has a vector; 2, it is read and has none, or, in a role
-whose tokens are looked up, it is a number of the vector; -1, it has a vector and no other token reads it.
+The mask says how the net treats a token. With 1, the token is read and has a vector. With 2, it is read and has no
+vector; in a role whose tokens are looked up, it stands for a number of the vector instead. With -1, it has a vector,
+but no other token reads it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Item = tuple[str, Text, bytes]
 
 
 class RoleEncoder:
-    """Encodes the texts of a request by `encoders` of texts, one for each of the roles that `settings` have.
+    """Encodes the texts of a request with `encoders`, one for each role in `settings`.
 
-    The texts of a request that names the prompt `query` are queries, all others documents, also with a prompt of their
-    own.
+    The texts of a request that names the prompt `query` are queries. All other texts are documents, even with a prompt
+    of their own.
     """
 
     fields: tuple[str, ...] = (TEXT,)
@@ -33,7 +34,7 @@ class RoleEncoder:
         self._encoders = encoders
 
     def items(self, tensors: Tensors) -> list[Item]:
-        """The role, text and prompt of each row."""
+        """Return the role, text and prompt of each row."""
         texts = column(TEXT, tensors)
         before = prompts(tensors, len(texts), self.settings)
         named = column(PROMPT_NAME, tensors) if PROMPT_NAME in tensors else [b""] * len(texts)
@@ -41,7 +42,7 @@ class RoleEncoder:
         return list(zip(roles, texts, before, strict=True))
 
     def encode(self, items: Many[Item]) -> list[Row | Exception]:
-        """One row (or the reason why there is none) for each text, by a call of the tokenizer for each role."""
+        """Return a row, or an error instead of it, for each text, with one call of the tokenizer for each role."""
         rows: dict[int, Row | Exception] = {}
         for name, role in (self.settings.roles or {}).items():
             members = [at for at, item in enumerate(items) if item[0] == name]

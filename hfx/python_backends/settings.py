@@ -1,4 +1,4 @@
-"""settings.json of the tokenizing step: what decides, beside tokenizer.json, how a text becomes tensors."""
+"""The settings.json of the tokenizing step, which decides, together with tokenizer.json, how a text becomes tensors."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def _parts(name: str, value: Any) -> tuple[str, ...]:
 class Role:
     """How a model with roles (ColBERT) reads its queries, or its documents. Raises InvalidRequest.
 
-    Behind the first token comes the `marker`, if there is one; with it, a text has `length` tokens at most. Up to
-    `least`, it is filled with `filler`, which others attend to only if it `attends`. Tokens that are `skipped` are
-    read, and have no vector. With `looks_up`, a text has no special tokens, and the mask of its own is 2: the net looks
-    their numbers up.
+    The `marker`, if there is one, follows the first token; with it, a text has at most `length` tokens. A shorter text
+    is filled up to `least` tokens with `filler`, which other tokens attend to only if it `attends`. Tokens in `skipped`
+    are read, but have no vector. With `looks_up`, a text has no special tokens, and its own tokens have the mask 2: the
+    net looks their numbers up.
     """
 
     length: Annotated[int, integer(1)]
@@ -82,14 +82,14 @@ class Settings:
     """How texts become tensors. Raises InvalidRequest.
 
     `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least
-    `max_length`. `inputs` are the net's inputs; `doc_stride`, `question_first`, `cls_id` concern question-
-    answering, `hypothesis_template` zero-shot-classification. `vocab_size` is the number of the net's embeddings
-    where the tokenizer has ids beyond them, else None. `prompts` are texts by name that requests may have put
-    before theirs (None: the model has none), `default_prompt` the one of those that name none; where it is not
-    `pools_prompt`, the mask of a prompt's tokens is 2. A model that `takes_empty` texts answers those without
-    tokens. A `template` makes one text of a pair: texts, and between them the names of FIELDS, of which the text's
-    is the last; `prompted_template` is that of requests with a prompt. `roles` are those of a model that reads
-    queries and documents differently.
+    `max_length`. `inputs` are the net's inputs. `doc_stride`, `question_first` and `cls_id` concern
+    question-answering, `hypothesis_template` concerns zero-shot-classification. `vocab_size` is the number of the
+    net's embeddings if the tokenizer has ids beyond them, else None. `prompts` are texts, by name, that a request
+    may have put before its own (None: the model has none); `default_prompt` is the prompt of requests that name
+    none. Without `pools_prompt`, a prompt's tokens have the mask 2. With `takes_empty`, the model answers texts
+    without tokens. A `template` makes one text of a pair: it alternates texts and names of FIELDS, and the last name
+    is that of the text. `prompted_template` is the template of requests with a prompt. `roles` are the roles of a
+    model that reads queries and documents differently.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -120,7 +120,7 @@ class Settings:
 
     @classmethod
     def read(cls, path: Path | str) -> Settings:
-        """The settings in the JSON file `path`; keys that it does not know are left alone. Raises ValueError."""
+        """Read the settings from the JSON file `path`; unknown keys are ignored. Raises ValueError."""
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
         known = {field.name for field in fields(cls)}
         try:

@@ -1,4 +1,4 @@
-"""The spaces that tokenizers leave before punctuation. A step that spells tokens has it in its folder."""
+"""Removes the spaces that tokenizers leave before punctuation; copied into the folders of steps that decode tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REPLACED = (
 
 
 def clean_up(text: str) -> str:
-    """`text` without the spaces that tokenization left before punctuation."""
+    """Return `text` without the spaces that tokenization left before punctuation."""
     for pattern, replacement in _REPLACED:
         text = text.replace(pattern, replacement)
     return text

@@ -1,4 +1,4 @@
-"""Pairs that a template makes one text of: re-rankers that are language models, and what was converted from them."""
+"""Pairs that a template makes one text of: for re-rankers that are language models or were converted from them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FILLERS = "0", "1 2 3 4"  # texts whose last tokens differ
 
 
 class TemplateEncoder(RowEncoder):
-    """Encodes (query, text), put into a template, for text ranking; with a prompt, into another one.
+    """Encodes (query, text) in a template for text ranking; rows with a prompt have a template of their own.
 
-    Token ids are those of sentence-transformers' CrossEncoder (6.2): the tokens of the whole, or, of what is longer
-    than the model reads, its first ones and those of what the template puts behind the text. The template writes the
-    special tokens.
+    The token ids are those of sentence-transformers' CrossEncoder (6.2): the tokens of the filled template or, if the
+    model reads fewer, its first tokens and the tokens that the template puts behind the text. The template contains
+    the special tokens.
     """
 
     fields: tuple[str, ...] = (QUERY, TEXT)
@@ -45,23 +45,23 @@ class TemplateEncoder(RowEncoder):
         self._tails = {prompted: self._tail(parts) for prompted, parts in self._templates.items()}
 
     def _tail(self, parts: Many[str]) -> list[int]:
-        """The ids that two filled templates have in common at their ends."""
+        """Return the ids that the template puts behind the text: two filled templates have them in common."""
         first, second = self._ids([rendered(parts, {QUERY: text, TEXT: text, PROMPT: ""}) for text in FILLERS])
         return tail(first, second)
 
     def items(self, tensors: Tensors) -> list[tuple[bytes, Text, Text]]:
-        """The prompts, queries and texts of a request."""
+        """Return the prompts, queries and texts of a request."""
         pairs = column_pairs(QUERY, TEXT, tensors)
         before = prompts(tensors, len(pairs), self.settings)
         return [(prompt, query, text) for prompt, (query, text) in zip(before, pairs, strict=True)]
 
     def encode(self, items: Many[tuple[bytes, Text, Text]]) -> list[Row | Exception]:
-        """One row (or the reason why there is none) for each item."""
+        """Return a row, or an error instead of it, for each item."""
         rows = [(prompt, encoded(query), encoded(text)) for prompt, query, text in items]
         return encode_together(rows, self._check, self._tokenize, self._row)
 
     def _check(self, prompt: bytes, query: bytes, text: bytes) -> tuple[bytes, dict[str, str], Piece]:
-        """The text, the other fields, and the piece of the text that is tokenized first."""
+        """Return the text, the other fields, and the piece of the text that is tokenized first."""
         fields = {}
         for name, raw in ((PROMPT, prompt), (QUERY, query)):
             refuse_longer(name, raw, self.settings.max_length)
@@ -76,7 +76,7 @@ class TemplateEncoder(RowEncoder):
 
     def _row(self, raw: bytes, fields: Mapping[str, str], used: Piece, ids: list[int]) -> Row:
         most, tail = self.settings.max_length, self._tails[bool(fields[PROMPT])]
-        # The tokens kept of a cut text are those of the whole text.
+        # With this many tokens, a cut text keeps the same tokens as the whole text.
         for bytes_per_token in BYTES_PER_TOKEN[1:]:
             if not used.cut or len(ids) >= most + len(tail) + MARGIN:
                 break
@@ -88,12 +88,12 @@ class TemplateEncoder(RowEncoder):
 
 
 def rendered(parts: Many[str], fields: Mapping[str, str]) -> str:
-    """A template's `parts`: texts, and between them the names of the fields that stand there."""
+    """Return a template filled with `fields`; its `parts` alternate texts and names of fields."""
     return "".join(fields[part] if at % 2 else part for at, part in enumerate(parts))
 
 
 def tail(first: Many[int], second: Many[int]) -> list[int]:
-    """The longest list of ids that both end with."""
+    """Return the longest list of ids that both lists end with."""
     same = 0
     while same < min(len(first), len(second)) and first[-1 - same] == second[-1 - same]:
         same += 1
@@ -101,5 +101,5 @@ def tail(first: Many[int], second: Many[int]) -> list[int]:
 
 
 def cut(ids: Many[int], tail: Many[int], most: int) -> list[int]:
-    """The first of `ids` and all of `tail`, `most` together."""
+    """Return the first of `ids` and all of `tail`, `most` ids together."""
     return [*ids[: most - len(tail)], *tail]

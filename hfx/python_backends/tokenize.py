@@ -1,8 +1,8 @@
-"""Triton adapter of NAME_tokenize: STRING tensors in, token tensors out; one call of the tokenizer for a whole batch.
+"""Triton adapter of NAME_tokenize: makes token tensors from STRING tensors, with one tokenizer call for a whole batch.
 
-One bad request is answered alone, the others of its batch are not touched. Settings, which callers may leave out, go
-through here to the last step, as zeros where they are left out: Triton puts requests with and without an input into
-different batches, and the net's would be small.
+An invalid request is answered with an error, and the other requests of its batch are not affected. Settings pass
+through this step to the last step, and a setting that the caller left out passes as zeros: Triton puts requests with
+and without an input into different batches, so the net's batches would be small.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .errors import InvalidInput, QueueFull, Unexpected, with_reason
 from .inputs import Tensors, table
 from .tasks import TOKENIZING
 
-MOST = 2**31 - 1  # of a setting: more is as much
+MOST = 2**31 - 1  # of a setting; a larger value has the same effect
 
 
 class TritonPythonModel:
@@ -42,7 +42,7 @@ class TritonPythonModel:
         self.queue = _queue(args["model_name"], self.bound)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response a request, in order."""
+        """Return one response for each request, in order."""
         items: list[Any] = []
         answers: list[Any] = []
         if self.queue is not None:
@@ -95,8 +95,8 @@ class TritonPythonModel:
             raise QueueFull(message, "Send fewer requests at a time, or try again later.")
 
     def _add_parameters(self, request: Any, arrays: dict[str, Any]) -> None:
-        """Add the settings among the request's parameters, for all of its rows. Raises InvalidInput."""
-        try:  # here, as other steps don't know what is none of theirs
+        """Add the settings among the request's parameters to `arrays`, for all rows. Raises InvalidInput."""
+        try:  # checked here, because other steps can't tell an unknown parameter from another step's parameter
             parameters = encoder_settings(request.parameters(), self.encoder.settings.task, self.settings)
         except ValueError as error:
             raise InvalidInput(str(error)) from None
@@ -120,14 +120,14 @@ class TritonPythonModel:
 
 
 def _refuse_below_one(name: str, value: Any) -> None:
-    """Refuse numbers of which 0 would mean that they are left out."""
+    """Raise InvalidInput for a number below 1; a 0 would mean that the setting is left out."""
     least = np.min(value, initial=1)
     if least < 1:
         raise InvalidInput(f"{name} must be at least 1, not {least}")
 
 
 def _refuse_empty(name: str, arrays: Tensors) -> None:
-    """Refuse texts of which an empty one would mean that they are left out."""
+    """Raise InvalidInput for an empty text, which would mean that the setting is left out."""
     if any(not text for row in table(name, arrays) for text in row):
         raise InvalidInput(f"{name} has an empty text")
 
@@ -148,7 +148,7 @@ def _refusal(refusal: Exception) -> Any:
 
 
 def _queue(model: str, bound: Bound) -> MetricsReader | None:
-    """What bounds the queue of the net; None without a bound, or without metrics to know the queue by."""
+    """Return the reader by which the net's queue is bounded; None without a bound, or without metrics of the queue."""
     address = metrics_address(server_arguments(os.getppid()))
     if address is None:
         pb.Logger.log_warn(

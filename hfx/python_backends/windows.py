@@ -1,7 +1,7 @@
 """Question answering: a question and a context become overlapping windows over the context.
 
-Windows, and the characters that an answer's borders stand for, are those of transformers' QuestionAnsweringPipeline
-(4.57): max_seq_len 384, only the context is truncated, answers aligned to words.
+The windows, and the characters that an answer's borders stand for, are those of transformers' QuestionAnsweringPipeline
+(4.57): max_seq_len is 384, only the context is truncated, and answers are aligned to words.
 """
 
 from __future__ import annotations
@@ -39,14 +39,17 @@ DOC_STRIDE = "doc_stride"
 MAX_WINDOW_LENGTH = 384
 MAX_STRIDE = 128
 
-# A longer context is cut, and truncated_tokens says so: each window costs a pass of the net. The bytes are enough to
-# fill the windows with ordinary text, which has 3 to 5 bytes a token.
+# A context of more windows is cut, and truncated_tokens says so: each window costs a pass of the net. The bytes are
+# enough to fill the windows with ordinary text, which has 3 to 5 bytes a token.
 MAX_WINDOWS = 64
 CONTEXT_BYTES_PER_TOKEN = 6
 
 
 class WindowEncoder(RowEncoder):
-    """Encodes (question, context), or (question, context, doc_stride): the tokens that two windows share."""
+    """Encodes (question, context), or (question, context, doc_stride).
+
+    `doc_stride` is the number of tokens that two windows share.
+    """
 
     fields: tuple[str, ...] = (QUESTION, CONTEXT)
 
@@ -62,7 +65,7 @@ class WindowEncoder(RowEncoder):
         self._share(self._stride)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Text, int]]:
-        """The question, the context and the overlap of windows of each row. Raises InvalidInput."""
+        """Return the question, the context and the overlap of windows of each row. Raises InvalidInput."""
         pairs = column_pairs(QUESTION, CONTEXT, tensors)
         if DOC_STRIDE not in tensors:
             return [(*pair, self._stride) for pair in pairs]
@@ -74,7 +77,7 @@ class WindowEncoder(RowEncoder):
         return [(*pair, stride) for pair, stride in zip(pairs, strides, strict=True)]
 
     def encode(self, items: Many[tuple[Text, Text] | tuple[Text, Text, int]]) -> list[Row | Exception]:
-        """One row of as many sequences as windows (or the reason why there is none) for each item."""
+        """Return a row with a sequence for each window, or an error instead of it, for each item."""
         rows: list[Row | Exception] = [InvalidInput("")] * len(items)
         groups: dict[int, list[int]] = {}
         for at, item in enumerate(items):
@@ -89,14 +92,14 @@ class WindowEncoder(RowEncoder):
         return rows
 
     def _share(self, stride: int) -> None:
-        """Let two windows share `stride` tokens from now on."""
+        """Make two windows share `stride` tokens from now on."""
         if (self._tokenizer.truncation or {}).get("stride") != stride:
             self._tokenizer.enable_truncation(
                 self._length, stride=stride, strategy=self._strategy, direction=self._side
             )
 
     def _check(self, stride: int, question: bytes, context: bytes) -> tuple[str, Piece, int]:
-        """The question, the piece of the context that is read, and the characters before it."""
+        """Return the question, the piece of the context that is read, and the number of characters before it."""
         if not question:
             raise InvalidInput(f"{QUESTION} is empty")
         if not context:
@@ -109,7 +112,7 @@ class WindowEncoder(RowEncoder):
         return text, used, characters_before(context, used)
 
     def _refuse_crowding(self, stride: int, question: str, context: str) -> None:
-        """Refuse a question beside which windows can't advance over the context: the tokenizer would abort on it."""
+        """Raise InvalidInput if the question leaves no room to advance over the context: the tokenizer would abort."""
         tokens = self._count(question)
         if tokens + stride < self._room:
             return
@@ -148,7 +151,7 @@ class WindowEncoder(RowEncoder):
         return sequence(window, self.settings, np.concatenate([own, words], axis=1))
 
     def _allowed(self, ids: NDArray[Any], sequence_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Where the pipeline lets an answer start or end: in the context, and at the classification token.
+        """Return where the pipeline lets an answer start or end: in the context, and at the classification token.
 
         With the context first (tokenizers that pad on the left) the pipeline masks nothing.
         """
@@ -161,7 +164,7 @@ class WindowEncoder(RowEncoder):
 
 
 def _counter(tokenizer: Any) -> Any:
-    """A tokenizer that counts tokens: it shares the model (the memory) and truncates nothing."""
+    """Return a tokenizer for counting tokens: it shares the model (and its memory) and truncates nothing."""
     from tokenizers import Tokenizer
 
     counter = Tokenizer(tokenizer.model)
@@ -176,9 +179,9 @@ def _counter(tokenizer: Any) -> Any:
 
 
 def _word_places(window: Any, own: NDArray[np.int32], in_context: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """For each token the characters of the context's word with the token's word number, SPECIAL where there is none.
+    """Return, for each token, the characters of the context's word with its word number; SPECIAL if there is none.
 
-    `own` are the characters of each token. A word that the window's border cuts has only those in the window.
+    `own` has the characters of each token. A word that the window's border cuts has only its characters in the window.
     """
     places = np.full_like(own, SPECIAL)
     words = np.array([-1 if word is None else word for word in window.word_ids], np.int32)
@@ -188,7 +191,7 @@ def _word_places(window: Any, own: NDArray[np.int32], in_context: NDArray[np.boo
     known = words[members]
     begins = np.full(int(words.max()) + 1, -1, np.int32)
     ends = begins.copy()
-    # Assignment in order: the last one wins, so the first token of a word is written last.
+    # A later assignment overwrites an earlier one, so the first token of a word is written last.
     begins[known[::-1]] = own[members[::-1], 0]
     ends[known] = own[members, 1]
     has_word = np.flatnonzero(words >= 0)

@@ -1,1 +1,1 @@
-"""`backend: "onnxruntime"` for the embedded server in Python, for the config.pbtxt that NVIDIA's C++ backend takes."""
+"""`backend: "onnxruntime"` of the embedded server, in Python; it takes the config.pbtxt of NVIDIA's C++ backend."""

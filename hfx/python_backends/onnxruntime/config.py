@@ -1,7 +1,7 @@
-"""What the backend reads of a model's configuration (config.pbtxt as the JSON object that Triton hands on).
+"""Reads a model's configuration: config.pbtxt, as the JSON object that Triton passes to the backend.
 
-And what it makes of it: ONNX Runtime's session options and execution providers. Names of parameters and their meaning
-are those of NVIDIA's C++ backend; nothing is opened here.
+The module makes ONNX Runtime's session options and execution providers from it, and opens nothing. The parameters have
+the names and meanings that they have in NVIDIA's C++ backend.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ DTYPES: dict[str, Any] = {
 }
 # Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
-# Parameter: whether that library computes nothing for padding, so that rows of many widths are worth one run.
+# Parameter: whether that library computes nothing for padding, so that it pays to run rows of many widths together.
 SKIPS_PADDING = "skips_padding"
-# Parameter: the ONNX file of a model whose default_model_filename is Python's (hfx/deploy/bundle.py).
+# Parameter: the ONNX file of a model whose default_model_filename is a Python file (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
 
 
@@ -51,7 +51,7 @@ def parameters(config: Config) -> dict[str, str]:
 
 
 def integer(config: Config, key: str, default: int) -> int:
-    """A parameter that is a whole number. Raises ConfigError."""
+    """Return the parameter `key`, a whole number. Raises ConfigError."""
     text = parameters(config).get(key, str(default))
     try:
         return int(text)
@@ -60,7 +60,7 @@ def integer(config: Config, key: str, default: int) -> int:
 
 
 def seconds(config: Config, key: str, default: float) -> float:
-    """A parameter that is a time from 0 s on. Raises ConfigError."""
+    """Return the parameter `key`, a time of at least 0 s. Raises ConfigError."""
     text = parameters(config).get(key, str(default))
     try:
         value = float(text)
@@ -72,7 +72,7 @@ def seconds(config: Config, key: str, default: float) -> float:
 
 
 def model_file(config: Config, version_folder: Path) -> Path:
-    """The ONNX file of a version; a folder of that name holds a model with external data."""
+    """Return the ONNX file of a version; a folder in its place holds a model with external data."""
     name = parameters(config).get(MODEL_FILE) or config.get("default_model_filename") or "model.onnx"
     path = version_folder / name
     return path / "model.onnx" if path.is_dir() else path
@@ -97,7 +97,7 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 CPU = "CPUExecutionProvider"
 
-# The C++ backend's levels are its own: 0 is everything, 1 less than that.
+# The C++ backend has levels of its own: 0 enables everything, and 1 less than 0.
 GRAPH_LEVELS = {0: "ORT_ENABLE_ALL", -1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 
 # Model parameters that are options of the CUDA provider, with the words that stand for the numbers.
@@ -118,10 +118,11 @@ TENSORRT_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"t
 
 
 def session_options(config: Config, onnxruntime: Any) -> Any:
-    """SessionOptions: graph level, threads, execution mode, memory, and every parameter "session.*".
+    """Return SessionOptions: graph level, threads, execution mode, memory, and every parameter "session.*".
 
-    A configuration with SPIN_DURATION forbids spinning to backends whose onnxruntime knows no such entry and would
-    spin for milliseconds. This one knows it. Raises ConfigError for a value that can't be used.
+    A configuration with SPIN_DURATION also forbids spinning, for backends whose onnxruntime does not know SPIN_DURATION
+    and would spin for milliseconds. The onnxruntime of this backend knows it, so spinning is allowed here. Raises
+    ConfigError for a value that can't be used.
     """
     level = graph_level(config)
     if level not in GRAPH_LEVELS:
@@ -137,7 +138,7 @@ def session_options(config: Config, onnxruntime: Any) -> Any:
     options.execution_mode = modes.ORT_PARALLEL if parallel else modes.ORT_SEQUENTIAL
     entries = {key: value for key, value in parameters(config).items() if key.startswith("session.")}
     if SPIN_DURATION in entries:
-        if integer(config, SPIN_DURATION, 0) < 0:  # which ONNX Runtime would take for no bound
+        if integer(config, SPIN_DURATION, 0) < 0:  # ONNX Runtime would read it as no limit
             raise ConfigError(f"{SPIN_DURATION} is {entries[SPIN_DURATION]}: use microseconds, or 0 not to spin")
         entries[ALLOW_SPINNING] = "1"
     for key, value in entries.items():
@@ -146,7 +147,7 @@ def session_options(config: Config, onnxruntime: Any) -> Any:
 
 
 def providers(config: Config, kind: str, device_id: int, available: Sequence[str]) -> list[Provider]:
-    """(provider, options), best first. Raises ConfigError when one is not in `available`."""
+    """Return the providers with their options, best first. Raises ConfigError if one is not in `available`."""
     if kind not in ("CPU", "GPU"):
         raise ConfigError(f"instance_group kind {kind} can't be served: use KIND_CPU or KIND_GPU")
     chosen = _gpu_providers(config, device_id) if kind == "GPU" else []

@@ -1,7 +1,7 @@
-"""Large requests: a thread of their own runs them in parts, and batches of small requests between the parts.
+"""Large requests: a separate thread runs them in parts, and batches of small requests run between the parts.
 
-Triton hands the next batch to a Python model when the one before has returned, so that a request of seconds would keep
-all others waiting. A large one is answered later, by its response sender.
+Triton passes the next batch to a Python model only after `execute` has returned, so a request that takes seconds would
+delay all others. A large request is therefore answered later, through its response sender.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from .sessions import Outputs
 
 LARGE = 4096  # elements of a ragged input above which a request is large, as in native/backend/queue.h
-FEW = 8  # large requests that may be open while it is not known how long they take
-SECONDS = 3.0  # that a large one may wait for those before it, unless the parameter max_queue_seconds says other
+FEW = 8  # large requests that may be open while the time that they take is unknown
+SECONDS = 3.0  # a large request may wait for earlier ones, unless the parameter max_queue_seconds is set
 Found = Outputs | Exception
 
 
 class Turns:
-    """Who may use a session: a batch of small requests before the next part of a large one."""
+    """A lock for a session that prefers a batch of small requests to the next part of a large request."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,7 +31,7 @@ class Turns:
 
     @contextmanager
     def small(self) -> Iterator[None]:
-        """The session for a batch of small requests."""
+        """Hold the session for a batch of small requests."""
         with self._changed:
             self._small += 1
             self._changed.wait_for(lambda: not self._taken)
@@ -44,7 +44,7 @@ class Turns:
 
     @contextmanager
     def large(self) -> Iterator[None]:
-        """The session for the parts of a large request, between which `pass_on` is called."""
+        """Hold the session for the parts of a large request; `pass_on` is called between the parts."""
         self._take()
         try:
             yield
@@ -52,7 +52,7 @@ class Turns:
             self._give_back()
 
     def pass_on(self) -> None:
-        """Let the batches of small requests that wait have the session."""
+        """Give the session to the waiting batches of small requests, and take it back afterwards."""
         self._give_back()
         self._take()
 
@@ -69,10 +69,10 @@ class Turns:
 
 @dataclass(eq=False)
 class LargeRequest:
-    """A request of so many `elements`: what computes, cancels and answers it.
+    """A request of `elements` elements, with the functions that compute, cancel and answer it.
 
-    `run(is_cancelled)` asks between its parts whether the request is still wanted. Another request may end it by its
-    `name`, which the front makes; empty: it has none. `answer` raises nothing.
+    `run(is_cancelled)` calls `is_cancelled` between its parts. Another request may end this request by its `name`,
+    which the front makes; the name is empty if the request has none. `answer` raises nothing.
     """
 
     elements: int
@@ -85,21 +85,21 @@ class LargeRequest:
 
 
 class LargeRequests:
-    """Runs large requests one after the other; its methods are for the thread that Triton calls the model by."""
+    """Runs large requests one after the other; only the thread on which Triton calls the model may use it."""
 
     def __init__(self, turns: Turns, seconds: float = SECONDS) -> None:
         self._turns, self._seconds = turns, seconds
         self._queue: queue.SimpleQueue[LargeRequest | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open: list[LargeRequest] = []
-        self._rate = 0.0  # elements a second of the last one; 0: not known yet
+        self._rate = 0.0  # elements a second of the last request; 0: not known yet
         self._thread = threading.Thread(target=self._run, name="large requests", daemon=True)
         self._thread.start()
 
     def take(self, request: LargeRequest, timeout: float = 0.0) -> bool:
-        """Whether the request is taken, whose caller waits for `timeout` seconds (0: any).
+        """Queue a request whose caller waits for `timeout` seconds (0: any time), and return whether it was taken.
 
-        It is not where those before it take longer than the bound, or than its caller waits.
+        A request is refused if the requests before it take longer than the bound, or longer than its caller waits.
         """
         with self._lock:
             wait = sum(each.elements for each in self._open) / self._rate if self._rate else 0.0
@@ -111,13 +111,13 @@ class LargeRequests:
         return True
 
     def end(self, name: str) -> None:
-        """End the requests of this name, whose caller has left."""
+        """End the requests with this name, whose caller no longer wants them."""
         with self._lock:
             for request in self._open:
                 request.ended |= request.name == name
 
     def close(self) -> None:
-        """Wait until all are answered."""
+        """Wait until all requests are answered."""
         self._queue.put(None)
         self._thread.join()
 
@@ -126,13 +126,13 @@ class LargeRequests:
             pass
 
     def _answer(self, request: LargeRequest | None) -> bool:
-        """Run and answer a request; false at the end. Nothing of it is kept, as Triton's objects must be freed."""
+        """Run and answer a request; return false at the end. Keeps no reference: Triton's objects must be freed."""
         if request is None:
             return False
 
         try:
             found = self._found(request)
-        except BaseException as error:  # a panic of a library is no Exception; the next ones must have their answers
+        except BaseException as error:  # a panic of a library is not an Exception; later requests need their answers
             found = RuntimeError(f"{type(error).__name__}: {error}")
         with self._lock:
             self._open.remove(request)

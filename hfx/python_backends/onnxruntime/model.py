@@ -1,6 +1,6 @@
 """Triton adapter of `backend: "onnxruntime"`: one instance of one model.
 
-How a batch is run stands in ragged.py, how a session is opened in sessions.py.
+ragged.py runs batches, and sessions.py opens sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .large_requests import LARGE, SECONDS, LargeRequest, LargeRequests, Turns
 from .ragged import Cancelled, InvalidShape, Layout, Request, answer, check
 from .sessions import Outputs, open_session
 
-# Whether a request was cancelled costs 54 µs: it is looked up where a request's share of a run is so long.
+# Looking up whether a request was cancelled takes 54 µs: it pays if a request's share of a run takes this long.
 LOOKED_UP_SECONDS = 1e-3
 
 
@@ -32,7 +32,7 @@ class TritonPythonModel:
     """A model in ONNX Runtime or OpenVINO."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session that the configuration asks for, and hold the two against each other."""
+        """Open the session that the configuration describes, and check that the two agree."""
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"])
         self.outputs = tuple(each["name"] for each in config["output"])
@@ -46,9 +46,9 @@ class TritonPythonModel:
         self.large = LargeRequests(self.turns, seconds(config, "max_queue_seconds", SECONDS))
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        """One response a request, in order; None where one is large, whose response comes later.
+        """Return one response for each request, in order; None if a request is large, whose response comes later.
 
-        Triton has refused what lacks an input that is not optional.
+        Triton has already refused requests that lack a required input.
         """
         read = [self._read(request) for request in requests]
         for request in requests:
@@ -67,11 +67,11 @@ class TritonPythonModel:
         return None
 
     def finalize(self) -> None:
-        """Triton has no open request by now."""
+        """Stop the thread of large requests; Triton has no open request by now."""
         self.large.close()
 
     def _responses(self, requests: list[tuple[Any, Request]]) -> list[Any]:
-        """The responses to small requests."""
+        """Return the responses to small requests."""
         looked_up = self.seconds >= LOOKED_UP_SECONDS
         cancelled = [looked_up and request.is_cancelled() for request, _ in requests]
         live = [each for (_, each), gone in zip(requests, cancelled, strict=True) if not gone]
@@ -92,11 +92,11 @@ class TritonPythonModel:
         def reply(found: Outputs | Exception) -> None:
             try:
                 response = _response(found, read.wanted)
-            except Exception as error:  # of no memory for the tensors, say
+            except Exception as error:  # there may be no memory for the tensors
                 response = _response(error, ())
             try:
                 _send(sender, response)
-            except Exception as error:  # the next one must have its answer
+            except Exception as error:  # the next request must still get its answer
                 pb.Logger.log_error(f"a response could not be sent: {error!r}")
             OPEN_REQUESTS.add(-1)
 
@@ -116,7 +116,7 @@ class TritonPythonModel:
 
 
 def _name(request: Any) -> str:
-    """The name by which the front ends a request; empty where it has none."""
+    """Return the name by which the front ends a request; empty if it has none."""
     name = request.correlation_id()
     return name if isinstance(name, str) else ""
 

@@ -1,8 +1,9 @@
-"""From requests of any shapes to runs of the graph, and back: ragged inputs, batch inputs, groups, chunks.
+"""Turns requests of any shapes into runs of the graph, and back: ragged inputs, batch inputs, groups, chunks.
 
-The contract is that of NVIDIA's C++ backend: inputs with allow_ragged_batch reach the graph flattened, batch_input
-tensors tell it the shapes. What is ours: only rows of one shape share a run, or rows of near widths where padding costs
-nearly nothing, so that no answer depends on its neighbours' lengths. Knows no Triton and no runtime.
+The contract is that of NVIDIA's C++ backend: inputs with allow_ragged_batch reach the graph flattened, and batch_input
+tensors give the graph the shapes. This backend adds a rule: only rows of one shape share a run, or rows of similar
+widths if padding costs nearly nothing, so that no answer depends on the lengths of other rows. The module depends on
+neither Triton nor a runtime.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ Sources = Sequence[NDArray[Any]]
 
 
 class Cancelled(Exception):
-    """The callers of all requests of a group have left while it was run in parts."""
+    """All requests of a group were cancelled while the group was run in parts."""
 
 
 class InvalidShape(ValueError):
-    """A client's tensor of a shape that the model can't run; the text names the tensor and says what fits."""
+    """A client's tensor has a shape that the model can't run; the text names the tensor and says what fits."""
 
 
 def _counts(sources: Sources, batched: bool) -> NDArray[Any]:
@@ -39,12 +40,12 @@ def _item_shapes(sources: Sources, batched: bool) -> NDArray[Any]:
     return np.array([source.shape[1:] for source in sources for _ in range(len(source))])
 
 
-# What each kind makes of the requests' arrays of its source, and of whether the model batches.
+# The function by which each kind makes its tensor from the requests' source arrays and from whether the model batches.
 KINDS: dict[str, Callable[[Sources, bool], NDArray[Any]]] = {
     "BATCH_ELEMENT_COUNT": _counts,
     "BATCH_ACCUMULATED_ELEMENT_COUNT": lambda *source: np.cumsum(_counts(*source)),
     "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": lambda *source: np.cumsum([0, *_counts(*source)]),
-    # Only the shape means something; the proto leaves the data open.
+    # Only the shape has a meaning; the proto does not specify the data.
     "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": lambda *source: np.zeros(_counts(*source).max()),
     "BATCH_ITEM_SHAPE": _item_shapes,
     "BATCH_ITEM_SHAPE_FLATTEN": lambda *source: _item_shapes(*source).reshape(-1),
@@ -56,7 +57,7 @@ PER_ROW = {"BATCH_ITEM_SHAPE", "BATCH_ITEM_SHAPE_FLATTEN"}
 
 @dataclass(frozen=True)
 class BatchInput:
-    """One batch_input entry: what `kind` makes of the input `source`, given to the graph as each of `targets`."""
+    """One batch_input entry: what `kind` computes from the input `source`, passed to the graph as each of `targets`."""
 
     kind: str
     targets: tuple[str, ...]
@@ -65,7 +66,7 @@ class BatchInput:
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> BatchInput:
-        """An entry of the configuration. Raises ConfigError."""
+        """Read an entry of the configuration. Raises ConfigError."""
         kind, sources, data_type = entry.get("kind", "BATCH_ELEMENT_COUNT"), entry["source_input"], entry["data_type"]
         if kind not in KINDS:
             raise ConfigError(f"batch_input kind {kind} is unknown; {', '.join(KINDS)} can be used")
@@ -76,29 +77,30 @@ class BatchInput:
         return cls(kind, tuple(entry["target_name"]), DTYPES[data_type], sources[0])
 
     def make(self, sources: Sources, batched: bool) -> NDArray[Any]:
-        """The tensor for the requests' arrays of `source`, in order."""
+        """Return the tensor for the requests' arrays of `source`, in order."""
         return KINDS[self.kind](sources, batched).astype(self.dtype)
 
 
-# A run has one of these numbers of rows. Each shape that OpenVINO meets costs it some milliseconds once and 2 MB for
-# good, so not every number is one (27 widths x 64 rows would be 3.5 GB); powers of two alone would be too few, as they
-# cost a seventh of the throughput.
+# A run has one of these numbers of rows. Each new shape costs OpenVINO some milliseconds once and 2 MB for good, so the
+# list does not have every number (27 widths x 64 rows would be 3.5 GB). Powers of two alone would be too few: they cost
+# a seventh of the throughput.
 RUN_ROWS = (MOST_ROWS, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-# Elements of an input in a run, unless one row has more, or one sequence of a row that has several: what the layers
-# hand on then stays in the caches. 8,192 tokens in one run take 1.5 times as long as in runs of 1,024 (int8,
-# distilbert-base, 2 MB of L2 a core; fp32 1.09 times). 1,000 sequences of 20 tokens in one run took 0.8 GB.
+# The most elements of an input in a run, unless one row, or one sequence of a row with several, has more. The
+# activations between layers then stay in the caches. 8,192 tokens in one run take 1.5 times as long as in runs of 1,024
+# (int8, distilbert-base, 2 MB of L2 a core; fp32 1.09 times). 1,000 sequences of 20 tokens in one run took 0.8 GB.
 MAX_ELEMENTS = 1024
-# Where padding is skipped, widths are near within this factor, or in a run of FEW_ELEMENTS, padding included: norms are
-# still computed for padding, and products of a few tokens cost nearly as much as those of more.
+# If padding is skipped, rows share a run if their widths differ by at most this factor, or if the run has at most
+# FEW_ELEMENTS, padding included. Norms are still computed for padding, and products of a few tokens cost nearly as much
+# as products of more tokens.
 NEAR = 2
 FEW_ELEMENTS = 256
 
 
 @dataclass(frozen=True)
 class Request:
-    """The tensors of one request by name (rows first where the model batches), and the outputs that it wants.
+    """The tensors of one request by name (rows first if the model batches), and the outputs that it wants.
 
-    Between two runs, `is_cancelled` says whether it is still wanted.
+    `is_cancelled` is called between two runs, and says whether the request was cancelled.
     """
 
     feed: Feed
@@ -108,10 +110,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a configuration says about inputs and outputs.
+    """The inputs and outputs in a configuration.
 
-    `max_width` is the largest last dimension of a ragged input, 0 for any: the parameter max_width. `by_token` are the
-    outputs that have an entry for each element of a ragged input's last dimension, and the axis of these.
+    `max_width`, the parameter max_width, is the largest last dimension of a ragged input; 0 means any. `by_token` has
+    the outputs with an entry for each element of a ragged input's last dimension, and the axis of these entries.
     """
 
     inputs: tuple[str, ...]
@@ -124,16 +126,16 @@ class Layout:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a run may have any rows of any requests: there is a ragged input, and nothing counts by request."""
+        """Whether a run may mix rows of any requests: there is a ragged input, and no batch input counts by request."""
         return bool(self.ragged) and all(each.kind in PER_ROW for each in self.batch_inputs)
 
     def elements(self, feed: Feed) -> int:
-        """How many elements a ragged input of a request has that can be run in parts; 0 where it can't."""
+        """Return the number of elements of a request's largest ragged input; 0 if it can't be run in parts."""
         return max((feed[name].size for name in self.ragged & feed.keys()), default=0) if self.has_rows else 0
 
     @classmethod
     def read(cls, config: Config) -> Layout:
-        """The layout of a configuration. Raises ConfigError."""
+        """Read the layout of a configuration. Raises ConfigError."""
         if config.get("batch_output"):
             raise ConfigError("batch_output is not supported: outputs must have one entry a row")
         inputs, outputs = config["input"], config["output"]
@@ -156,7 +158,7 @@ def _dims(tensor: Mapping[str, Any]) -> list[int]:
 
 
 def check(layout: Layout, config: Config, session: Session) -> None:
-    """Raise ConfigError where the configuration and the graph differ in names, types, or the rank of ragged inputs."""
+    """Raise ConfigError if the configuration and the graph differ in names, types, or the rank of ragged inputs."""
     inputs = {tensor.name: tensor for tensor in session.inputs}
     outputs = {tensor.name: tensor for tensor in session.outputs}
     for each in config["input"]:
@@ -185,10 +187,10 @@ def _agree(declared: Config, tensors: dict[str, Tensor], what: str) -> None:
 
 
 def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> list[Outputs | Exception]:
-    """The outputs of each request, or the runtime's error for it, in order.
+    """Return the outputs of each request, or the error for it, in order.
 
-    A request's answer is the same bytes whatever it is batched with. When a run fails its requests are run alone, so
-    that only those fail that can't be run.
+    A request's answer has the same bytes whatever it is batched with. If a run fails, its requests are run one by one,
+    so that only the requests that can't be run fail.
     """
     answers: list[Outputs | Exception] = [_shape_error(layout, request.feed) or {} for request in requests]
     runnable = [at for at, refusal in enumerate(answers) if not isinstance(refusal, InvalidShape)]
@@ -200,7 +202,7 @@ def answer(session: Session, layout: Layout, requests: Sequence[Request]) -> lis
 
 
 def _shape_error(layout: Layout, feed: Feed) -> InvalidShape | None:
-    """Why a request's ragged inputs can't be run, if they can't."""
+    """Return the error for a request whose ragged inputs can't be run; None if they can."""
     for name in layout.ragged & feed.keys() if layout.max_width else ():
         shape = feed[name].shape
         if 0 in shape or shape[-1] > layout.max_width:
@@ -211,9 +213,9 @@ def _shape_error(layout: Layout, feed: Feed) -> InvalidShape | None:
 
 
 def _groups(session: Session, layout: Layout, requests: Sequence[Request], positions: Sequence[int]) -> list[list[int]]:
-    """Those of `positions` whose requests may share a run: equal outputs, equal inputs, equal shapes of rows.
+    """Group `positions` of requests that may share a run: equal outputs, equal inputs, equal shapes of rows.
 
-    Where the session skips padding, widths need only be near.
+    If the session skips padding, widths need only be similar.
     """
     if not layout.batched:
         return [[at] for at in positions]
@@ -222,7 +224,7 @@ def _groups(session: Session, layout: Layout, requests: Sequence[Request], posit
     for at in positions:
         request = requests[at]
         shapes = {name: array.shape[1:] for name, array in request.feed.items()}
-        if mixes and len({shapes.get(name) for name in layout.ragged}) == 1:  # else a row of it would be no row of both
+        if mixes and len({shapes.get(name) for name in layout.ragged}) == 1:  # a row has one width in all ragged inputs
             shapes |= {name: shapes[name][:-1] for name in layout.ragged}
         groups.setdefault((request.wanted, tuple(shapes.items())), []).append(at)
     if not mixes:
@@ -231,7 +233,7 @@ def _groups(session: Session, layout: Layout, requests: Sequence[Request], posit
 
 
 def _of_near_widths(layout: Layout, requests: Sequence[Request], members: Sequence[int]) -> Iterator[list[int]]:
-    """`members` cut into runs of near widths, of MAX_ELEMENTS or of one request."""
+    """Divide `members` into runs of similar widths, each of at most MAX_ELEMENTS or of one request."""
     shapes = {at: _shape(layout, requests[at].feed) for at in members}
     run: list[int] = []
     rows = 0
@@ -249,12 +251,12 @@ def _of_near_widths(layout: Layout, requests: Sequence[Request], members: Sequen
 
 
 def _shape(layout: Layout, feed: Feed) -> tuple[int, ...]:
-    """The shape of the ragged inputs, of the widest where they differ."""
+    """Return the shape of the ragged inputs; the largest one if they differ."""
     return max(feed[name].shape for name in layout.ragged)
 
 
 def _elements(layout: Layout, feeds: Sequence[Feed]) -> int:
-    """How many elements a ragged input has, padded, in one run of `feeds`."""
+    """Return how many elements, padding included, a ragged input has in one run of `feeds`."""
     shapes = [_shape(layout, feed) for feed in feeds]
     return sum(shape[0] for shape in shapes) * max(math.prod(shape[1:]) for shape in shapes)
 
@@ -292,7 +294,7 @@ def _concatenated(runs: Sequence[Outputs], axis: int) -> Outputs:
 
 
 def _without_padding(layout: Layout, feed: Feed, outputs: Outputs) -> Outputs:
-    """The outputs of one request without those of the tokens by which others of its run were wider."""
+    """Return the outputs of one request without entries for padding, which wider requests of its run cause."""
     return {
         name: np.ascontiguousarray(array[(*[slice(None)] * layout.by_token[name], slice(_shape(layout, feed)[-1]))])
         if name in layout.by_token
@@ -302,11 +304,11 @@ def _without_padding(layout: Layout, feed: Feed, outputs: Outputs) -> Outputs:
 
 
 def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -> Iterator[tuple[list[Feed], int]]:
-    """The feeds that a group needs, one after the other, with the number of rows of each.
+    """Yield the feeds that a group needs, with the number of rows of each.
 
-    Those of a list are for sequences of the same row.
+    The feeds of one list have different sequences of the same row.
     """
-    # What is counted by request would change if a request were cut, and only ragged inputs of OpenVINO need few shapes.
+    # Counts by request would change if a request were cut, and only the ragged inputs of OpenVINO need few shapes.
     if not layout.has_rows or (session.skips_padding and _elements(layout, feeds) <= MAX_ELEMENTS):
         yield [_feed(layout, feeds)], rows
         return
@@ -323,13 +325,13 @@ def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -
 
 
 def _is_cut(layout: Layout, joined: Feed) -> bool:
-    """Whether rows are of several sequences, [rows, sequences, width], with too many elements for one run."""
+    """Whether a row has several sequences, [rows, sequences, width], and too many elements for one run."""
     arrays = joined.values()
     return joined.keys() <= layout.ragged and all(each.ndim == 3 and each[0].size > MAX_ELEMENTS for each in arrays)
 
 
 def _sequences(joined: Feed, row: int, most: int) -> Iterator[Feed]:
-    """The sequences of a row in parts."""
+    """Yield the sequences of a row in parts."""
     _, sequences, width = next(iter(joined.values())).shape
     start = 0
     for size in _sizes(sequences, width, most):
@@ -338,7 +340,7 @@ def _sequences(joined: Feed, row: int, most: int) -> Iterator[Feed]:
 
 
 def _sizes(rows: int, elements: int, most_rows: int) -> Iterator[int]:
-    """The rows of each run, largest first, `rows` in all, at most `most_rows` each."""
+    """Yield the number of rows of each run, largest first: `rows` in all, at most `most_rows` each."""
     most = min(most_rows, max(1, MAX_ELEMENTS // max(1, elements)))
     while rows:
         size = next(size for size in RUN_ROWS if size <= min(rows, most))

@@ -1,6 +1,6 @@
-"""One ONNX file, two runtimes with one interface: ONNX Runtime and OpenVINO.
+"""Opens an ONNX file in one of two runtimes with one interface: ONNX Runtime and OpenVINO.
 
-Neither runtime may report to its maker: that is turned off before they are imported.
+Neither runtime may report to its maker: their telemetry is turned off before they are imported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .config import (
 
 LOG = logging.getLogger(__name__)
 CPUINFO = Path("/proc/cpuinfo")
-PRECISION = "INFERENCE_PRECISION_HINT"  # OpenVINO's property: what it computes in
+PRECISION = "INFERENCE_PRECISION_HINT"  # OpenVINO's property: the type that it computes in
 
 Feed = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
@@ -47,7 +47,7 @@ ONNX_DTYPES: dict[str, Any] = {
     "tensor(double)": np.float64,
     "tensor(string)": np.object_,
 }
-RESULT_SUFFIX = "/sink_port_0"  # what OpenVINO appends to the name of an ONNX output
+RESULT_SUFFIX = "/sink_port_0"  # OpenVINO appends it to the name of an ONNX output
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,15 @@ class Tensor:
 
 
 MOST_ROWS = 64  # of a run
-# OpenVINO 2026.4 multiplies 24 rows and more by another kernel in bfloat16 with AMX, in models 32 wide.
+# OpenVINO 2026.4 uses another kernel for products of 24 rows and more in bfloat16 with AMX, in models 32 wide.
 MOST_ROWS_OF_TILES = 16
 
 
 class Session(Protocol):
     """A graph that can be run; not for several threads at once.
 
-    `skips_padding`: nearly nothing is computed for the padding of a row that is shorter than others of its run.
-    `most_rows`: of a run, above which a row's last bits may depend on the others.
+    `skips_padding` says that nearly nothing is computed for the padding of a row that is shorter than other rows of its
+    run. `most_rows` is the most rows of a run; in a larger run, a row's last bits may depend on the other rows.
     """
 
     inputs: tuple[Tensor, ...]
@@ -77,7 +77,7 @@ class Session(Protocol):
     most_rows: int
 
     def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
-        """The outputs `wanted` for contiguous inputs; the arrays are the caller's own."""
+        """Return the outputs `wanted` for contiguous inputs; the arrays belong to the caller."""
 
 
 class OnnxRuntimeSession:
@@ -93,14 +93,14 @@ class OnnxRuntimeSession:
         self._strings = {tensor.name for tensor in self.inputs if tensor.dtype == np.object_}
 
     def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
-        """The outputs `wanted`; only they are computed."""
+        """Return the outputs `wanted`; only these are computed."""
         if self._strings:
             feed = {name: _text(array) if name in self._strings else array for name, array in feed.items()}
         return dict(zip(wanted, self._session.run(list(wanted), feed), strict=True))
 
 
 class OpenVinoSession:
-    """A graph in OpenVINO, on CPU, with one infer request; `compile_model` makes the compiled model of `model`."""
+    """A graph in OpenVINO, on CPU, with one infer request; `compile_model` compiles `model`."""
 
     skips_padding = False
 
@@ -119,32 +119,32 @@ class OpenVinoSession:
         self._output_at = {name: at for at, port in enumerate(compiled.outputs) for name in port.get_names()}
 
     def run(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
-        """The outputs `wanted`, copied out of the infer request's own memory."""
+        """Return the outputs `wanted`, copied out of the infer request's own memory."""
         try:
             return self._infer(feed, wanted)
         except Exception:
-            # The graph keeps shapes of the failed run: the width of the last good one fails until another width runs,
-            # in a new infer request too (2026.4). Compiling again takes 0.3 s for distilbert-base.
+            # The graph keeps shapes of the failed run: the width of the last good run fails until another width runs,
+            # even in a new infer request (2026.4). Compiling again takes 0.3 s for distilbert-base.
             self._request = self._compile_model().create_infer_request()
             raise
 
     def _infer(self, feed: Feed, wanted: Sequence[str]) -> Outputs:
         request = self._request
-        # Setting tensors one by one costs half of what infer(feed) does.
+        # Setting the tensors one by one costs half as much as infer(feed).
         for name, array in feed.items():
             shared = array if array.flags.writeable else array.copy()
             request.set_input_tensor(self._input_at[name], self._tensor(shared, shared_memory=True))
-        # infer() keeps a failure to itself where there is one thread, and leaves the outputs of the run before.
+        # With one thread, infer() does not report a failure and leaves the outputs of the previous run.
         request.start_async(None, share_inputs=True)
         request.wait()
         return {name: request.get_output_tensor(self._output_at[name]).data.copy() for name in wanted}
 
 
 def open_session(config: Config, path: Path | str, kind: str = "CPU", device_id: int = 0) -> Session:
-    """The session that `config` asks for, of the ONNX file `path`.
+    """Open the ONNX file `path` in the session that `config` describes.
 
-    `kind` is the instance's: CPU, or GPU with its `device_id`. Raises ConfigError for what can't be honoured; nothing
-    falls back in silence.
+    `kind` is the kind of the instance: CPU, or GPU with its `device_id`. Raises ConfigError for a setting that can't be
+    honoured; nothing falls back silently.
     """
     if not Path(path).is_file():
         raise ConfigError(f"{path} is not there: default_model_filename must name a file of the version folder")
@@ -162,11 +162,11 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
     if library := operator_library(config, Path(path).parent):
         try:
             options.register_custom_ops_library(str(library))
-        except Exception as error:  # its exceptions have no common class below Exception
+        except Exception as error:  # ONNX Runtime's exceptions have no common class below Exception
             # Without VNNI the graph's own definitions would compute wrong sums of 8-bit weights.
             raise ConfigError(f"{error}: export the model on this machine, or with --cpu-runtime openvino") from error
     session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
-    # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
+    # ONNX Runtime drops a provider whose libraries can't be loaded, with no more than a log line.
     lost = [name for name, _ in chosen if name not in session.get_providers()]
     if lost:
         raise ConfigError(f"onnxruntime {onnxruntime.__version__} could not start {', '.join(lost)}: see the log above")
@@ -174,10 +174,11 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
 
 
 def operator_library(config: Config, folder: Path) -> Path | None:
-    """The library of operators in `folder` that the configuration names; None where it can't be loaded here.
+    """Return the library of operators in `folder` that the configuration names; None if there is none to load.
 
-    The graph's own definitions of its operators run then, where the processor computes them exactly. Raises ConfigError
-    where it does not, and for another file than was exported: one that is not whole could end the process.
+    If the library can't be loaded here, the graph's own definitions of its operators run instead. Raises ConfigError if
+    the processor does not compute these exactly, and if the file is not the one that was exported: an incomplete
+    library could end the process.
     """
     name, digest = (parameters(config).get(key, "") for key in (OPERATORS, OPERATORS_SHA256))
     if not name:
@@ -191,7 +192,7 @@ def operator_library(config: Config, folder: Path) -> Path | None:
         raise ConfigError(f"{path} is not the file that was exported: copy or export the model again")
     try:
         ctypes.CDLL(str(path))
-    except OSError as error:  # another operating system or architecture, or a folder that executes nothing
+    except OSError as error:  # another operating system or architecture, or a folder that may not hold programs
         if not multiplies_bytes_exactly():
             raise ConfigError(
                 f"{name} can't be loaded ({error}), and without VNNI instructions this processor adds 8-bit products "
@@ -216,10 +217,11 @@ def _open_openvino(config: Config, path: Path | str) -> Session:
 
 
 def openvino_properties(config: Config) -> dict[str, str]:
-    """OpenVINO's compile properties: exact arithmetic and least latency, unless parameters "openvino.KEY" say other.
+    """Return OpenVINO's compile properties: exact arithmetic and least latency, unless "openvino.KEY" says otherwise.
 
-    Threads are not pinned to cores: a pinned one waits for its core while another process has it. bfloat16 is float32
-    where the processor has no instructions for it: OpenVINO would emulate them on AVX512, 25 times as slow as float32.
+    Threads are not pinned to cores: a pinned thread waits for its core while another process uses it. bfloat16 becomes
+    float32 if the processor has no instructions for it: OpenVINO would emulate them on AVX512, 25 times as slow as
+    float32.
     """
     properties = {PRECISION: "f32", "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": "NO"}
     threads = integer(config, "intra_op_thread_count", 0)
@@ -240,20 +242,20 @@ def multiplies_bfloat16() -> bool:
 
 
 def multiplies_bytes_exactly() -> bool:
-    """Whether products of 8-bit numbers are added without overflow: true but for x86 processors without VNNI."""
+    """Whether products of 8-bit numbers are added without overflow: true except on x86 processors without VNNI."""
     flags = _flags()
     return flags is None or not {"avx512_vnni", "avx_vnni"}.isdisjoint(flags)
 
 
 def _flags() -> list[str] | None:
-    """What an x86 processor has; None on others."""
+    """Return the flags of an x86 processor; None on other processors."""
     text = CPUINFO.read_text(encoding="utf-8") if CPUINFO.is_file() else ""
     return next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
 
 
 def _import_openvino() -> Any:
-    # Its import starts a counter in the home directory and a client of Google Analytics; without the package it
-    # takes an empty one of its own.
+    # Importing openvino starts a counter in the home directory and a client of Google Analytics. Without the package
+    # openvino_telemetry, it uses an empty substitute of its own.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
@@ -267,8 +269,8 @@ def _import_openvino() -> Any:
 
 @cache
 def _core() -> Any:
-    # The process's one, which is never freed: the CPU plugin gives the thread that loads it a stack for signal handlers
-    # and unmaps it with its last user, from whatever thread that is, and the next signal ends the process.
+    # The process has one core, which is never freed. The CPU plugin gives the thread that loads it a stack for signal
+    # handlers, and unmaps the stack with its last user, on whatever thread that is; the next signal ends the process.
     return _import_openvino().Core()
 
 
@@ -281,7 +283,7 @@ def _onnx_tensor(node: Any) -> Tensor:
 
 def _openvino_tensor(port: Any) -> Tensor:
     shape = tuple(size.get_length() if size.is_static else -1 for size in port.get_partial_shape())
-    # The node's own name is the ONNX tensor's; get_any_name() picks any of those that share the port.
+    # The node's own name is the ONNX tensor's name; get_any_name() returns any of the names that share the port.
     name = port.get_node().get_friendly_name().removesuffix(RESULT_SUFFIX)
     return Tensor(name, np.dtype(port.get_element_type().to_dtype()), shape)
 

@@ -1,6 +1,7 @@
-"""The tasks of encoders, in one table; the modules here make their answers of the net's outputs.
+"""The table of the tasks of encoders; the modules of this package make their answers from the net's outputs.
 
-The table has no imports: clients read it without numpy, and a step of one task without what the others need.
+The table imports no other package: clients read it without numpy, and the step of one task does not need the packages
+of other tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Places:
-    """The tensor that holds the characters of the tokens: its name, its value at padding, its columns."""
+    """The tensor with the characters of the tokens: its name, its value at padding, its number of columns."""
 
     tensor: str
     padding: int
@@ -20,12 +21,13 @@ class Places:
 
 @dataclass(frozen=True)
 class Task:
-    """What a row is made of.
+    """The inputs, options and output of a task.
 
-    `inputs` are its texts in the tensors' order, `required` the other inputs that a request must have; `options` are
-    settings that it may have, with their types. `output` is the answer, or the best part of it. The module of the
-    task's name, in this folder, makes the answer, unless the net does. A row of a `nested` task has several sequences,
-    in tensors [rows, sequences, width]. The net's outputs `of_masks` are of mask tokens, not of all.
+    `inputs` are the texts of a row in the tensors' order, `required` the other inputs that a request must have.
+    `options` are the settings that a request may have, with their types. `output` is the answer, or the best part of
+    it. The module with the task's name in this folder makes the answer, unless the net does. A row of a `nested` task
+    has several sequences, in tensors [rows, sequences, width]. With `of_masks`, the net's outputs are for mask tokens
+    only.
     """
 
     output: str

@@ -1,4 +1,4 @@
-"""Shorter vectors of models whose first numbers are vectors themselves (Matryoshka), and vectors of tokens."""
+"""Shortens vectors whose first numbers are vectors themselves (Matryoshka), and selects the vectors of tokens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ NORM_FLOOR = 1e-12  # of torch.nn.functional.normalize
 
 
 class Postprocessor:
-    """embedding [rows, width] -> embedding [rows, `dimensions`], which is INT32 [rows, 1]; all where it is left out.
+    """embedding [rows, width] -> embedding [rows, `dimensions`].
 
-    What is cut has length 1.
+    The setting `dimensions` is INT32 [rows, 1]; without it, vectors keep their width. A shortened vector is scaled to
+    length 1.
     """
 
     required: tuple[str, ...] = ("embedding",)
@@ -27,11 +28,14 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor | TokenVectors:
-        """From settings.json: whether vectors are those of `tokens`."""
+        """Return the postprocessor for settings.json: `tokens` says whether each token has a vector."""
         return TokenVectors() if settings.get("tokens") else cls()
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The vector of each row. Raises InvalidInput for more numbers than there are, and where rows differ."""
+        """Return the vector of each row.
+
+        Raises InvalidInput if `dimensions` is larger than the vectors, or differs between rows.
+        """
         vectors = tensors["embedding"]
         width = vectors.shape[1]
         count = agreed(DIMENSIONS, tensors, width)
@@ -47,17 +51,17 @@ class Postprocessor:
 class TokenVectors:
     """embedding [rows, width, numbers] -> embedding [rows, tokens, numbers] and input_tokens INT32 [rows, 1].
 
-    A row with fewer tokens than another one of its request has zeros behind its own.
+    A row with fewer tokens than another row of its request ends with zeros.
     """
 
     required: tuple[str, ...] = ("embedding",)
-    # Always there; an optional tensor makes each request an answer of its own, whose shape no other one decides.
+    # It is always there. As it is optional, each request is answered alone, and no other request decides its shape.
     optional: tuple[str, ...] = (MASK,)
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The vectors of each row's tokens, special ones among them, but for those whose mask is 2."""
+        """Return the vectors of each row's tokens, special tokens included, except those whose mask is 2."""
         kept = np.abs(tensors[MASK]) == 1
         counts = np.count_nonzero(kept, axis=1)
         first = np.argsort(~kept, axis=1, kind="stable")[:, : counts.max(initial=0)]
-        vectors = np.take_along_axis(tensors["embedding"], first[:, :, None], axis=1)  # 0 for those that aren't kept
+        vectors = np.take_along_axis(tensors["embedding"], first[:, :, None], axis=1)  # 0 for tokens that aren't kept
         return {"embedding": vectors, "input_tokens": counts.astype(np.int32)[:, None]}

@@ -1,4 +1,4 @@
-"""What a masked language model writes in place of mask tokens, as transformers' FillMaskPipeline (5) gives it."""
+"""A masked language model's replacements for mask tokens, as transformers' FillMaskPipeline (5) gives them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from .inputs import Tensors, strings, top_k
 from .text_classification import softmax
 
 DEFAULT_TOP_K = 5
-MOST_MASKS = 16  # of a text: each has a row of logits as wide as the vocabulary; the net makes no more
-MOST_TOP_K = 100  # of a mask: each has a whole text of its own in the answer
-MOST_TARGETS, LONGEST_TARGET = 1000, 1000  # of a text; bytes
+MOST_MASKS = 16  # of a text: each mask has a row of logits as wide as the vocabulary; the net makes no more rows
+MOST_TOP_K = 100  # of a mask: each fill has a whole text in the answer
+MOST_TARGETS, LONGEST_TARGET = 1000, 1000  # the number for a text; bytes
 
 Fill = dict[str, Any]
 
 
 class Postprocessor:
-    """logits [rows, masks, vocabulary], input_ids and attention_mask [rows, width] -> fills STRING [rows, 1], in JSON a
-    list for each mask of {score, token, token_str, sequence}, best first. `targets` STRING [rows, n] are the only
-    tokens that count.
+    """logits [rows, masks, vocabulary], input_ids and attention_mask [rows, width] -> fills STRING [rows, 1].
+
+    The fills of a row are JSON: for each mask a list of {score, token, token_str, sequence}, best first. With `targets`
+    STRING [rows, n], only these tokens count.
     """
 
     required: tuple[str, ...] = ("logits", "input_ids", "attention_mask")
@@ -40,14 +41,17 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json (mask_id, pad_id, cleans_up) and tokenizer.json."""
-        from tokenizers import Tokenizer  # `hfx verify --url` has none
+        """Read settings.json (mask_id, pad_id, cleans_up) and tokenizer.json."""
+        from tokenizers import Tokenizer  # `hfx verify --url` runs without tokenizers
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         return cls(tokenizer, settings["mask_id"], settings["pad_id"], settings["cleans_up"])
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The fills of each row. Raises InvalidInput for a text without masks or with too many, and for settings."""
+        """Return the fills of each row.
+
+        Raises InvalidInput for a text without masks or with too many, and for invalid settings.
+        """
         logits = tensors["logits"]
         ids = [row[mask != 0] for row, mask in zip(tensors["input_ids"], tensors["attention_mask"], strict=True)]
         count = top_k(tensors, DEFAULT_TOP_K, logits.shape[-1])
@@ -81,7 +85,7 @@ class Postprocessor:
             "score": float(score),
             "token": token,
             "token_str": self._text([token]),
-            # The other masks are special tokens: they are shown.
+            # With several masks, special tokens are shown, because the other masks are special tokens.
             "sequence": self._text(filled[filled != self._pad_id].tolist(), skips_special=is_only),
         }
 
@@ -90,7 +94,7 @@ class Postprocessor:
         return clean_up(text) if self._cleans_up else text
 
     def _target_ids(self, targets: Sequence[bytes], vocabulary: int) -> NDArray[np.int64]:
-        """The tokens of the vocabulary that targets are, or begin with; each once."""
+        """Return the ids of the tokens that `targets` are, or begin with; each id once."""
         if len(targets) > MOST_TARGETS:
             raise InvalidInput(f"targets has {len(targets)} texts; at most {MOST_TARGETS} are taken")
         if (longest := max(map(len, targets), default=0)) > LONGEST_TARGET:
@@ -108,7 +112,7 @@ class Postprocessor:
 
 
 def _best(scores: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """Positions of the `count` largest scores, largest first, equal ones in their order."""
+    """Return the positions of the `count` largest scores, largest first; equal scores keep their order."""
     if count < len(scores):
         least = np.partition(scores, -count)[-count]
         candidates = np.flatnonzero(scores >= least)

@@ -1,4 +1,4 @@
-"""What the postprocessing steps read of a request, and how a refusal is worded."""
+"""Reads the inputs of the postprocessing steps from a request, and refuses invalid inputs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TOP_K = "top_k"
 def read_request(
     request: Any, required: Collection[str], optional: Collection[str]
 ) -> dict[str, NDArray[Any]] | InvalidInput:
-    """The tensors of a request of Triton by name: all `required` and any `optional` ones, or why it can't be taken.
+    """Return a Triton request's `required` and `optional` tensors by name, or an error if a required one is missing.
 
-    NAME_tokenize makes zeros of `optional` ones that a caller left out.
+    An optional tensor of zeros counts as left out: NAME_tokenize makes zeros for a setting that a caller left out.
     """
     arrays = dict[str, NDArray[Any]]()
     for tensor in request.inputs():
@@ -34,14 +34,14 @@ def read_request(
 
 
 def top_k(tensors: Tensors, default: int | None, available: int) -> int:
-    """How many answers each row of the request wants, at most `available`; `default` None means all."""
+    """Return how many answers each row of the request wants, at most `available`; a `default` of None means all."""
     return min(agreed(TOP_K, tensors, available if default is None else default), available)
 
 
 def agreed(name: str, tensors: Tensors, default: int) -> int:
-    """The number `name` [rows, 1], at least 1; `default` without it.
+    """Return the number `name` [rows, 1], at least 1; `default` if it is left out.
 
-    The rows of a request share the shape of its outputs, so they must agree.
+    The rows of a request share the shape of its outputs, so the rows must agree. Raises InvalidInput.
     """
     if name not in tensors:
         return default
@@ -57,10 +57,10 @@ def agreed(name: str, tensors: Tensors, default: int) -> int:
 
 
 def head(raw: bytes, characters: int) -> str:
-    """At least the first `characters` characters of a UTF-8 text, without decoding megabytes that nothing refers to."""
+    """Return at least the first `characters` characters of a UTF-8 text; megabytes behind them are not decoded."""
     return raw[: 4 * characters].decode("utf-8", "ignore")
 
 
 def strings(values: list[list[str]]) -> NDArray[np.object_]:
-    """A STRING tensor of the shape of `values`."""
+    """Return a STRING tensor with the shape of `values`."""
     return np.array([[value.encode() for value in row] for row in values], dtype=np.object_)

@@ -1,4 +1,4 @@
-"""The last step of an encoder: the postprocessor of its task, and the answers that it makes of many requests."""
+"""The last step of an encoder: opens the postprocessor of its task, and answers many requests with it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from .inputs import Tensors
 
 
 class Postprocessor(Protocol):
-    """From a request's tensors (rows first) to its answers. Raises InvalidInput for what can't be taken."""
+    """Makes the answers of a request from its tensors (rows first)."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The task's output tensors by name; `tensors` has all of `required` and any of `optional`."""
+        """Return the task's output tensors by name; `tensors` has all of `required` and any of `optional`.
+
+        Raises InvalidInput for an invalid tensor.
+        """
 
 
 def answer_each(
     postprocessor: Postprocessor, requests: Sequence[Tensors | Exception]
 ) -> list[dict[str, NDArray[Any]] | Exception]:
-    """The answers to each request, or the Exception that says why there are none: one in place of its tensors, too.
+    """Return the answers to each request, or an Exception instead of them; an Exception in `requests` stays in place.
 
-    Requests of equal shapes without optional tensors are answered together, which changes no bit: the softmax of 64
-    texts takes 0.13 ms together, and 0.65 one by one (Zen 4).
+    Requests of equal shapes without optional tensors are answered together, which changes no bit of the answers: the
+    softmax of 64 texts takes 0.13 ms together, and 0.65 ms one by one (Zen 4).
     """
     answers: list[Any] = list(requests)
     groups: dict[object, list[int]] = {}
@@ -64,7 +67,10 @@ def _together(
 
 
 def open_postprocessor(folder: Path | str) -> Postprocessor:
-    """The postprocessor of `settings.json` (and, for token-classification, `tokenizer.json`) in `folder`."""
+    """Return the postprocessor for `settings.json` in `folder`; some tasks also need its `tokenizer.json`.
+
+    Raises ValueError for a task that has no postprocessing step.
+    """
     folder = Path(folder)
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     task = settings.get("task")

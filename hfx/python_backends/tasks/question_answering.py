@@ -17,21 +17,21 @@ from .inputs import TOP_K, Tensors, head, strings
 
 Scores = NDArray[np.float32]
 
-# In spans, a token's own characters are followed by those of its word. -1: a token that may not be an answer's border,
-# or is of no word; -2: no token.
+# In spans, a token's own characters are followed by the characters of its word. -1 means that the token may not be an
+# answer's border, or belongs to no word; -2 means that there is no token.
 PADDING = -2
 
 MASKED = np.float32(-10000.0)
 
-# The pipeline looks at 2 * top_k + 10 candidates a window: pieces of one word may give equal answers, whose scores are
-# summed.
+# The pipeline considers 2 * top_k + 10 candidates for each window: pieces of one word may give equal answers, whose
+# scores are summed.
 MORE_CANDIDATES = 10
 MOST_TOP_K = 100
 
 
 @dataclass
 class Answer:
-    """A part of the context; equal texts (but for case) share one, with the place that was found first."""
+    """A part of the context; texts that differ only in case share an answer, with the place that was found first."""
 
     answer: str
     start: int
@@ -40,12 +40,14 @@ class Answer:
 
 
 class Postprocessor:
-    """start_logits, end_logits [rows, windows, width], spans [rows, windows, width, 4], context STRING [rows, 1]
-    -> answer STRING, score FP32, start, end INT32 (characters in the context), the best of a row, and answers STRING,
-    in JSON a list of the best `top_k`, each [rows, 1].
+    """start_logits, end_logits, spans, context -> answer, score, start, end, answers.
 
-    Of the settings, [rows, 1], `max_answer_len` is in tokens. Where `handle_impossible_answer` is true, the empty
-    answer is one more, whose score is the least that any window has for the first token as start and end.
+    The inputs are start_logits and end_logits [rows, windows, width], spans [rows, windows, width, 4], and context
+    STRING [rows, 1]. The outputs are [rows, 1]: answer STRING, score FP32, and start and end INT32 (characters in the
+    context) have the best answer of a row, and answers STRING has the best `top_k` as a JSON list.
+
+    The settings are [rows, 1]. `max_answer_len` is in tokens. With `handle_impossible_answer`, the empty answer is one
+    more answer; its score is the least that any window has for the first token as start and end.
     """
 
     required: tuple[str, ...] = ("start_logits", "end_logits", "spans", "context")
@@ -56,11 +58,11 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json: max_answer_length (tokens)."""
+        """Read max_answer_length (tokens) from settings.json."""
         return cls(settings.get("max_answer_length", 15))
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The best answers of each row; "" with score 0 where nothing in the context can be one.
+        """Return the best answers of each row; "" with score 0 if nothing in the context can be an answer.
 
         Raises InvalidInput for settings out of range.
         """
@@ -88,7 +90,7 @@ class Postprocessor:
 
 
 def _numbers(name: str, tensors: Tensors, default: int, rows: int) -> list[int]:
-    """The number `name` [rows, 1] of each row, at least 1; `default` without it."""
+    """Return the number `name` [rows, 1] of each row, at least 1; `default` if it is left out. Raises InvalidInput."""
     values: list[int] = tensors[name].ravel().tolist() if name in tensors else [default] * rows
     if len(values) != rows:
         raise InvalidInput(f"{name} must hold one value a row, not {len(values)} for {rows}")
@@ -100,16 +102,16 @@ def _numbers(name: str, tensors: Tensors, default: int, rows: int) -> list[int]:
 def _answers(
     starts: Scores, ends: Scores, spans: NDArray[np.int32], context: bytes, count: int, longest: int, impossible: bool
 ) -> list[Answer]:
-    """The best `count` answers of at most `longest` tokens, best first."""
+    """Return the best `count` answers of at most `longest` tokens, best first."""
     text = head(context, max(0, int(spans.max())))
     answers: dict[str, Answer] = {}
     least = np.inf
-    # NVIDIA's backend pads a batch to its most windows
+    # NVIDIA's backend pads a batch to the largest number of windows in it.
     for start, end, places in zip(starts[: len(spans)], ends[: len(spans)], spans, strict=True):
         # The window's own length, not the padded one: sums of floats depend on their number.
         length = int(np.count_nonzero(places[:, 0] != PADDING))
         allowed = places[:length, 0] >= 0
-        if not allowed.any():  # nor of a context without tokens, where there is no classification token
+        if not allowed.any():  # padding, or a context without tokens if there is no classification token
             continue
         shares = _probabilities(start[:length], allowed), _probabilities(end[:length], allowed)
         least = min(least, float(shares[0][0] * shares[1][0]))
@@ -126,7 +128,7 @@ def _answers(
 def _candidates(
     starts: Scores, ends: Scores, places: NDArray[np.int32], longest: int, count: int
 ) -> Iterator[tuple[int, int, float]]:
-    """(start, end, score) of the best spans of tokens of a window, as characters; its first token begins none."""
+    """Yield (start, end, score) of a window's best spans, in characters; none starts or ends at the first token."""
     starts[0] = ends[0] = 0.0
     scores = _span_scores(starts, ends, longest)
     for at in _largest(scores, count):
@@ -135,13 +137,13 @@ def _candidates(
 
 
 def _characters(first: NDArray[np.int32], last: NDArray[np.int32]) -> tuple[int, int]:
-    """Start and end of an answer: of the words of its tokens, or of the tokens where one is of no word."""
+    """Return the start and end of an answer: of its words, or of its tokens if one of them belongs to no word."""
     column = 2 if first[2] >= 0 and last[2] >= 0 else 0
     return int(first[column]), int(last[column + 1])
 
 
 def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:
-    """Softmax over the tokens allowed; the first, which stands for "no answer", takes part."""
+    """Return the softmax over the allowed tokens; the first token, which stands for "no answer", takes part."""
     masked = np.where(allowed, logits, MASKED)
     powers = np.exp(masked - masked.max())
     shares: Scores = powers / powers.sum()
@@ -149,14 +151,14 @@ def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:
 
 
 def _span_scores(starts: Scores, ends: Scores, longest: int) -> Scores:
-    """[tokens, longest]: the score of the answer from token i to token i + j."""
+    """Return the scores [tokens, longest] of the answers from token i to token i + j."""
     padded = np.concatenate([ends, np.zeros(longest - 1, np.float32)])
     scores: Scores = starts[:, None] * sliding_window_view(padded, longest)
     return scores
 
 
 def _largest(scores: Scores, count: int) -> NDArray[np.intp]:
-    """Flat indices of the `count` largest scores above zero, largest first, equal ones in their order."""
+    """Return flat indices of the `count` largest scores above zero, largest first; equal scores keep their order."""
     flat = scores.ravel()
     if flat.size > count:
         kept = np.sort(np.argpartition(flat, flat.size - count)[-count:])

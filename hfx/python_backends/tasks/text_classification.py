@@ -15,14 +15,14 @@ Scores = NDArray[np.float32]
 
 
 def softmax(logits: Scores) -> Scores:
-    """Probabilities along the last axis."""
+    """Return probabilities along the last axis."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     scores: Scores = shifted / shifted.sum(axis=-1, keepdims=True)
     return scores
 
 
 def sigmoid(logits: Scores) -> Scores:
-    """A probability each, independent of the others; far below zero it is 0 without a warning."""
+    """Return an independent probability for each logit; far below zero it is 0, without a warning."""
     with np.errstate(over="ignore"):
         scores: Scores = np.float32(1.0) / (np.float32(1.0) + np.exp(-logits))
     return scores
@@ -48,11 +48,11 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json: labels, activation (softmax, sigmoid, none), default_top_k (null: all labels)."""
+        """Read labels, activation (softmax, sigmoid, none), default_top_k (null: all labels) from settings.json."""
         return cls(settings["labels"], settings["activation"], settings.get("default_top_k", 1))
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The k best labels of each row. Raises InvalidInput for a bad top_k."""
+        """Return the k best labels of each row. Raises InvalidInput for an invalid top_k."""
         count = top_k(tensors, self._default_top_k, len(self._labels))
         scores = self._activation(tensors["logits"])
         best = _best(scores, count)
@@ -60,7 +60,7 @@ class Postprocessor:
 
 
 def _best(scores: Scores, count: int) -> NDArray[np.intp]:
-    """Positions of the `count` largest scores of each row, largest first, equal ones in their order."""
+    """Return the positions of each row's `count` largest scores, largest first; equal scores keep their order."""
     if count == 1:
         best: NDArray[np.intp] = scores.argmax(axis=-1)[:, None]
         return best

@@ -19,8 +19,8 @@ RAW_SCORES, APPLY_SOFTMAX = "raw_scores", "apply_softmax"
 class Postprocessor:
     """logits [rows, labels] -> score FP32 [rows, labels], in the labels' order.
 
-    Where `raw_scores` BOOL [rows, 1] is true they are the logits, where `apply_softmax` BOOL [rows, 1] is, softmaxed
-    after their activation.
+    The scores of a row are the logits if `raw_scores` BOOL [rows, 1] is true, and otherwise their activation. If
+    `apply_softmax` BOOL [rows, 1] is true, a softmax of the scores follows.
     """
 
     required: tuple[str, ...] = ("logits",)
@@ -31,11 +31,11 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json: activation (sigmoid, softmax, none)."""
+        """Read activation (sigmoid, softmax, none) from settings.json."""
         return cls(settings["activation"])
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The scores of each row. Raises InvalidInput unless there is one value of an option a row, or none."""
+        """Return the scores of each row. Raises InvalidInput if an option does not have one value for each row."""
         logits = tensors["logits"]
         scores = self._activation(logits)
         if RAW_SCORES in tensors:

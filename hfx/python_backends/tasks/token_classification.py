@@ -1,6 +1,7 @@
-"""Entities of a text, as transformers' TokenClassificationPipeline (4.57): scored tokens to tagged words to groups.
+"""Entities of a text, as transformers' TokenClassificationPipeline (4.57) finds them.
 
-Texts of words are made late: most words are of no entity.
+Scored tokens become tagged words, and words become groups. The texts of words are made last, because most words belong
+to no entity.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ class Words:
 
 
 class Vocabulary:
-    """What the tokenizer's file knows about tokens; `unk_id` is the id of the unknown token, if there is one."""
+    """The texts of tokens, from the tokenizer's file; `unk_id` is the id of the unknown token, if there is one."""
 
     def __init__(self, tokenizer: Any, unk_id: int | None) -> None:
         self._token = tokenizer.id_to_token
         self._decoder = tokenizer.decoder
         self._unk_id = unk_id
-        # A model that marks continuations (WordPiece's ##) knows where words begin; others are guessed by blanks.
+        # Models that mark continuations (WordPiece's ##) say where words begin; for others, blanks give a guess.
         self._marks_continuations = bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
 
     def join(self, words: list[str]) -> str:
-        """Tokens as text."""
+        """Return tokens as one text."""
         return str(self._decoder.decode(words)) if self._decoder is not None else " ".join(words)
 
     def word(self, tokens: Tokens, at: int) -> str:
-        """A token as the vocabulary has it; the unknown token as the text has it."""
+        """Return a token as it is in the vocabulary; the unknown token as it is in the text."""
         if tokens.ids[at] == self._unk_id:
             start, end = tokens.places[at]
             return tokens.text[start:end]
@@ -72,14 +73,14 @@ class Vocabulary:
 
 
 def single_tokens(tokens: Tokens) -> Words:
-    """Every token a word of its own, with its best tag."""
+    """Return every token as a word of its own, with its best tag."""
     tags = tokens.scores.argmax(axis=1)
     scores = tokens.scores[np.arange(len(tags)), tags]
     return Words(range(len(tags) + 1), tags.tolist(), list(scores))
 
 
 def whole_words(tokens: Tokens, vocabulary: Vocabulary, aggregation: str) -> Words:
-    """Every word with one tag; `aggregation` is first, average or max."""
+    """Return every word with one tag; `aggregation` is first, average or max."""
     starts = [at for at in range(len(tokens.ids)) if at == 0 or not vocabulary.continues(tokens, at)]
     bounds = [*starts, len(tokens.ids)]
     choose = CHOICES[aggregation]
@@ -98,7 +99,7 @@ def _surest(scores: Scores) -> Scores:
     return surest
 
 
-# From the scores [tokens, tags] of a word's tokens to the word's.
+# The functions from the scores [tokens, tags] of a word's tokens to the scores of the word.
 CHOICES: dict[str, Callable[[Scores], Scores]] = {
     "first": lambda scores: scores[0],
     "average": _average,
@@ -113,9 +114,11 @@ Entity = dict[str, Any]
 
 
 class Postprocessor:
-    """logits [rows, width, labels], input_ids [rows, width], offsets [rows, width, 2] (characters; -1 for tokens that
-    are not of the text), text_input STRING [rows, 1] -> entities STRING [rows, 1], a JSON list of
-    {entity, score, start, end, word} each.
+    """logits, input_ids, offsets, text_input -> entities.
+
+    The inputs are logits [rows, width, labels], input_ids [rows, width], offsets [rows, width, 2] (characters; -1 for
+    tokens that are not of the text), and text_input STRING [rows, 1]. The output is entities STRING [rows, 1], a JSON
+    list of {entity, score, start, end, word} for each row.
     """
 
     required: tuple[str, ...] = ("logits", "input_ids", "offsets", "text_input")
@@ -131,15 +134,15 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json (labels, aggregation, unk_id) and tokenizer.json."""
-        from tokenizers import Tokenizer  # `hfx verify --url` has none
+        """Read settings.json (labels, aggregation, unk_id) and tokenizer.json."""
+        from tokenizers import Tokenizer  # `hfx verify --url` runs without tokenizers
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         vocabulary = Vocabulary(tokenizer, settings.get("unk_id"))
         return cls(settings["labels"], settings.get("aggregation", "simple"), vocabulary)
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The entities of each row."""
+        """Return the entities of each row."""
         rows = zip(
             tensors["logits"], tensors["input_ids"], tensors["offsets"], tensors["text_input"][:, 0], strict=True
         )
@@ -149,7 +152,7 @@ class Postprocessor:
     def entities(
         self, logits: NDArray[np.float32], ids: NDArray[np.int32], offsets: NDArray[np.int32], raw: bytes
     ) -> list[Entity]:
-        """The entities of one text: logits [width, labels], ids [width], offsets [width, 2], the text in UTF-8."""
+        """Return the entities of one text: logits [width, labels], ids [width], offsets [width, 2], `raw` in UTF-8."""
         of_text = np.flatnonzero(offsets[:, 0] >= 0)
         if of_text.size == 0:
             return []
@@ -169,7 +172,7 @@ class Postprocessor:
                 yield _entity(self._labels[tag], words.scores[at], start, end, self._vocabulary.word(tokens, at))
 
     def _grouped(self, tokens: Tokens, words: Words) -> Iterator[Entity]:
-        """Neighbours of one kind joined; a word tagged B- begins a new group."""
+        """Yield an entity for each group of adjacent words of one kind; a word tagged B- begins a new group."""
         first = 0
         for at in range(1, len(words.tags) + 1):
             if at < len(words.tags) and not self._begins(words.tags[at], words.tags[at - 1]):
@@ -184,7 +187,7 @@ class Postprocessor:
         return begins or kind != self._kinds[before][1]
 
     def _joined(self, name: str, tokens: Tokens, words: Words, first: int, end: int) -> Entity:
-        """The words first to end as one entity."""
+        """Return the words from `first` up to `end`, without it, as one entity."""
         scores = np.array(words.scores[first:end], np.float32)
         score = np.add.reduce(scores) / np.float32(len(scores))
         text = self._vocabulary.join([self._word(tokens, words, at) for at in range(first, end)])
@@ -193,7 +196,7 @@ class Postprocessor:
 
     def _word(self, tokens: Tokens, words: Words, at: int) -> str:
         parts = [self._vocabulary.word(tokens, each) for each in range(words.bounds[at], words.bounds[at + 1])]
-        # The pipeline joins a word's tokens before it joins words, where words are whole.
+        # With whole words, the pipeline joins the tokens of each word before it joins words.
         return self._vocabulary.join(parts) if self._aggregation in CHOICES else parts[0]
 
 

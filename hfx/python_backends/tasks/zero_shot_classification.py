@@ -18,8 +18,8 @@ Scores = NDArray[np.float32]
 class Postprocessor:
     """logits [rows, labels, classes], candidate_labels [rows, labels] -> label STRING, score FP32 [rows, k].
 
-    Best first. One label is scored alone, by entailment against contradiction, and so is each one where multi_label
-    is true; otherwise the scores are entailment's share among the labels.
+    The best label comes first. A single label is scored alone, by entailment against contradiction, and so is each
+    label if multi_label is true. Otherwise, the scores are shares of the entailment of all labels.
     """
 
     required: tuple[str, ...] = ("logits", "candidate_labels")
@@ -32,15 +32,18 @@ class Postprocessor:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
-        """From settings.json: entailment, contradiction (classes), default_top_k (null, the default: all labels)."""
+        """Read entailment, contradiction (classes), default_top_k (null, the default: all) from settings.json."""
         return cls(settings["entailment"], settings["contradiction"], settings.get("default_top_k"))
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """The k best labels of each row. Raises InvalidInput for a bad top_k or labels that do not fit the logits."""
+        """Return the k best labels of each row.
+
+        Raises InvalidInput for an invalid top_k, or labels that do not fit the logits.
+        """
         logits, labels = tensors["logits"], tensors["candidate_labels"]
         if labels.ndim != 2 or labels.shape[0] != len(logits) or labels.shape[1] > logits.shape[1]:
             raise InvalidInput(f"candidate_labels has the shape {list(labels.shape)}, not {list(logits.shape[:2])}")
-        logits = logits[:, : labels.shape[1]]  # NVIDIA's backend pads a batch to its most labels
+        logits = logits[:, : labels.shape[1]]  # NVIDIA's backend pads a batch to the largest number of labels in it
         count = top_k(tensors, self._default_top_k, labels.shape[1])
         alone = self._alone(tensors, labels.shape)
         scores = [self._scores(row, by_itself) for row, by_itself in zip(logits, alone, strict=True)]
@@ -66,7 +69,10 @@ class Postprocessor:
 
 
 def _shares(logits: Scores) -> Scores:
-    """exp(logits) as shares of their sum along the last axis; shifted only where exp would overflow, as it rounds."""
+    """Return exp(logits) as shares of their sum along the last axis.
+
+    The logits are shifted only if exp would overflow, because shifting rounds.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         powers = np.exp(logits)
         shares: Scores = powers / powers.sum(axis=-1, keepdims=True)
