@@ -1,8 +1,8 @@
-"""The command line `hfx`: options that all commands share, and how errors become messages and exit codes.
+"""The command line `hfx`: the options that all commands share, and how errors become messages and exit codes.
 
-A command is one file here with one function `command(context, …)` in typer's annotations, whose docstring
-is its help. It is imported only when needed, and must import nothing heavy at its top (typer, hfx.errors, hfx.names
-and hfx.cli.output are light). It gets its output from `reporter(context)` and raises HfxError; it never exits.
+A command is one file here with one function `command(context, …)` with typer's annotations; its docstring is the help.
+The file is imported only when needed, and must import nothing heavy at its top (typer, hfx.errors, hfx.names and
+hfx.cli.output are light). A command prints through `reporter(context)` and raises HfxError; it never exits by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hfx.errors import HfxError, Interrupted, UsageError
 from hfx.extras import missing_package
 
 READER_GONE = 141  # 128 + SIGPIPE
-# typer >= 0.26 carries its own copy of click; the class of all its parsing errors is found where either way leads.
+# typer >= 0.26 has its own copy of click. The base class of all parsing errors is found this way in any version.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
 
 EXAMPLES = """Examples:
@@ -81,12 +81,12 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `hfx ARGUMENTS` (the process's own without them) and return the exit code."""
+    """Run `hfx ARGUMENTS` and return the exit code; without `arguments`, take those of the process."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
     reporter = Reporter.of(typed)
     if sys.stdout is None:  # it was closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
-    if isinstance(sys.stdout, TextIOWrapper):  # print an escape for a character that the terminal lacks
+    if isinstance(sys.stdout, TextIOWrapper):  # print an escape for a character that the terminal can't show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(typed, reporter)
@@ -112,7 +112,7 @@ def _run(arguments: list[str], reporter: Reporter) -> int:
     except SystemExit as ending:
         if isinstance(ending.__context__, BrokenPipeError):  # click turns it into exit code 1
             raise ending.__context__ from None
-        raise  # shell completion ends so
+        raise  # shell completion ends this way
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
@@ -131,7 +131,7 @@ def _unexpected(error: Exception, reporter: Reporter) -> int:
 
 
 def _missing_module(error: ModuleNotFoundError, reporter: Reporter) -> int:
-    """An installation of only the client lacks what exports, runs and measures models."""
+    """Report a missing module: an installation of only the client can't export, run or measure models."""
     lacking = missing_package(error)
     return reporter.failure(lacking, lacking.exit_code, cause=error) if lacking else _unexpected(error, reporter)
 
@@ -153,7 +153,7 @@ KINDS = {"float_parsing": "a number", "int_parsing": "a whole number", "int_from
 
 
 def parsing_message(error: Any) -> str:
-    """The message of a click error. pydantic's messages about values of a wrong type are replaced."""
+    """Return the message of a click error; it replaces pydantic's messages about values of a wrong type."""
     entry, parameter = _entry(error), getattr(error, "param", None)
     if entry is None or parameter is None:
         return _unknown_option(error) or str(error.format_message())
@@ -165,13 +165,13 @@ def parsing_message(error: Any) -> str:
         return f"{option} {entry['input']} is below {context['ge']}."
     if kind == "less_than_equal":
         return f"{option} {entry['input']} is above {context['le']}."
-    if kind == "value_error":  # of a choice, with the choices
+    if kind == "value_error":  # the error of a choice, which lists the choices
         return f"{option}: {context['error']}"
     return str(error.format_message())
 
 
 def _unknown_option(error: Any) -> str:
-    """The message about an unknown option, with the most similar one; empty for another error."""
+    """Return the message about an unknown option, with the most similar option; empty for another error."""
     if not (possible := getattr(error, "possibilities", None)):
         return ""
     [nearest] = get_close_matches(error.option_name, possible, 1, 0.0)
@@ -179,7 +179,7 @@ def _unknown_option(error: Any) -> str:
 
 
 def _entry(error: Any) -> dict[str, Any] | None:
-    """The first error of pydantic, with which typer >= 0.26 converts values; None for any other cause."""
+    """Return the first error of pydantic, with which typer >= 0.26 converts values; None for any other cause."""
     errors = getattr(error.__cause__ or error.__context__, "errors", None)
     found: list[dict[str, Any]] = errors() if callable(errors) else []
     return found[0] if found else None

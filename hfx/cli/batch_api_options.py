@@ -35,7 +35,7 @@ class BatchOptions:
     )
 
     def process(self, body: int, report: Callable[[str], None]) -> BatchProcess | None:
-        """The process of the Batch API. `body`: the largest request in bytes. None without --batch-dir."""
+        """Return the process of the Batch API, None without --batch-dir; `body` is the largest request in bytes."""
         if self.batch_dir is None:
             return None
         from hfx.batch.api.process import BatchProcess
@@ -52,6 +52,6 @@ class BatchOptions:
         return BatchProcess(settings, report)
 
     def of_front(self, settings: Settings, batches: BatchProcess) -> Settings:
-        """The settings of the front for the process `batches`, if there is one."""
+        """Return `settings` of the front, changed for the process `batches`."""
         background = batches.front.fileno()
         return replace(settings, batches=batches.url, background=background, background_requests=self.batch_requests)

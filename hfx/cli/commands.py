@@ -2,13 +2,13 @@
 
 A command is a module with a function `command`, or MODULE:FUNCTION. A module with a table `COMMANDS` is a group of
 commands, whose help is the first line of its docstring and its examples; `MOVED` has commands that are elsewhere now.
-A parameter of a frozen dataclass type stands for its fields: each that hfx.options.option made, or that is annotated
-with an Option or with typer's Argument, is an option, a tuple one that may be given several times, and its name is what
-it sets (a tensor, an argument). The dataclass may name the heading of its options in `PANEL`. The docstring of a
+A parameter of a frozen dataclass type stands for its fields. A field that hfx.options.option made, or that is annotated
+with an Option or with typer's Argument, is an option; a tuple field may be given several times. A field is named like
+the tensor or argument that it sets. The dataclass may name the heading of its options in `PANEL`. The docstring of a
 command may end with lines of `Examples:`.
 
-Of typer only documented parts are used. Each option gets its names and its metavar here, as typer 0.27.0 to 0.27.2 took
-an option's name from its metavar.
+Only documented parts of typer are used. Each option gets its names and its metavar here, because typer 0.27.0 to 0.27.2
+took an option's name from its metavar.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Commands(PlainHelp, TyperGroup):
     moved: Mapping[str, str] = {}  # former name of a command -> its new name
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all commands, in the order of the help."""
+        """Return the names of all commands, in the order of the help."""
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command CMD_NAME. Raises UsageError with the most similar names if there is none."""
+        """Return the command CMD_NAME. Raises UsageError with the most similar names if there is none."""
         if cmd_name in self.table:
             return load(cmd_name, self.table)
         if ctx.resilient_parsing or cmd_name.startswith("-"):
@@ -70,7 +70,7 @@ class Commands(PlainHelp, TyperGroup):
 
 
 def load(name: str, table: Mapping[str, str] = COMMANDS) -> Any:
-    """The click command, or group, NAME of TABLE. A command also takes the options of all commands."""
+    """Return the click command, or group, NAME of TABLE; a command also takes the options of all commands."""
     path, _, function = table[name].partition(":")
     module = importlib.import_module(path)
     if not function and hasattr(module, "COMMANDS"):
@@ -100,7 +100,7 @@ def _group(name: str, module: Any) -> Any:
 
 
 def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
-    """FUNCTION with the options --json and --debug, which it ignores, as the Reporter reads them."""
+    """Return FUNCTION with the options --json and --debug, which it ignores, because the Reporter reads them."""
 
     @functools.wraps(function)
     def run(*arguments: Any, json: bool, debug: bool, **options: Any) -> None:
@@ -123,7 +123,7 @@ def _flag(name: str, text: str) -> inspect.Parameter:
 
 
 def _for_typer(name: str, annotation: Any, default: Any) -> Any:
-    """The annotation of the parameter NAME with typer's own Option in the place of an Option."""
+    """Return the annotation of the parameter NAME, with typer's own Option in the place of hfx's Option."""
     marks = getattr(annotation, "__metadata__", ())
     option = next((mark for mark in marks if isinstance(mark, Option)), None)
     if option is None:
@@ -135,7 +135,7 @@ def _for_typer(name: str, annotation: Any, default: Any) -> Any:
 
 
 def _names(parameter: str, kind: Any, default: Any) -> tuple[str]:
-    """The option of a `parameter` without one: a flag that is False by default has no negative form."""
+    """Return the option's name for a `parameter` that names none; a flag that is False by default has no --no-NAME."""
     name = parameter.replace("_", "-")
     is_switch = bool in (kind, *get_args(kind)) and default is not False
     return (f"--{name}/--no-{name}" if is_switch else f"--{name}",)
@@ -145,7 +145,7 @@ def _names(parameter: str, kind: Any, default: Any) -> tuple[str]:
 
 
 def grouped(function: Callable[..., None]) -> Callable[..., None]:
-    """FUNCTION whose dataclass parameters are replaced by an option for each field."""
+    """Return FUNCTION with its dataclass parameters replaced by an option for each field."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {
         name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)
@@ -165,13 +165,13 @@ def grouped(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given(options: Any) -> dict[str, Any]:
-    """Field -> value of a group, for the options that the user gave. An empty list counts as not given."""
+    """Return field -> value for the options of a group that the user gave; an empty list counts as not given."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {name: value for name, value in values.items() if value not in (None, [], ())}
 
 
 def flag(group: type, field: str) -> str:
-    """The option of FIELD as on the command line."""
+    """Return the option of FIELD, as it is on the command line."""
     option = next(each for each in _options(group)[field].__metadata__ if isinstance(each, Option))
     return option.names[0].partition("/")[0] if option.names else f"--{field.replace('_', '-')}"
 
@@ -193,19 +193,19 @@ def _members(group: Any) -> list[inspect.Parameter]:
 
 
 def _options(group: Any) -> dict[str, Any]:
-    """Field -> annotation, for the fields of a group that are options."""
+    """Return field -> annotation for the fields of a group that are options."""
     types = get_type_hints(group, include_extras=True)
     annotations = {each.name: _annotation(each, types[each.name]) for each in fields(group)}
     return {name: annotation for name, annotation in annotations.items() if get_origin(annotation) is Annotated}
 
 
 def _annotation(field: Field[Any], kind: Any) -> Any:
-    """The annotation of a field that is an option; others keep theirs."""
+    """Return the annotation of a field: with the Option that hfx.options.option made, or unchanged."""
     return Annotated[kind, field.metadata[OPTION]] if OPTION in field.metadata else kind
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:
-    """The annotation of an option, under the heading `panel` if it names no other."""
+    """Return the annotation of an option, under the heading `panel` if it names no other heading."""
     [mark] = annotation.__metadata__
     if not isinstance(mark, Option):
         return annotation
@@ -217,12 +217,12 @@ def _is_tuple(annotation: Any) -> bool:
 
 
 def _as_list(annotation: Any) -> Any:
-    """The annotation of a tuple field, which typer takes as a list."""
+    """Return the annotation of a tuple field as a list, which typer needs."""
     return Annotated[(list[get_args(annotation.__origin__)[0]] | None, *annotation.__metadata__)]  # type: ignore[misc]
 
 
 def _values(group: Any, options: dict[str, Any]) -> Any:
-    """An instance of the group. Its values are removed from `options`."""
+    """Return an instance of the group, and remove its values from `options`."""
     values = {}
     for name, annotation in _options(group).items():
         value = options.pop(name)

@@ -36,7 +36,7 @@ LIMITS = ("timeout", "idle_timeout", "retries", "max_in_flight")
 
 @dataclass(frozen=True)
 class Connection:
-    """The address of the server, and how to connect. None: the client's default."""
+    """The address of the server, and how to connect; None means the client's default."""
 
     PANEL: ClassVar[str] = "Server"
 
@@ -59,7 +59,7 @@ class Connection:
 
 
 def connect(connection: Connection) -> Client:
-    """A client of the server. Raises UsageError for an invalid value."""
+    """Return a client of the server. Raises UsageError for an invalid value."""
     with deferred():
         from hfx.client import Client, Tls
 
@@ -75,14 +75,14 @@ def connect(connection: Connection) -> Client:
 
 
 def refuse_all(connection: Connection, reason: str) -> None:
-    """Raises UsageError if any of its options was given."""
+    """Raise UsageError with `reason` if any option of `connection` was given."""
     for field in given(connection):
         option = flag(Connection, field)
         raise UsageError(f"{option} is for servers; {reason}.", f"Leave {option} out.")
 
 
 def headers_of(connection: Connection) -> dict[str, str]:
-    """The headers to send. Raises UsageError for one without a name or value."""
+    """Return the headers to send. Raises UsageError for a header without a colon or a name."""
     headers = {}
     for header in connection.header or []:
         key, colon, value = header.partition(":")
@@ -93,7 +93,7 @@ def headers_of(connection: Connection) -> dict[str, str]:
 
 
 def token_of(connection: Connection) -> str | None:
-    """The token, from a file or the environment: other users can see the values of options."""
+    """Return the token, from a file or the environment: other users can see the values of options."""
     from hfx.front.file_changes import open_regular
 
     if connection.token_file is None:
@@ -111,14 +111,14 @@ def token_of(connection: Connection) -> str | None:
     return token
 
 
-# Model names on TAB: those of the repository, or of the running server
+# Completion of model names, from the repository or the running server
 
 
 COMPLETION_SECONDS = 0.5  # timeout of a server's answer
 
 
 def model_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The models whose names begin with `incomplete`, in the repository or on the server."""
+    """Return the models whose names begin with `incomplete`, in the repository or on the server."""
     url, repository = ctx.params.get("url"), ctx.params.get("repository")
     manifests = [] if url else Path(repository or DEFAULT_REPOSITORY).glob(f"*/{MANIFEST_FILE}")
     names = sorted(path.parent.name for path in manifests)
@@ -145,7 +145,7 @@ PublishedName = Annotated[str, typer.Argument(metavar="NAME", help="The publishe
 
 
 def chosen_repository(argument: Path | None, option: Path | None) -> Path:
-    """The repository, which is given by its place or by --repository. Raises UsageError where both name one."""
+    """Return the repository, given as an argument or by --repository. Raises UsageError if both are given."""
     if argument is not None and option is not None:
         raise UsageError(f"The repository is given twice: {argument}, and --repository {option}.", "Give it once.")
     return argument or option or DEFAULT_REPOSITORY

@@ -45,7 +45,7 @@ def command(
 
 
 def _new(folder: Path) -> Path:
-    """Creates the folder and returns it. Raises UsageError if it is not empty."""
+    """Create the folder and return it. Raises UsageError if it is not empty or can't be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""`hfx export`: export, verify and publish a checkpoint. plan.py decides, pipeline.py does the work."""
+"""`hfx export`: export, verify and publish a checkpoint. plan.py makes the decisions, pipeline.py does the work."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def command(
 def _model_and_options(
     context: typer.Context, model: str | None, settings: Path | None, options: ExportOptions
 ) -> tuple[str, ExportOptions]:
-    """The checkpoint and the export options, with the command that generated files quote. Prints those of --from."""
+    """Return the checkpoint and the export options, with the command that generated files quote.
+
+    Prints the options that come from --from.
+    """
     if (model is None) == (settings is None) or context.params["again"]:
         raise UsageError("Give MODEL, --from or --again.", "`hfx export --help` shows what it takes.")
     if settings is None:
@@ -109,7 +112,7 @@ def _model_and_options(
 
 
 def _again(context: typer.Context, name: str, model: str | None, options: ExportOptions) -> tuple[str, ExportOptions]:
-    """The checkpoint and the options with which the published model NAME was exported, to replace it."""
+    """Return the checkpoint and the options with which the published model NAME was exported, to replace it."""
     from hfx.repository.catalog import model as published_model
     from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, made_by
     from hfx.strict_json import read_text
@@ -139,7 +142,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
 
 
 def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> None:
-    """Raises UsageError unless the checkpoint is that of the published model NAME."""
+    """Raise UsageError unless the published model NAME was exported from this checkpoint."""
     from hfx.repository.catalog import model as published_model
 
     source = published_model(options.repository, name).source
@@ -158,7 +161,7 @@ def _is_default(context: typer.Context, name: str) -> bool:
 
 
 def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
-    """What `--json` prints of a published model."""
+    """Return the description of a published model that `--json` prints."""
     return {
         "name": manifest.name,
         "task": str(manifest.task),
@@ -171,7 +174,7 @@ def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
 
 
 def _made_by(model: str) -> str:
-    """The command as generated files quote it: options as typed, but no folder of this machine."""
+    """Return the command as generated files quote it: options as typed, but no folder of this machine."""
     arguments = [
         Path(argument).name
         if argument.startswith(("/", "~", "..")) or (argument == model and Path(argument).exists())
@@ -182,14 +185,14 @@ def _made_by(model: str) -> str:
 
 
 def _plan_lines(plan: Mapping[str, object], verbose: bool) -> list[str]:
-    """A plan as lines of text. `verbose`: also the widths that batches are padded to."""
+    """Return a plan as lines of text; with `verbose`, also the widths that batches are padded to."""
     shown = {key: value for key, value in plan.items() if verbose or key != "widths"}
     texts = {key.replace("_", " "): _plain(value) for key, value in shown.items()}
     return [f"{key:15} {text}" for key, text in texts.items() if text]
 
 
 def _plain(value: object) -> str:
-    """A value of a plan as text; empty if the plan leaves it out."""
+    """Return a value of a plan as text; empty if the plan leaves it out."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {entry}" for key, entry in value.items() if entry is not None)
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""What an export has measured, for people: in words, and with every figure of the gate for `--verbose`.
+"""The measurements of an export, for people: a summary in words, and every figure of the gate for `--verbose`.
 
-All figures are those of the manifest (`parity` and `choices` of NAME/hfx.json).
+All figures come from the manifest (`parity` and `choices` of NAME/hfx.json).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU wit
 
 
 def summary(manifest: Manifest, repository: Path) -> list[str]:
-    """Lines about the published model: sizes, the runtime and why, and the agreement with the checkpoint."""
+    """Return lines about the published model: sizes, the runtime and why, and the agreement with the checkpoint."""
     parity: dict[str, Any] = dict(manifest.parity)
     megabytes = sum(file.size for file in manifest.files.values()) / 1e6
     lines = [f"Published {manifest.name} ({manifest.task}) to {repository}: {megabytes:.1f} MB."]
@@ -43,7 +43,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
 
 
 def _steps(tokenizer: Any) -> list[str]:
-    """How an encoder is served on CPUs: with a compiled tokenizer, or with Python steps and why."""
+    """Return how an encoder is served on CPUs: with a compiled tokenizer, or with Python steps and why."""
     if tokenizer is None:
         return []
     if tokenizer["compiled"]:
@@ -52,7 +52,7 @@ def _steps(tokenizer: Any) -> list[str]:
 
 
 def _trials(choice: Any) -> list[str]:
-    """The times of the compared CPU runtimes, and whether other processes used the cores meanwhile."""
+    """Return the times of the compared CPU runtimes, and whether other processes used the cores meanwhile."""
     times = (choice or {}).get("milliseconds", {})
     if len(times) < 2:
         return []
@@ -74,12 +74,12 @@ def _added(milliseconds: float | None) -> str:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """All figures of the gate, and the times of float32 and bfloat16, under the manifest's names."""
+    """Return all figures of the gate, and the times of float32 and bfloat16, under the manifest's names."""
     return ["Figures:", *_figures("", manifest.parity), *_figures("", {MATH_TIMES: _times_of_math(manifest)})]
 
 
 def _figures(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
-    """A line for the figures of each mapping in `figures`."""
+    """Yield a line for the figures of each mapping in `figures`."""
     plain = [f"{key} {_figure(value)}" for key, value in figures.items() if not isinstance(value, Mapping)]
     if plain:
         yield f"  {name}: {', '.join(plain)}"
@@ -93,7 +93,7 @@ def _figure(value: object) -> str:
 
 
 def next_command(repository: Path, name: str) -> str:
-    """What serves the published model: a running `hfx serve` of the repository, or a new one."""
+    """Return the command that serves the published model: a reload of a running `hfx serve`, or a new `hfx serve`."""
     from hfx.triton.commands import servers_of
 
     folder = "" if repository == DEFAULT_REPOSITORY else shlex.quote(str(repository))
@@ -103,7 +103,7 @@ def next_command(repository: Path, name: str) -> str:
 
 
 def _math(manifest: Manifest) -> str:
-    """The type in which an fp32 model is computed, if it is not float32, and whether that is faster."""
+    """Return the type in which an fp32 model is computed, if it is not float32, and whether that is faster."""
     if manifest.choices.get("cpu_math") != "bf16":
         return ""
     times = _times_of_math(manifest)
@@ -122,7 +122,7 @@ def _times_of_math(manifest: Manifest) -> Mapping[str, Mapping[str, float]]:
 
 
 def _runtime(choice: Any) -> str:
-    """The CPU's runtime, and why it is this one."""
+    """Return the CPU's runtime, and why it was chosen."""
     if not choice:
         return ""
     name = RUNTIMES.get(choice["runtime"], choice["runtime"])
@@ -140,7 +140,7 @@ def _runtime(choice: Any) -> str:
 
 
 def _agreement(figures: Mapping[str, Any]) -> list[str]:
-    """The agreement of an encoder's file, or a generator's engine, with the checkpoint."""
+    """Return the agreement of an encoder's file, or a generator's engine, with the checkpoint."""
     if "unverified" in figures:
         return [f"not compared with the checkpoint on this machine: {figures['unverified']}"]
     share = f"{100 * figures['agreement']:.2f} %"
@@ -156,7 +156,7 @@ def _agreement(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _longest(figures: Mapping[str, Any]) -> str:
-    """The agreement on long texts, and the longest prompt. Older versions of hfx did not measure it."""
+    """Return the agreement on long texts, and the longest prompt; empty if an older hfx did not measure it."""
     long = figures.get("long")
     if not long:
         return ""
@@ -164,7 +164,7 @@ def _longest(figures: Mapping[str, Any]) -> str:
 
 
 def _whole_texts(figures: Mapping[str, Any]) -> str:
-    """The share of a generator's whole texts that are equal."""
+    """Return the share of a generator's whole texts that are equal."""
     beams = figures["beams"]
     kinds = {"greedy": figures["greedy"]} | ({f"{beams['num_beams']} beams": beams} if beams else {})
     shares = [f"{100 * whole['same']:.1f} % of {whole['texts']} ({name})" for name, whole in kinds.items()]
@@ -179,7 +179,7 @@ def _ties(figures: Mapping[str, Any]) -> str:
 
 
 def _shape(shape: str) -> str:
-    """`1x16` (rows x tokens), or a generator's `1x16+16` (new tokens), in words."""
+    """Return `1x16` (rows x tokens), or a generator's `1x16+16` (new tokens), in words."""
     rows, _, tokens = shape.partition("x")
     read, plus, new = tokens.partition("+")
     return f"{rows} text{'s' if rows != '1' else ''} of {read} tokens" + (f" and {new} new ones" if plus else "")

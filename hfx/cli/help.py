@@ -1,7 +1,7 @@
 """The format of `--help`: usage, text, commands, options under the headings of their groups, examples.
 
-Typer's and click's parts do the work. What differs: lines are as wide as the terminal, summaries of commands are not
-cut, options show what they take (TEXT, N, cpu|gpu) and not its Python type, and examples are printed as they are.
+Typer and click do the work, with these differences: lines are as wide as the terminal, summaries of commands are not
+cut, options show their values (TEXT, N, cpu|gpu) instead of a Python type, and examples are printed unchanged.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any, Literal, Union, get_args, get_origin
 from typer.core import TyperCommand
 
 EXAMPLES = "\nExamples:\n"
-# Of contexts: click bounds lines to 80 characters unless it gets another bound.
+# The settings of contexts. Without max_content_width, click limits lines to 80 characters.
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 1000}
-HYPHEN = "\N{NON-BREAKING HYPHEN}"  # no line ends in an option's name
+HYPHEN = "\N{NON-BREAKING HYPHEN}"  # it keeps an option's name on one line
 OPTIONS, GLOBAL = "Options", "Global options"
 METAVARS = {str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
 
 
 class PlainHelp:
-    """The parts of a click command's help that are written here; its class inherits this one before click's."""
+    """The parts of a click command's help that hfx writes; a command's class inherits this class before click's."""
 
     params: list[Any]
     epilog: str | None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The part of the usage line after the command's name."""
+        """Return the part of the usage line after the command's name."""
         arguments = [each for each in self.params if each.param_type_name == "argument"]
         return ["[OPTIONS]", *map(_usage, arguments), *(["COMMAND [ARGS]..."] if hasattr(self, "commands") else [])]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Commands, arguments, and options under their headings."""
+        """Write the commands, the arguments, and the options under their headings."""
         if hasattr(self, "commands"):
             _write(formatter, "Commands", _summaries(self, ctx))
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OPTIONS: []}
@@ -50,7 +50,7 @@ class PlainHelp:
             _write(formatter, heading, rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The examples, line by line as they are in the docstring."""
+        """Write the examples, line by line as they are in the docstring."""
         if self.epilog:
             formatter.write_paragraph()
             formatter.write(f"{self.epilog}\n")
@@ -61,13 +61,13 @@ class Command(PlainHelp, TyperCommand):
 
 
 def text_and_examples(docstring: str | None) -> tuple[str, str | None]:
-    """A command's docstring as the text of its help and the examples at its end."""
+    """Split a command's docstring into the text of its help and the examples at its end."""
     text, heading, examples = inspect.cleandoc(docstring or "").partition(EXAMPLES)
     return text, f"{heading.strip()}\n{examples}" if heading else None
 
 
 def metavar(kind: Any) -> str | None:
-    """The word for a value of type `kind` in the help of an option."""
+    """Return the word for a value of type `kind` in the help of an option."""
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) in (Union, UnionType, list):
@@ -76,7 +76,7 @@ def metavar(kind: Any) -> str | None:
 
 
 def _argument(parameter: Any) -> str:
-    """An argument's name: `metavar` without the brackets that usage lines have."""
+    """Return an argument's name: its metavar without the brackets of usage lines."""
     return str(parameter.metavar or parameter.name.upper()).strip("[].")
 
 
@@ -87,7 +87,7 @@ def _usage(parameter: Any) -> str:
 
 
 def _summaries(group: Any, ctx: Any) -> list[tuple[str, str]]:
-    """Each command with the first sentence of its help."""
+    """Return each command with the first sentence of its help."""
     return [(name, group.get_command(ctx, name).get_short_help_str(1000)) for name in group.list_commands(ctx)]
 
 

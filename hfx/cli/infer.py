@@ -1,4 +1,4 @@
-"""`hfx infer`: answers to texts or JSON lines, by a served model or one in this process."""
+"""`hfx infer`: answers texts or JSON lines, with a served model or with a model in this process."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def command(
 
 
 def _is_single(task: Task, chosen: Request, entry: Entry) -> bool:
-    """Whether an entry gets a single label: a classifier's best, unless `top_k` is given."""
+    """Whether an entry gets a single label: the best label of a classifier, unless `top_k` is given."""
     own = entry.content if isinstance(entry.content, dict) else {}
     return task is Task.TEXT_CLASSIFICATION and TOP_K not in chosen and own.get(TOP_K) is None
 
 
 def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:
-    """Raises UsageError for options that contradict each other or would have no effect."""
+    """Raise UsageError for options that contradict each other or would have no effect."""
     for name, is_chosen in {"--stream": form.stream, "--json": report.json}.items():
         if form.jsonl and is_chosen:
             raise UsageError(f"{name} and --jsonl exclude each other.", "Choose one of them.")
@@ -131,7 +131,7 @@ def _check(form: InputOptions, connection: Connection, report: Reporter) -> None
 
 
 def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
-    """Raises UsageError if log-probabilities are requested but would not be printed."""
+    """Raise UsageError if log-probabilities are requested but would not be printed."""
     chosen = given(generation)
     if form.stream and LOGPROBS in chosen:
         raise UsageError("--stream prints no tokens.", "Leave --stream out, and add --json.")
@@ -140,9 +140,9 @@ def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: 
 
 
 def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
-    """The texts of the command line; without one, the lines of a pipe or file at the standard input.
+    """Return the texts of the command line; without any, the lines of --input, or of a pipe or file at standard input.
 
-    Raises UsageError where it is nothing, or two things.
+    Raises UsageError if there is no input, or if both texts and lines are given.
     """
     words = list(texts)
     if words not in ([], [STANDARD_INPUT]):
@@ -158,7 +158,7 @@ def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
 
 
 def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Yields `entries`. Raises UsageError if there are none."""
+    """Return `entries` unchanged. Raises UsageError if there are none."""
     first = next(entries, None)
     if first is None:
         raise NO_TEXT
@@ -166,7 +166,7 @@ def _not_empty(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _ranker(model: Model) -> Model:
-    """A ColBERT as a model that ranks texts for a query."""
+    """Return a ColBERT as a model that ranks texts for a query."""
     from hfx.client.results import max_sim
 
     def answer_of(text: str, role: str, *prompt: str) -> Answer:

@@ -1,7 +1,7 @@
-"""The options and entries of `hfx infer` as the input tensors of a model: plain values under the tensors' names.
+"""Turns the options and entries of `hfx infer` into the input tensors of a model: plain values by tensor name.
 
-Each field of the option groups is named like its tensor. A value of the wrong kind, and an input that the model does
-not have, is refused before it is sent; ranges are checked by the model.
+Each field of the option groups is named like its tensor. A value of the wrong kind, or an input that the model does not
+have, is refused before it is sent. The model itself checks ranges.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class EncoderOptions:
     )
 
 
-# How the options of settings are typed where it is not as their names are.
+# The options of settings that are not typed like their names.
 TYPED = {
     names.DO_SAMPLE: "--sample/--greedy",
     names.STOP_WORDS: "--stop",
@@ -76,7 +76,7 @@ TYPED = {
 
 
 def _with_settings(group: type) -> type:
-    """GROUP with a field for each setting of generators, except those that encoders have too."""
+    """Return GROUP with a field for each setting of generators, except the settings that encoders have too."""
     for setting in SETTINGS.values():
         if setting.name not in EncoderOptions.__annotations__:
             group.__annotations__[setting.name] = Annotated[_type(setting) | None, _option(setting)]
@@ -108,7 +108,7 @@ class GenerationOptions:
 
 
 def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions) -> Request:
-    """The options as input tensors. Raises UsageError for an option that `task` does not take."""
+    """Return the options as input tensors. Raises UsageError for an option that `task` does not take."""
     row = TASKS[task].row
     taken = {*row.needed[1:], *row.options}
     for field in given(encoder):
@@ -124,9 +124,10 @@ def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions)
 
 
 def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata) -> Request:
-    """The tensors of an entry: its own, and `settings` where it has none.
+    """Return the tensors of an entry: its own tensors, and `settings` for the others.
 
-    Raises UsageError for an entry that is none, and for an input or a value that `model` does not take.
+    Raises the UsageError of an entry that could not be read, and UsageError for an input or a value that `model` does
+    not take.
     """
     if isinstance(entry.content, UsageError):
         raise entry.content
@@ -143,7 +144,7 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
 
 
 def checked(request: Mapping[str, Any], model: ModelMetadata) -> Request:
-    """`request` as lists of values for `model`. Raises UsageError with the first value that it does not take."""
+    """Return `request` as lists of values. Raises UsageError with the first value that `model` does not take."""
     from hfx.metadata import check_text, check_values
 
     values = {name: _listed(value) for name, value in request.items()}

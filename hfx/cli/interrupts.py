@@ -1,4 +1,4 @@
-"""Ctrl-C: delayed while something must be completed, or as the end of a measurement."""
+"""Handling of Ctrl-C: it is delayed while something must be completed, or it ends a measurement."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, such as an import; threads that are started in it never get it.
+    """Delay Ctrl-C to the end of the block, such as an import; threads that are started in the block never get it.
 
-    numpy, for one, takes an interrupted import for a broken installation, and prints so.
+    numpy, for example, reports an interrupted import as a broken installation.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -24,7 +24,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def ending_early() -> Iterator[threading.Event]:
-    """Yields an event that the first Ctrl-C sets, to end a measurement with its results. A second one ends at once."""
+    """Yield an event that the first Ctrl-C sets, to end a measurement with its results; a second one ends at once."""
     stop = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:

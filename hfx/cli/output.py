@@ -1,7 +1,7 @@
-"""Reporter: prints a command's text, progress and JSON.
+"""The Reporter, which prints a command's text, progress and JSON.
 
-With --json, stdout carries exactly one JSON object (a command of JSON lines: one a line) and everything else goes to
-stderr; without it, results go to stdout. Nothing here knows what the results mean.
+With --json, stdout gets exactly one JSON object (one on each line for a command of JSON lines), and everything else
+goes to stderr. Without it, results go to stdout. The module does not know what the results mean.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import typer
 
 from hfx.errors import HfxError
 
-SECONDS = 10.0  # between two lines of progress if there is no terminal
+SECONDS = 10.0  # between two lines of progress, if stderr is not a terminal
 
 
 @dataclass(frozen=True)
 class Reporter:
-    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks; `verbose`: all there is."""
+    """A command's only way to print. `json`: one object on stdout; `debug`: tracebacks; `verbose`: all details."""
 
     json: bool = False
     debug: bool = False
     verbose: bool = False
-    _results: list[str] = field(default_factory=list, init=False, repr=False)  # that stdout has its one object
+    _results: list[str] = field(default_factory=list, init=False, repr=False)  # not empty: stdout has its object
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> Reporter:
-        """The reporter for a command line. Words after `--` are not options."""
+        """Return the reporter for a command line; words after `--` are not options."""
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return cls("--json" in options, "--debug" in options, "--verbose" in options)
 
     @property
     def output(self) -> IO[str]:
-        """Where other programs that the command runs print for people."""
+        """The file to which other programs that the command runs print for people."""
         return sys.stderr if self.json else sys.stdout
 
     def result(self, value: Mapping[str, Any], text: str | Iterable[str]) -> None:
@@ -52,23 +52,23 @@ class Reporter:
             self.lines([text] if isinstance(text, str) else text)
 
     def lines(self, texts: Iterable[str]) -> None:
-        """Some lines of an outcome for people as they come, on stdout."""
+        """Print lines of an outcome for people on stdout, each as it comes."""
         for text in texts:
             print(visible(text), flush=True)
 
     def row(self, value: Mapping[str, Any]) -> None:
-        """One of many outcomes as it comes: VALUE as a line of JSON on stdout."""
+        """Print one of many outcomes on stdout: VALUE as a line of JSON."""
         _print_json(value)
 
     def table(self, value: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """The outcome as a table for people: a head of COLUMNS and ROWS, aligned; VALUE with --json."""
+        """Print the outcome as an aligned table with the head COLUMNS and the ROWS; with --json, print VALUE."""
         cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
         self.result(value, (line.rstrip() for line in lines))
 
     def piece(self, text: str) -> None:
-        """A part of a text for people as it comes, on stdout; it ends no line by itself."""
+        """Print a part of a text for people on stdout, without a newline."""
         print(visible(text), end="", flush=True)
 
     def note(self, text: str) -> None:
@@ -82,7 +82,7 @@ class Reporter:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[str], None]]:
-        """A spinner with the last message, on a terminal only; elsewhere each message is a line on stderr.
+        """Show a spinner with the last message on a terminal; elsewhere, print each message as a line on stderr.
 
         Yields the function that takes messages.
         """
@@ -97,10 +97,10 @@ class Reporter:
             yield lambda message: status.update(Text(f"{title}: {visible(message)}"))
 
     def numbered(self, total: int) -> Callable[[str], AbstractContextManager[Callable[[str], None]]]:
-        """The function that is entered, with a title, around each of TOTAL steps; it yields what shows how far it is.
+        """Return a context manager to enter, with a title, for each of TOTAL steps; it yields a function for progress.
 
-        Each is a line on stderr that stays: `[2/9] Title`, on a terminal with the time that it takes; elsewhere a long
-        step has a line every SECONDS.
+        Each step leaves a line on stderr: `[2/9] Title`. On a terminal, the line has the time that the step took;
+        elsewhere, a long step prints its progress every SECONDS.
         """
         numbers = itertools.count(1)
 
@@ -121,7 +121,7 @@ class Reporter:
         return step
 
     def _now_and_then(self, label: str) -> Callable[[str], None]:
-        """The function that notes what it is given, where SECONDS have passed since the last time."""
+        """Return a function that prints its text on stderr if SECONDS have passed since the last time."""
         last = time.monotonic()
 
         def show(text: str) -> None:
@@ -134,7 +134,7 @@ class Reporter:
 
     @contextmanager
     def steps(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """A bar of TOTAL steps on a terminal; elsewhere the title is a line, and how far it is one every SECONDS.
+        """Show a bar of TOTAL steps on a terminal; elsewhere, print the title, and the progress every SECONDS.
 
         Yields the function that counts a step.
         """
@@ -157,9 +157,10 @@ class Reporter:
             yield lambda: bar.advance(task)
 
     def failure(self, error: HfxError, code: int, *, kind: str = "", cause: BaseException | None = None) -> int:
-        """What happened and what to do next; returns CODE. KIND names an error that is none of hfx's.
+        """Print what happened and what to do next; return CODE. KIND names an error that is not one of hfx's.
 
-        With --json it is the one object on stdout, unless a result is that already (findings, or a part of a run).
+        With --json, the error is the one object on stdout, unless stdout already has a result (findings, or a part of a
+        run).
         """
         if self.debug:
             traceback.print_exception(cause or error)
@@ -173,7 +174,7 @@ class Reporter:
 
 @contextmanager
 def _running(label: str) -> Iterator[Callable[[str], None]]:
-    """LABEL with the seconds so far on a terminal, and nothing once it is left; yields what shows how far it is."""
+    """Show LABEL with the seconds so far on a terminal, and remove it at the end; yield a function for progress."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -184,13 +185,13 @@ def _running(label: str) -> Iterator[Callable[[str], None]]:
 
 
 def reporter(context: typer.Context) -> Reporter:
-    """The reporter of this run."""
+    """Return the reporter of this run."""
     registered = context.find_object(Reporter)
     return registered if registered is not None else Reporter()
 
 
 def error_body(error: HfxError, code: int, kind: str = "") -> dict[str, Any]:
-    """An error as programs read it; KIND names one that is none of hfx's."""
+    """Return an error as programs read it; KIND names an error that is not one of hfx's."""
     return {"type": kind or type(error).__name__, "message": error.message, "fix": error.fix, "exit_code": code}
 
 
@@ -202,12 +203,12 @@ def _print_json(value: Mapping[str, Any]) -> None:
 
 
 def visible(text: str) -> str:
-    """TEXT without control characters, as a model's output must not control the terminal."""
+    """Return TEXT with control characters replaced, because a model's output must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and its noun, in the plural where it is not one."""
+    """Return a number and its noun, in the plural unless the number is 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,6 +1,6 @@
-"""Answers of `hfx infer` as JSON and as lines for people: all at once, as they come, or in pieces.
+"""Prints the answers of `hfx infer`, as JSON or as lines for people: all at once, as they come, or in pieces.
 
-Each function here takes outcomes entry by entry, and raises the failure of an entry (of JSON lines, at the end).
+Each function here takes outcomes entry by entry, and raises the failure of an entry (for JSON lines, at the end).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Outcomes = Iterable[tuple[Entry, Result | HfxError]]
 
 
 def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
-    """Each answer as lines for people, as they come; the first failure ends it and is raised."""
+    """Print each answer as lines for people, as it comes. Raises the first failure at once."""
     for entry, outcome in outcomes:
         result = _succeeded(entry, outcome)
         report.lines(TASKS[task].lines(result))
@@ -33,7 +33,7 @@ def lines(task: Task, outcomes: Outcomes, report: Reporter) -> None:
 
 
 def one_object(name: str, task: Task, outcomes: Outcomes, report: Reporter) -> None:
-    """All answers and how long they took as one object; the first failure is raised."""
+    """Print all answers, and the time that they took, as one object. Raises the first failure at once."""
     began = time.perf_counter()
     results = []
     for entry, outcome in outcomes:
@@ -44,7 +44,7 @@ def one_object(name: str, task: Task, outcomes: Outcomes, report: Reporter) -> N
 
 
 def rows(outcomes: Outcomes, report: Reporter) -> None:
-    """Each answer, or why there is none, as a line of JSON; at the end the first failure is raised, if any."""
+    """Print each answer, or its error, as a line of JSON. Raises the first failure, if there is one, at the end."""
     first: HfxError | None = None
     failed = total = 0
     for entry, outcome in outcomes:
@@ -63,9 +63,9 @@ def rows(outcomes: Outcomes, report: Reporter) -> None:
 def pieces(
     task: Task, entries: Iterable[Entry], stream: Callable[[Entry], Generator[Piece, None, None]], report: Reporter
 ) -> None:
-    """Each text as it comes: for people with a line's end behind it, with --json in lines of JSON.
+    """Print each text in pieces as it comes: for people, with a newline after each text; with --json, as JSON lines.
 
-    The first failure ends it and is raised.
+    Raises the first failure at once.
     """
     for index, entry in enumerate(entries):
         truncated = 0
@@ -83,7 +83,7 @@ def pieces(
 
 
 def single_values(outcomes: Outcomes, is_single: Callable[[Entry], bool]) -> Outcomes:
-    """`outcomes`, in which the label and score of entries that `is_single` holds for are values instead of lists."""
+    """Yield `outcomes`, with single values for label and score, instead of lists, if `is_single` holds for an entry."""
     for entry, outcome in outcomes:
         if not isinstance(outcome, HfxError) and is_single(entry) and len(outcome[names.LABEL]) == 1:
             outcome = {**outcome, names.LABEL: outcome[names.LABEL][0], names.SCORE: outcome[names.SCORE][0]}
@@ -91,7 +91,7 @@ def single_values(outcomes: Outcomes, is_single: Callable[[Entry], bool]) -> Out
 
 
 def _piece_values(index: int, piece: Piece) -> dict[str, Any]:
-    """A piece of text `index` under the names of output tensors; counts only with the last one."""
+    """Return a piece of text `index` under the names of output tensors; only the last piece has counts."""
     from hfx.python_backends.generation.pieces import token_outputs
 
     values: dict[str, Any] = {"index": index, names.TEXT_OUTPUT: piece.text}
@@ -110,7 +110,7 @@ def _piece_values(index: int, piece: Piece) -> dict[str, Any]:
 
 
 def located(error: HfxError, place: str) -> HfxError:
-    """ERROR with where it happened in front."""
+    """Return ERROR with the place of its entry in front of the message."""
     return error.with_message(f"{place}: {error.message}") if place else error
 
 
@@ -127,7 +127,7 @@ def _warn_of_truncation(task: Task, entry: Entry, dropped: int | None, report: R
 
 
 def _whole_text(task: Task) -> str:
-    """How all of a long text is read."""
+    """Return advice for a text that is too long to be read as a whole."""
     if task is Task.TEXT_GENERATION:
         return "Give a shorter text; `--long error` refuses such texts instead."
     if task in GENERATION_TASKS:

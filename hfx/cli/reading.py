@@ -1,6 +1,6 @@
 """The input of `hfx infer`: words of the command line, lines of text, or JSON lines.
 
-Entries are read one at a time. What can't be read is an entry, too, so that the others are answered.
+Entries are read one at a time. A line that can't be read is an entry, too, so that the other entries are answered.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ID = "id"  # of an object: not an input, but copied to its answer
 
 @dataclass(frozen=True)
 class Entry:
-    """One request: a text, an object of input tensors, or the reason why it is neither.
+    """One request: a text, an object of input tensors, or the error of a line that is neither.
 
-    `place` is how people find it (empty where there is only one), `id` what the user calls it (None: nothing).
+    `place` says where people find the entry (empty if there is only one); `id` is the user's name for it, or None.
     """
 
     place: str
@@ -32,20 +32,20 @@ class Entry:
 
 
 def words(texts: Sequence[str]) -> Iterator[Entry]:
-    """The texts of a command line."""
+    """Yield the texts of a command line."""
     for number, text in enumerate(texts, 1):
         yield Entry(f"Text {number}" if len(texts) > 1 else "", text)
 
 
 def text_lines(file: BinaryIO) -> Iterator[Entry]:
-    """Each line as a text; an empty line is an empty text."""
+    """Yield each line as a text; an empty line is an empty text."""
     for line in _lines(file):
         text = line.text
         yield Entry(f"Line {line.number}", text.rstrip("\n").removesuffix("\r") if isinstance(text, str) else text)
 
 
 def json_lines(file: BinaryIO) -> Iterator[Entry]:
-    """Each line as a JSON object. Empty lines are skipped."""
+    """Yield each line as a JSON object; empty lines are skipped."""
     for line in _lines(file):
         if isinstance(line.text, UsageError):
             yield Entry(f"Line {line.number}", line.text)
@@ -62,9 +62,9 @@ def is_piped() -> bool:
 
 
 def opened(path: Path) -> BinaryIO:
-    """The file at PATH, or the standard input for `-`. Raises UsageError where it can't be read.
+    """Open the file at PATH, or the standard input for `-`. Raises UsageError if it can't be read.
 
-    Its reader closes it. The standard input is opened anew: a thread that still waits for a line when the command
+    The reader closes the file. The standard input is opened anew: a thread that still waits for a line when the command
     ends then holds no lock that the interpreter needs.
     """
     standard = str(path) == STANDARD_INPUT

@@ -66,13 +66,13 @@ def _entry(entry: Any) -> dict[str, Any]:
 
 
 def _runtime(choice: Any) -> str | None:
-    """The runtime on the CPU; None if there is none, or an older version of hfx did not record it."""
+    """Return the runtime on the CPU; None if there is none, or an older version of hfx did not record it."""
     runtime = choice.get("runtime") if isinstance(choice, dict) else None
     return str(runtime) if runtime else None
 
 
 def _agreement(figures: Any) -> float | None:
-    """The share of equal answers on a device; None if it was not measured, or is not a number."""
+    """Return the share of equal answers on a device; None if it was not measured, or is not a number."""
     share = figures.get("agreement") if isinstance(figures, dict) else None
     return share if isinstance(share, float) else None
 
@@ -92,7 +92,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _built(entry: dict[str, Any], device: str, *how: str | None) -> str:
-    """Precision on a device, `how` it is computed, and the share of equal answers; `-` if not exported for it."""
+    """Return the precision on a device, `how` it is computed, and the share of equal answers; `-` if not exported."""
     share = _agreement(entry["parity"].get(device))
     equal = None if share is None else f"{100 * share:.1f} %"
     return " ".join(filter(None, (entry["precision"][device], *how, equal))) or "-"

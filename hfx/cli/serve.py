@@ -61,7 +61,7 @@ def command(
     arguments = body_arguments(settings.limits.body, release >= BODY_BOUNDED)
     arguments += trace_arguments(settings.otlp_endpoint)
     if settings.otlp_endpoint:
-        os.environ[ENDPOINT_VARIABLE] = settings.otlp_endpoint  # for generators, which send their own spans
+        os.environ[ENDPOINT_VARIABLE] = settings.otlp_endpoint  # generators send their spans themselves
     if options.dry_run:
         container = options.settings(host) | {"inner_host": host, "http_port": options.http_port, "options": arguments}
         _print_lines(DockerServer(repository, **container, triton=options.tag, image=options.image), report)
@@ -76,7 +76,7 @@ def command(
 
 
 def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> list[str]:
-    """The models that are left out as they are not as they were published; raises ModelCorrupt where all are served."""
+    """Return the models to leave out because their files have changed; raises ModelCorrupt if all must be served."""
     from hfx.triton.models import check_published, damaged_models
 
     if not options.is_strict:
@@ -86,7 +86,7 @@ def _check_models(repository: Path, options: ServeOptions, report: Reporter) -> 
 
 
 def _check_device(repository: Path, options: ServeOptions, report: Reporter) -> None:
-    """Warn about models that run on the other device, as they were not exported for this one."""
+    """Warn about models that run on the other device, because they were not exported for the chosen one."""
     from hfx.repository import models
 
     for entry in models(repository):
@@ -99,9 +99,9 @@ def _check_device(repository: Path, options: ServeOptions, report: Reporter) -> 
 
 
 def _check_release(repository: Path, options: ServeOptions, grpc_host: str, report: Reporter) -> str:
-    """The release of Triton; empty if unknown. Warns about a release with known vulnerabilities.
+    """Return the release of Triton, empty if unknown, and warn about a release with known vulnerabilities.
 
-    Raises UsageError when a model needs a later one.
+    Raises UsageError if a model needs a later release.
     """
     from hfx.releases import security_warning
     from hfx.triton.installation import find_on_path
@@ -114,7 +114,7 @@ def _check_release(repository: Path, options: ServeOptions, grpc_host: str, repo
     elif options.method == "local":
         installation = find_on_path()
         release = installation.release
-        risk = installation.risk if is_loopback(grpc_host) else ""  # else the server's `exposure` says it
+        risk = installation.risk if is_loopback(grpc_host) else ""  # otherwise, the server's `exposure` has the warning
     if release:
         check_release(repository, options.names, release)
     if risk:
@@ -123,7 +123,7 @@ def _check_release(repository: Path, options: ServeOptions, grpc_host: str, repo
 
 
 def _grpc_host(host: str, options: ServeOptions, front: Settings, insecure: bool, report: Reporter) -> str:
-    """The address of gRPC, beside HTTP at `host`; what callers of either must know, in lines to `report`."""
+    """Return the address of gRPC beside HTTP at `host`; warn about unencrypted API keys, and gRPC at 127.0.0.1."""
     from hfx.triton.server import LOOPBACK, is_loopback
 
     asks_certificates = front.tls is not None and front.tls.client_authorities and options.method != "docker"
@@ -146,7 +146,7 @@ def _server(
     arguments: list[str],
     report: Reporter,
 ) -> Server:
-    """The server for `options`, with further `arguments`; a container serves the repository's own files."""
+    """Return the server for `options`, with further `arguments`; a container serves the repository's own files."""
     from hfx.triton import DockerServer, TritonProcess
     from hfx.triton.installation import find_on_path, find_wheel
     from hfx.triton.models import read_settled, select_models
@@ -173,7 +173,7 @@ def _server(
 
 
 def _serve(server: Server, front: Front, batches: BatchProcess | None, report: Reporter, options: ServeOptions) -> None:
-    """Start `server` behind `front`, and `batches`; say so, and keep it serving until a stop signal comes."""
+    """Start `server` behind `front`, and `batches`; report the start, and serve until a stop signal comes."""
     from hfx.triton import StopSignals, supervisor
     from hfx.triton.commands import Commands
 
@@ -229,7 +229,7 @@ def _announce(server: Server, front: Front, report: Reporter) -> None:
 
 
 def example(repository: Path, name: str, url: str) -> str:
-    """A command that queries the model NAME, with the arguments of its task."""
+    """Return a command that queries the model NAME, with the arguments of its task."""
     from hfx.repository import models
 
     tasks = {entry.name: entry.manifest.task for entry in models(repository) if entry.manifest}

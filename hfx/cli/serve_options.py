@@ -1,4 +1,4 @@
-"""The options of `hfx serve`: about Triton, and about the public HTTP port, its access and its bounds."""
+"""The options of `hfx serve` for Triton, and for the public HTTP port with its access and its limits."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class ServeOptions:
 
     @property
     def names(self) -> list[str]:
-        """The models to serve; empty: all."""
+        """The models to serve; an empty list means all."""
         return [name for name in self.models.split(",") if name]
 
     @property
     def is_strict(self) -> bool:
-        """Whether all models are served or none."""
+        """Whether either all models are served or none."""
         return self.strict or bool(self.names) or self.method == "docker"
 
     @property
@@ -90,7 +90,7 @@ class ServeOptions:
         return self.triton or MINIMUM_SECURE
 
     def check(self) -> None:
-        """Raises UsageError for options that can't be combined, and for invalid ports."""
+        """Raise UsageError for options that can't be combined, and for invalid ports."""
         from hfx.triton.server import Ports, check_ports
 
         if self.method != "docker" and (self.triton or self.image or self.dry_run):
@@ -110,20 +110,20 @@ class ServeOptions:
 
     @property
     def loads_on_demand(self) -> bool:
-        """Whether not all models are in memory all the time."""
+        """Whether models are loaded on demand, so that some may be out of memory."""
         return bool(self.idle_unload or self.memory_budget)
 
     @property
     def budget(self) -> int:
-        """The most memory of loaded models in bytes; 0: no limit. Raises UsageError for an invalid size."""
+        """The memory limit of loaded models in bytes; 0 means no limit. Raises UsageError for an invalid size."""
         return byte_size(self.memory_budget) if self.memory_budget else 0
 
     def of_front(self, settings: Settings) -> Settings:
-        """The settings of a front that has models loaded on demand."""
+        """Return `settings` of a front, changed so that it has models loaded on demand."""
         return replace(settings, unload_after=self.idle_unload, memory_budget=self.budget, load_seconds=self.timeout)
 
     def settings(self, grpc_host: str) -> dict[str, Any]:
-        """The arguments of every kind of server behind a front, whose HTTP and metrics only this machine reaches."""
+        """Return the arguments of every kind of server behind a front; only this machine reaches HTTP and metrics."""
         from hfx.triton.server import LOOPBACK
 
         return {
@@ -142,7 +142,7 @@ SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def byte_size(text: str) -> int:
-    """The bytes of a size such as 2GB, 512MiB or 1.5G. Raises UsageError."""
+    """Return the bytes of a size such as 2GB, 512MiB or 1.5G. Raises UsageError for an invalid size."""
     match = SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " ")) if match else 0
     if size <= 0:
@@ -158,7 +158,7 @@ ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]
 
 @dataclass(frozen=True)
 class FrontOptions:
-    """The public HTTP port, and gRPC where Triton has the same."""
+    """The options of the public HTTP port, and of gRPC if Triton has the same option."""
 
     PANEL: ClassVar[str] = "HTTP port"
 
@@ -175,7 +175,7 @@ class FrontOptions:
         "Certificate chain of the server (PEM), for HTTP and gRPC.",
         envvar="HFX_TLS_CERT",
         metavar="FILE",
-        readable=False,  # by `tls`, which says more
+        readable=False,  # `tls` checks it, with a better message
     )
     tls_key: Path | None = option(
         None, "Private key of the certificate (PEM).", envvar="HFX_TLS_KEY", metavar="FILE", readable=False
@@ -261,7 +261,10 @@ class FrontOptions:
             )
 
     def _shadow(self, repository: Path, device: Device) -> dict[str, Any]:
-        """The share of answers that are compared, and the process that compares. Raises UsageError, RepositoryError."""
+        """Return the settings of the comparison: the share of answers, and the command of the process that compares.
+
+        Raises UsageError, RepositoryError.
+        """
         from hfx.repository import models
 
         if not self.shadow:
@@ -281,7 +284,7 @@ class FrontOptions:
         return {"shadow": self.shadow, "shadow_command": command}
 
     def settings(self, repository: Path, device: Device = "cpu") -> Settings:
-        """The settings of a front of `repository`. Raises UsageError for files that can't be used."""
+        """Return the settings of a front of `repository`. Raises UsageError for files that can't be used."""
         from hfx.front.settings import Limits, Settings
 
         return Settings(
@@ -299,7 +302,7 @@ class FrontOptions:
 
     @property
     def tls(self) -> Tls | None:
-        """The files of encrypted connections. Raises UsageError when they can't be used."""
+        """The files for encrypted connections. Raises UsageError if they can't be used."""
         from hfx.front.file_changes import open_regular
         from hfx.front.settings import Tls
 
@@ -335,7 +338,7 @@ class FrontOptions:
         return path
 
     def check_host(self, host: str, tls: Tls | None) -> None:
-        """Raises UsageError if other machines could use HTTP at `host` without a key or a certificate."""
+        """Raise UsageError if other machines could use HTTP at `host` without a key or a certificate."""
         from hfx.triton.server import is_loopback
 
         is_protected = self.insecure or self.api_key_file is not None or (tls is not None and tls.client_authorities)
@@ -350,5 +353,5 @@ class FrontOptions:
 def _has_exporter() -> bool:
     try:
         return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:  # of a package around it
+    except ModuleNotFoundError:  # a parent package is missing
         return False

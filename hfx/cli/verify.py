@@ -84,7 +84,7 @@ def command(
 
 @contextmanager
 def _model(repository: Path, name: str, task: Task, device: Device, url: str) -> Iterator[Ask]:
-    """The function that queries the model: through the server at `url`, or in this process."""
+    """Yield the function that queries the model: through the server at `url`, or in this process."""
     if not url and task in GENERATION_TASKS:
         from hfx.local.generator import LocalGenerator
 
@@ -103,7 +103,7 @@ def _model(repository: Path, name: str, task: Task, device: Device, url: str) ->
 
 
 def served_ask(client: Client, repository: Path, name: str) -> Ask:
-    """A function that sends requests for NAME of `repository` to the server of `client`; answers as in process."""
+    """Return a function that queries NAME of `repository` on the server of `client`; its answers are as in process."""
     from hfx.answering import map_all
     from hfx.local import plain_answer, scalar_outputs
 
@@ -116,7 +116,7 @@ def served_ask(client: Client, repository: Path, name: str) -> Ask:
 
 
 def agreement(parity: dict[str, Any]) -> str:
-    """The figures of a comparison, for people."""
+    """Return the figures of a comparison as text for people."""
     if "same" in parity:
         return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts equal the checkpoint's"
     return (

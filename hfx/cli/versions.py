@@ -17,7 +17,7 @@ PACKAGES = (
 
 
 def details() -> dict[str, str]:
-    """Name -> its version or description."""
+    """Return name -> version or description."""
     from hfx import native
 
     try:

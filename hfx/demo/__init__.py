@@ -1,1 +1,1 @@
-"""`hfx demo`: two small checkpoints are trained, exported, served by a real Triton and queried."""
+"""`hfx demo`: trains two small checkpoints, exports them, serves them with a real Triton, and queries them."""

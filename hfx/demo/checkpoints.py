@@ -1,7 +1,7 @@
 """The demo's two checkpoints: a RoBERTa that classifies reviews and a GPT-2 that writes stories, trained in seconds.
 
-They are ordinary checkpoints in the format of transformers, small: two layers of 128 dimensions. They learn from texts
-that are made of a few words.
+They are ordinary checkpoints in the format of transformers, but small: two layers of 128 dimensions. They learn from
+texts that are made of a few words.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ STORY = (
     "On the way home it got dark. {friend} opened the door and smiled. The {colour} {thing} was just right."
 )
 HIDDEN, LAYERS, HEADS, FEED_FORWARD, POSITIONS = 128, 2, 4, 256, 128
-# 400 steps of 8 stories take half the time of 300 of 32 (20 and 44 s of one core, Zen 3); greedy stories keep to their
-# names, colours and things in 33 and 40 of 48.
+# 400 steps of 8 stories take half the time of 300 steps of 32 (20 and 44 s of one core, Zen 3). Of 48 greedy stories,
+# 33 and 40 keep to their names, colours and things.
 BATCH, LEARNING_RATE = 8, 2e-3
 SMOOTHING = 0.05  # of labels: decisive logits that do not saturate
 NO_LOSS = -100  # the target of padding
@@ -58,18 +58,18 @@ ROBERTA_ROLES = {
 END = "<|endoftext|>"
 Batch = list[Any]
 Loss = Callable[[Batch], Any]
-# A title and a number of steps -> what counts one.
+# A title and a number of steps -> the function that counts a step.
 Counted = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
 def reviews(count: int, seed: int) -> list[tuple[str, str]]:
-    """`count` reviews with their labels."""
+    """Return `count` reviews with their labels."""
     rng = random.Random(seed)
     return [_review(rng) for _ in range(count)]
 
 
 def stories(count: int, seed: int) -> list[str]:
-    """`count` stories of five sentences."""
+    """Return `count` stories of five sentences."""
     rng = random.Random(seed)
     return [_story(rng) for _ in range(count)]
 
@@ -105,7 +105,7 @@ def write_classifier(folder: Path, counted: Counted, steps: int = 200) -> None:
 
     with quiet_libraries():
         torch.manual_seed(0)
-        torch.set_num_threads(1)  # models this small gain nothing from more, which wait for each other
+        torch.set_num_threads(1)  # models this small gain nothing from more threads, which wait for each other
         examples = reviews(4000, seed=0)
         learned = _byte_pairs([text for text, _ in examples], ROBERTA_SPECIALS)
         tokenizer = RobertaTokenizerFast(tokenizer_object=learned, model_max_length=POSITIONS, **ROBERTA_ROLES)
@@ -172,7 +172,7 @@ def write_generator(folder: Path, counted: Counted, steps: int = 400) -> None:
 
 
 def _byte_pairs(lines: Sequence[str], specials: Sequence[str]) -> Any:
-    """A byte-level tokenizer of 500 pieces learned from `lines`; with RoBERTa's tokens around a text if it has them."""
+    """Return a byte-level tokenizer of 500 pieces learned from `lines`; it adds RoBERTa's special tokens if given."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())

@@ -1,4 +1,4 @@
-"""What the demo does, by the commands and the client that everybody uses; a command is printed before it is run."""
+"""The steps of the demo, with hfx's ordinary commands and client; each command is printed before it is run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hfx.errors import HfxError
 CLASSIFIER, GENERATOR = "reviews", "stories"
 HELDOUT = 200  # reviews that the classifier has not seen
 CALLS = 200
-STOPPING = 60.0  # seconds until a server that was told to stop must have
+STOPPING = 60.0  # seconds in which a server must stop after SIGTERM
 FREE = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 HFX = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo in `folder`; `say` prints a line, `counted` a bar, and the commands print to `output`."""
+    """The demo in `folder`; `say` prints a line, `counted` shows a progress bar, and the commands print to `output`."""
 
     folder: Path
     say: Callable[[str], None]
@@ -37,9 +37,9 @@ class Demo:
     output: IO[str]
 
     def run(self) -> dict[str, Any]:
-        """Train, export, serve and ask a classifier, then a generator. Returns the figures.
+        """Train, export, serve and query a classifier, then a generator; return the figures.
 
-        Raises HfxError where a command fails.
+        Raises HfxError if a command fails.
         """
         began = time.perf_counter()
         self.say("1. Train a small classifier in transformers' format: ten seconds on an idle core.")
@@ -99,7 +99,7 @@ class Demo:
         return {"output_tokens": tokens, "first_ms": round(1e3 * times[0], 3), "seconds": round(times[-1], 4)}
 
     def _hfx(self, *words: str) -> None:
-        """Run a command; raises HfxError with its exit code when it fails."""
+        """Run a command. Raises HfxError with its exit code if it fails."""
         self._echo(words)
         code = subprocess.run([*HFX, *words], cwd=self.folder, stdout=self.output).returncode
         if code:
@@ -107,7 +107,7 @@ class Demo:
 
     @contextmanager
     def _served(self) -> Iterator[str]:
-        """`hfx serve` on free ports; yields the address of its gRPC port."""
+        """Run `hfx serve` on free ports, and yield the address of its gRPC port."""
         words = ["serve", *FREE, "--json"]
         self._echo(words)
         server = subprocess.Popen([*HFX, *words], cwd=self.folder, stdout=subprocess.PIPE, text=True)

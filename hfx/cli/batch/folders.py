@@ -119,7 +119,7 @@ def publish(
 
 
 def _job(folder: Path) -> tuple[Folder, Job]:
-    """The folder of a job, and the job. Raises JobError for another folder."""
+    """Return the folder of a job, and the job. Raises JobError for any other folder."""
     from hfx.batch.folder import Folder
     from hfx.batch.job import read_job
 

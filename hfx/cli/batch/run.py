@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """The options that say which files and columns are read."""
+    """The options of the files and columns to read."""
 
     PANEL: ClassVar[str] = "Input"
 
@@ -57,7 +57,7 @@ class InputOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The options that say what is written, and where."""
+    """The options of the output and its place."""
 
     PANEL: ClassVar[str] = "Output"
 
@@ -134,7 +134,7 @@ def run(
 def _spec(
     name: str, inputs: list[str], chosen: Mapping[str, list[Any]], source: InputOptions, target: OutputOptions
 ) -> JobSpec:
-    """The specification of the job. `chosen` are the settings, with the seed."""
+    """Return the specification of the job; `chosen` are the settings, with the seed."""
     from hfx.batch.create import JobSpec
     from hfx.batch.job import Output
 
@@ -176,7 +176,7 @@ def resume(
     shard = None if work.shard is None else parse_shard(work.shard)
     planned = read_plan(job_folder)
     if (summary := published(job_folder, job, planned, options.threshold)) is not None:
-        report_end(job_folder, summary, shard, report)  # also where nothing can be written
+        report_end(job_folder, summary, shard, report)  # works even if nothing can be written
         return
     with working(job_folder, shard, f"Scoring with {job.model.name}", report) as show:
         job_folder.uncancel()

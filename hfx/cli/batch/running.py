@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hfx.batch.progress import ChunkRunner
     from hfx.cli.output import Reporter
 
-SECONDS = 10.0  # between two lines of progress where there is no terminal
+SECONDS = 10.0  # between two lines of progress, if there is no terminal
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class EngineOptions:
 
 
 def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> RunOptions:
-    """The options `before`, replaced by those that were given. Raises UsageError for an invalid value."""
+    """Return the options `before`, changed by the options that were given. Raises UsageError for an invalid value."""
     if place.url and (place.repository or place.device):
         raise UsageError("--url and --repository exclude each other.", "Choose where the model runs.")
     changes = {name: value for name, value in given(work).items() if name not in ("shard", "patience")}
@@ -114,7 +114,7 @@ def run_options(place: PlaceOptions, work: WorkOptions, before: RunOptions) -> R
 
 
 def _client(place: PlaceOptions, urls: tuple[str, ...]) -> dict[str, Any]:
-    """Keyword arguments of the client, as plain values."""
+    """Return keyword arguments of the client, as plain values."""
     from hfx.cli.connection import Connection, headers_of, token_of
 
     connection = Connection(header=place.header, token_file=place.token_file, tls_ca=place.tls_ca)
@@ -130,7 +130,7 @@ def _client(place: PlaceOptions, urls: tuple[str, ...]) -> dict[str, Any]:
 def opened_runner(
     engine: EngineOptions, name: str, options: RunOptions, settings: Request, probe: bool = False
 ) -> Iterator[ChunkRunner]:
-    """The runner that `engine` names. Raises UsageError for a master without Spark."""
+    """Yield the runner that `engine` names. Raises UsageError for --master without Spark."""
     if engine.engine == "spark":
         from hfx.batch.spark_runner import spark_runner
 
@@ -147,7 +147,7 @@ def opened_runner(
 
 @contextmanager
 def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -> Iterator[Callable[[str], None]]:
-    """Hold the job's lock, show progress by the function that is yielded, and log why a run has failed."""
+    """Hold the job's lock, yield a function that shows progress, and log the error of a failed run."""
     with folder.locked(shared=shard is not None) as has_locks:
         if not has_locks:
             report.warn(f"The storage of {folder.path} has no file locks: start no other run of this job meanwhile.")
@@ -178,7 +178,7 @@ class Watcher:
     def of(
         cls, folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None, show: Callable[[str], None]
     ) -> Watcher:
-        """The watcher of a run of the chunks of `shard`."""
+        """Return the watcher of a run of the chunks of `shard`."""
         from hfx.batch.plan import count_rows
 
         mine = [planned[at] for at in (shard.chunks(len(planned)) if shard else range(len(planned)))]
@@ -187,7 +187,7 @@ class Watcher:
         return cls(count_rows(mine), finished, show)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take an event of a runner."""
+        """Show an event of a runner."""
         if event["event"] == "death":
             self._show(f"A worker ended ({event['how']}); another one replaces it.")
         if event["event"] == "chunk":
@@ -207,7 +207,7 @@ class Watcher:
 
 
 def duration(left: float) -> str:
-    """Seconds as people read them."""
+    """Return seconds as [hours:]minutes:seconds."""
     minutes, rest = divmod(round(left), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -18,7 +18,7 @@ from hfx.options import Option, option
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What a batch deployment reads, and where it runs."""
+    """The options of a batch deployment: its input, and where it runs."""
 
     compute: str = option("cpu-cluster", "Batch: compute cluster.")
     column: str = option("", "Batch: column to read, as for `hfx batch run`. Default: text.")
@@ -27,7 +27,7 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """What an online deployment runs on, and where its packages come from."""
+    """The options of an online deployment: its machines, and the source of its packages."""
 
     instance_type: str = option("", "Online: instance type. Default: a small one for the device.")
     offline: Path | None = option(None, "Online: take wheels from this folder instead of a package index.")
@@ -65,7 +65,7 @@ def command(
 
 
 def _refuse(group: type, options: Any, kind: str) -> None:
-    """Raises UsageError for an option of the other kind of endpoint."""
+    """Raise UsageError for an option of the other kind of endpoint."""
     for field in fields(group):
         if getattr(options, field.name) != field.default:
             option = flag(group, field.name)

@@ -1,4 +1,4 @@
-"""`hfx deploy check`: check a folder by its record and rules, or compare a server with its models' checkpoints."""
+"""`hfx deploy check`: check a folder against its record and rules, or compare a server with its models' checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:[0-9]+")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server is reached, and what it is compared with."""
+    """The options for a server: how to connect to it, and the models to compare it with."""
 
     repository: Path | None = option(
         None, "URL: repository of the models that it should serve. Default: model_repository.", metavar="DIR"
@@ -53,11 +53,11 @@ class ServerOptions:
 
     @property
     def dialect(self) -> Dialect | None:
-        """The dialect to ask in; None for Triton's own protocol."""
+        """The dialect of the requests; None for Triton's own protocol."""
         return None if self.through is None or self.through == "v2" else self.through
 
     def connection(self, url: str) -> Connection:
-        """How commands connect to `url` with these options."""
+        """Return the connection to `url` with these options."""
         return Connection(url, timeout=self.timeout, header=self.header, token_file=self.token_file, tls_ca=self.tls_ca)
 
 
@@ -123,7 +123,7 @@ def _summary(checked: Checked) -> str:
 
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:
-    """Compare the models `names` (none: all of the repository) and print their figures. Raises VerificationFailed."""
+    """Compare the models `names` (empty: all of the repository) and print the figures. Raises VerificationFailed."""
     from hfx.deploy.server_check import compared
     from hfx.exporter.verify import open_published
     from hfx.repository import models
@@ -154,7 +154,7 @@ def _check_server(report: Reporter, url: str, names: Sequence[str], options: Ser
 def _asking(
     url: str, repository: Path, published: Sequence[Published], options: ServerOptions
 ) -> Iterator[Callable[[Published], Ask]]:
-    """A function that sends requests to a model, for each model: by Triton's protocol, or in a dialect."""
+    """Yield a function from a model to the function that queries it: by Triton's protocol, or in a dialect."""
     from hfx.cli.verify import served_ask
     from hfx.deploy.server_check import asked_model, check_tasks, connected, dialect_ask
 
@@ -166,7 +166,7 @@ def _asking(
         if options.wait is not None:
             client.wait_ready(options.wait)
         for each in published:
-            client.metadata(each.manifest.name)  # names the models that there are instead
+            client.metadata(each.manifest.name)  # for a missing model, its error names the models that exist
         if dialect and port:
             yield lambda each: dialect_ask(port, dialect, asked_model(each), options.timeout)
         else:

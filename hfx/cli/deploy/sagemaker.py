@@ -16,7 +16,7 @@ from hfx.options import option
 
 @dataclass(frozen=True)
 class ActionOptions:
-    """What is done with the folder."""
+    """The options for actions on the folder."""
 
     local: bool = option(False, "Serve the archive on this machine as the container would, until Ctrl-C.")
     port: int = option(8080, "Port for --local, on 127.0.0.1.")
@@ -26,7 +26,7 @@ class ActionOptions:
 
     @property
     def acts(self) -> bool:
-        """Whether an existing folder is used as it is."""
+        """Whether an action uses an existing folder as it is."""
         return self.local or self.apply or self.wait or self.delete
 
 

@@ -1,4 +1,4 @@
-"""`hfx perf compare`: devices, precisions or settings under the same load, or result files of several machines."""
+"""`hfx perf compare`: compare devices, precisions or settings under one load, or result files of several machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILE_SUFFIX = ".json"
 
 @dataclass(frozen=True)
 class KindOptions:
-    """What is compared: one of these, or result files."""
+    """The options that say what to compare: one of these, or result files."""
 
     PANEL: ClassVar[str] = "What is compared"
 
@@ -52,7 +52,7 @@ class KindOptions:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Where the model is, how it is measured, and what becomes of it."""
+    """The options for the place of the model, its measurement, and the result."""
 
     PANEL: ClassVar[str] = "Measurement and output"
 
@@ -132,7 +132,7 @@ def _spec(name: str, kinds: KindOptions, options: CompareOptions) -> CompareSpec
     from hfx.perf.compare.candidates import CompareSpec
     from hfx.perf.compare.kinds import KINDS
 
-    chosen: Mapping[str, str | list[str]] = given(kinds)  # of options that may be repeated, a list
+    chosen: Mapping[str, str | list[str]] = given(kinds)  # a repeatable option has a list
     if len(chosen) != 1:
         said = " and ".join(f"--{kind}" for kind in chosen)
         raise UsageError(
@@ -164,7 +164,7 @@ def _cases(
 
 
 def _measured(spec: CompareSpec, cases: Sequence[Case], rounds: int, report: Reporter, stop: threading.Event) -> Result:
-    """The rounds, as far as they got."""
+    """Return the result of the rounds that were measured before the end or Ctrl-C."""
     from hfx.perf.compare.candidates import Session
     from hfx.perf.compare.comparison import compare, result_of
     from hfx.perf.compare.kinds import candidates_of
@@ -184,7 +184,7 @@ def _show(result: Result, options: CompareOptions, report: Reporter) -> None:
     from hfx.perf.report.answer import answer
 
     lines = [answer(result).sentence]
-    warnings = tables.warnings(replace(result, notes=()))  # the notes stand under the tables
+    warnings = tables.warnings(replace(result, notes=()))  # the notes are printed below the tables
     lines += [f"Warning: {each}" for each in warnings]
     others = (tables.server_table(result), tables.best_table(result), tables.machines_table(result))
     finish(result, options.output, report, lines, (*tables.comparison_tables(result), *others))

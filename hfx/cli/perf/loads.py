@@ -1,4 +1,4 @@
-"""The options of server, load and requests for all commands that measure, and the functions that read them."""
+"""The options for server, load and requests of all commands that measure, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Timeout = Annotated[str, Option(metavar="TIME", help="Time limit of a request.")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options that say where the server is."""
+    """The options for the addresses of the server."""
 
     PANEL: ClassVar[str] = "Server"
 
@@ -46,7 +46,7 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How many requests at a time, or a second."""
+    """The options of the load: how many requests at a time, or how many a second."""
 
     PANEL: ClassVar[str] = "Load"
 
@@ -62,7 +62,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """How long a load lasts, and which part of it counts."""
+    """The options for the length of a load, and for the part of it that counts."""
 
     PANEL: ClassVar[str] = "Duration"
 
@@ -79,7 +79,7 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """The options that say which requests are sent."""
+    """The options for the requests to send."""
 
     PANEL: ClassVar[str] = "Requests"
 
@@ -99,7 +99,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class SloOptions:
-    """What a request must keep."""
+    """The option for the service level that a request must meet."""
 
     PANEL: ClassVar[str] = "Targets"
 
@@ -109,14 +109,14 @@ class SloOptions:
 
 
 def target(options: ServerOptions, name: str) -> Target:
-    """The model `name` behind the server."""
+    """Return the target: the model `name` on the server."""
     from hfx.perf.measuring import Target
 
     return Target(name, options.url, _http(options.http_url), _http(options.metrics_url, "/metrics"))
 
 
 def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
-    """The loads in turn. Raises UsageError for options that exclude each other or can't be read."""
+    """Return the loads in their order. Raises UsageError for options that exclude each other or can't be read."""
     from hfx.perf.load import Closed
     from hfx.perf.load.plans import parse_concurrency, parse_open, parse_rates
 
@@ -134,7 +134,7 @@ def plans(options: LoadOptions, seed: int = 0) -> tuple[Plan, ...]:
 
 
 def limits(options: LimitOptions, plan: Plan | None = None) -> LoadLimits:
-    """The limits of `plan`. A burst or a trace has no warm-up unless the user gives one."""
+    """Return the limits of `plan`; a burst or a trace has no warm-up unless the user gives one."""
     from hfx.perf.load import LoadLimits, Open, parse_seconds
     from hfx.perf.load.plans import parse_warmup
 
@@ -156,7 +156,7 @@ def limits(options: LimitOptions, plan: Plan | None = None) -> LoadLimits:
 
 
 def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
-    """The requests for `model`. Raises UsageError for a file, column or setting that can't be used."""
+    """Return the requests for `model`. Raises UsageError for a file, column or setting that can't be used."""
     from hfx.perf.load import from_file, parse_columns, parse_lengths, synthetic, text_tensors
     from hfx.tasks import TASKS
 
@@ -177,7 +177,7 @@ def requests(options: DataOptions, model: ModelMetadata) -> RequestSet:
 
 
 def slo(options: SloOptions) -> Slo | None:
-    """The service level, if there is one."""
+    """Return the service level, if there is one."""
     from hfx.perf.load import Slo
 
     return None if options.slo is None else Slo.parse(options.slo)
@@ -199,7 +199,7 @@ def _settings(pairs: Sequence[str], model: ModelMetadata) -> dict[str, str]:
 
 
 def _http(text: str, path: str = "") -> str:
-    """HOST:PORT, or a URL, as a URL with `path`."""
+    """Return HOST:PORT, or a URL, as a URL with `path`; empty for an empty text."""
     if not text:
         return ""
     url = text if "://" in text else f"http://{text}"

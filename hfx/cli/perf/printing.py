@@ -1,6 +1,6 @@
-"""How a load is shown while it runs, and how the commands that measure end.
+"""Shows a load while it runs, and writes and prints the result of a command that measures.
 
-A table with a sparkline on a terminal, a note for each load elsewhere; then the result file and its tables.
+On a terminal, a running load is a row of a table with a sparkline; elsewhere, it is a note.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("load", "", "time", "sent", "failed", "in flight", "requests/s", "p50 ms", "p99 ms")
 STATES = {"warmup": "warming up", "counted": "measuring", "draining": "ending"}
-MOST = 12  # rows: a terminal crops at the bottom, where the latest is
+MOST = 12  # rows: a terminal crops the table at the bottom, where the latest load is
 LINE = 30  # values in a sparkline
 LOOK_SECONDS = 0.25
 
@@ -33,7 +33,7 @@ Show = Callable[[str], "Watch"]
 
 @dataclass
 class Row:
-    """One load: its last progress, its throughput over time, and whether another has begun since."""
+    """One load: its last progress, its throughput over time, and whether another load has begun since."""
 
     title: str
     done: bool = False
@@ -42,14 +42,14 @@ class Row:
     looked: float = 0.0
 
     def update(self, progress: Progress) -> None:
-        """Take new progress."""
+        """Store new progress."""
         self.last, now = progress, time.monotonic()
         if progress.phase == "counted" and progress.succeeded and now - self.looked >= LOOK_SECONDS:
             self.looked = now
             self.line.append(progress.throughput)
 
     def cells(self) -> list[str]:
-        """The cells of the table."""
+        """Return the cells of the load's row in the table."""
         from hfx.perf.report.figures import number, sparkline
 
         last = self.last
@@ -63,7 +63,7 @@ class Row:
 
 @contextmanager
 def live(report: Reporter) -> Iterator[Show]:
-    """Yields a function that begins a load, by its title, and returns what is called with its progress."""
+    """Yield a function that begins a load with a given title; it returns a function that takes the load's progress."""
     if not sys.stderr.isatty():
         yield lambda title: _note(report, title)
         return
@@ -89,7 +89,7 @@ def live(report: Reporter) -> Iterator[Show]:
 
 
 def _note(report: Reporter, title: str) -> Watch:
-    """Notes the title once, with the first progress: before that the load may still be refused."""
+    """Return a function that notes the title at the first progress: before that, the load may still be refused."""
     noted = False
 
     def update(progress: Progress) -> None:
@@ -118,7 +118,7 @@ def _table(rows: list[Row]) -> Any:
 
 
 def command_line() -> str:
-    """The command as it was typed, for the result file."""
+    """Return the command as it was typed, for the result file."""
     return shlex.join(["hfx", *sys.argv[1:]])
 
 

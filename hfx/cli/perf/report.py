@@ -1,4 +1,4 @@
-"""`hfx perf report`: result files as one HTML page, and their charts as SVG files."""
+"""`hfx perf report`: write result files as one HTML page, and their charts as SVG files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def command(
 
 
 def _pictures(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Every chart of RESULTS in FOLDER, in both themes; numbered where there are several results."""
+    """Write every chart of RESULTS to FOLDER, in both themes; number the files if there are several results."""
     from hfx.perf.report.charts import DARK, LIGHT, charts, svg
 
     written = []

@@ -1,4 +1,4 @@
-"""`hfx perf run`: one served model under one load or several; and `hfx perf tools`, what can send them."""
+"""`hfx perf run`: measure a served model under one or more loads; `hfx perf tools`: list the load generators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How it is measured, and what becomes of it."""
+    """The options for the measurement and its result."""
 
     PANEL: ClassVar[str] = "Measurement and output"
 
@@ -80,7 +80,7 @@ def command(
     target, plans, wanted = _target(server, name, options), loads.plans(load, data.seed), loads.slo(slo)
     limits = [loads.limits(limit, plan) for plan in plans]
     requests = loads.requests(data, measuring.metadata(target))
-    here = machine()  # before the load, whose own work it must not count
+    here = machine()  # before the load, because it must not count the load's own work
     flags = tuple(arguments or ())
     specs = [measuring.MeasureSpec(requests, each, wanted, options.tool, options.stream, flags) for each in limits]
     outcome = _measured(target, list(zip(plans, specs, strict=True)), options, report)
@@ -91,7 +91,7 @@ def command(
 
 @dataclass(frozen=True)
 class Outcome:
-    """The runs, and what ended them before their time: an error of the server, or Ctrl-C. `left`: loads not run."""
+    """The runs, and the server's error or the Ctrl-C that ended them early; `left` is the number of loads not run."""
 
     runs: tuple[Run, ...]
     failure: ServerError | None = None
@@ -115,7 +115,7 @@ def _target(server: ServerOptions, name: str, options: MeasureOptions) -> Target
 def _measured(
     target: Target, work: list[tuple[Plan, MeasureSpec]], options: MeasureOptions, report: Reporter
 ) -> Outcome:
-    """One load after the other; raises what goes wrong before there is anything to show."""
+    """Measure one load after the other; raise an error only if it occurs before the first figures."""
     from hfx.perf.measuring import measure
 
     runs: list[Run] = []
@@ -141,7 +141,7 @@ def _measured(
 
 
 def _gone(run: Run) -> ServerError:
-    """The error of a load that ended early by itself."""
+    """Return the error of a load that ended early by itself."""
     reason = next((note for note in run.notes if "early" in note), "The load was ended early.")
     return LoadFailed(reason, "See the server's log; the result has what was measured until then.")
 
@@ -165,7 +165,7 @@ def _result(name: str, here: Machine, outcome: Outcome) -> Result:
 
 
 def _tables(result: Result) -> Iterator[Table]:
-    """What callers saw, what the tokens' times were, what the server did: each narrow enough for a terminal."""
+    """Yield tables of the callers' figures, the tokens' times and the server's work, narrow enough for a terminal."""
     from hfx.perf.report.figures import GENERATION, LATENCY, present
     from hfx.perf.report.tables import run_table, server_table, steps_table
 
@@ -188,7 +188,7 @@ def _print(result: Result, output: Path | None, report: Reporter) -> None:
 
 
 def _judge(outcome: Outcome, allowed: float | None) -> None:
-    """Raise what decides the exit code: Ctrl-C, an error that ended it, more errors than allowed."""
+    """Raise the error that decides the exit code: Ctrl-C, an error that ended the runs, more errors than allowed."""
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.failure:

@@ -1,4 +1,4 @@
-"""`hfx tune`: the settings of a published model searched on the real server, proven, and written down."""
+"""`hfx tune`: search the settings of a published model on a real server, prove the gain, and write the settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_CONCURRENCY = "8"
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What may be tried, what it may cost, and what becomes of it."""
+    """The options for the settings to try, the cost of the search, and the use of its result."""
 
     PANEL: ClassVar[str] = "Search and output"
 
@@ -121,7 +121,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
 
 
 def _verdict(name: str, findings: Findings, apply: bool) -> list[str]:
-    """What came out, and what to do with it."""
+    """Return the result of the search, and what to do with it, as lines."""
     from hfx.perf.tuning.space import settings_line
 
     count, top = len(findings.trials), findings.best

@@ -34,7 +34,7 @@ NAMED = "Name and workspace"
 
 @dataclass(frozen=True)
 class InWorkspace:
-    """Where endpoints and jobs are."""
+    """The option for the folder of endpoints and jobs."""
 
     PANEL: ClassVar[str] = NAMED
 
@@ -43,7 +43,7 @@ class InWorkspace:
     )
 
     def opened(self, repository: Path = Path("model_repository")) -> Workspace:
-        """The workspace, with the published models of `repository`."""
+        """Return the workspace, with the published models of `repository`."""
         from hfx.batch.azure.workspace import Workspace
 
         return Workspace(self.workspace or Path(os.environ.get(VARIABLE) or ".hfx"), repository)
@@ -60,14 +60,14 @@ class Named:
 
     @property
     def optional(self) -> str | None:
-        """The name, if there is one. Raises UsageError for two."""
+        """The name, if there is one. Raises UsageError for two names."""
         if self.name is not None and self.name_option is not None:
             raise UsageError("There are two names.", "Give NAME or --name.")
         return self.name if self.name_option is None else self.name_option
 
     @property
     def given(self) -> str:
-        """The name. Raises UsageError where there is none."""
+        """The name. Raises UsageError if there is none."""
         if self.optional is None:
             raise UsageError("There is no name.", "Give NAME or --name.")
         return self.optional
@@ -79,7 +79,7 @@ Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")
 
 
 def document(file: Path | None, names: dict[str, str | None], changes: list[str] | None) -> Node:
-    """The document of a file with the `names` that were given as options, and `changes` of the form KEY=VALUE."""
+    """Return a file's document, changed by `names` that were given as options and `changes` of the form KEY=VALUE."""
     from hfx.batch.azure.documents import parse_document, read_document, with_settings
 
     read = read_document(file) if file else parse_document("", "the options")
@@ -88,7 +88,7 @@ def document(file: Path | None, names: dict[str, str | None], changes: list[str]
 
 
 def confirm(what: str, yes: bool) -> None:
-    """Prompt on a terminal, as az ml does; typer.Abort for a no."""
+    """Ask for confirmation on a terminal, as az ml does. Raises typer.Abort if the user declines."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {what}?", abort=True)
 

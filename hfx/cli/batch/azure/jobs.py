@@ -88,7 +88,7 @@ def invoke(
 
 
 def _placed(setting: str) -> str:
-    """`setting` under the key where the YAML has it."""
+    """Return `setting` under the key that it has in the YAML file."""
     key = setting.partition("=")[0]
     if "." in key and not key.startswith("retry_settings."):
         return setting
@@ -186,7 +186,7 @@ def resume(
 
 
 def follow(job: AzureJob, report: Reporter) -> None:
-    """Print the log of a job until it has stopped, then how it ended. Raises why it is not Completed."""
+    """Print the log of a job until it stops, then its state. Raises an error if the state is not Completed."""
     for line in job.log_lines():
         report.note(line) if report.json else report.lines([line])
     job.check_completed()
