@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
-from .errors import InvalidInput
 from .inputs import Tensors, Text, column
 from .prompts import PROMPT_NAME, TEXT, prompts
 from .rows import Row, Sequence
@@ -51,8 +50,8 @@ class RoleEncoder:
         return [rows[at] for at in range(len(items))]
 
 
-def _of_role(row: Row | InvalidInput, role: Role) -> Row | InvalidInput:
-    if isinstance(row, InvalidInput):
+def _of_role(row: Row | Exception, role: Role) -> Row | Exception:
+    if not isinstance(row, Row):
         return row
     (plain,) = row.sequences
     marker = [] if role.marker is None else [role.marker]
