@@ -1,7 +1,8 @@
-"""A model that answers a stream of requests, behind a server or in this process; and many calls at a time, in order.
+"""Models that answer requests, behind a server or in this process, and concurrent calls with results in order.
 
-`Model` is what both kinds have in common: `hfx.client.served` and `hfx.local.models` open one. `ordered_map` and
-`map_all` call a function for many items in threads, and cancel what is under way when no more results are wanted.
+`Model` is the common interface of both kinds of models; `hfx.client.served` and `hfx.local.models` open them.
+`ordered_map` and `map_all` call a function for many items in threads, and cancel the calls in progress when no more
+results are wanted.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ Result = TypeVar("Result")
 class Piece:
     """The next part of a text.
 
-    `finish_reason` is empty but for the last piece, whose text may be empty: "stop" (an end token or a stop word),
-    "length" (max_tokens, or the model is full). The counts are those of the request up to here: tokens that the model
-    has read, tokens that it has generated, and tokens of the input that it did not get to see. `log_probs` are those
-    of the tokens since the piece before, where `return_log_probs` or `logprobs` asks for them; `tokens` are these
-    tokens, where `logprobs` does.
+    `finish_reason` is empty except in the last piece, whose text may be empty: "stop" (an end token or a stop word) or
+    "length" (max_tokens, or the model is full). The counts are for the request so far: the tokens that the model has
+    read, the tokens that it has generated, and the tokens of the input that were left out. With `return_log_probs` or
+    `logprobs`, `log_probs` has the log-probabilities of the tokens since the previous piece. With `logprobs`, `tokens`
+    has these tokens.
     """
 
     text: str
@@ -59,10 +60,10 @@ class Piece:
 class Model:
     """An opened model; `answer` may be called from `at_once` threads, and raises HfxError.
 
-    `stream` gives the text of a generator as it comes (None: of an encoder); closing it cancels the request.
-    `answer_many` answers requests together, faster than one by one (None: there is no such way). `sha256` is that of
-    its files (empty: unknown). `is_unchanged` is false where it can't be told now whether they are still what answers;
-    it raises ModelChanged where another model does.
+    `stream` yields the text of a generator as it is generated (None for an encoder); closing it cancels the request.
+    `answer_many` answers requests together, faster than one by one (None if there is no such way). `sha256` is the hash
+    of the model's files (empty: unknown). `is_unchanged` raises ModelChanged if another model answers by now, and
+    returns False if that can't be determined at present.
     """
 
     task: Task
@@ -77,19 +78,21 @@ class Model:
     def answer_each(
         self, items: Iterable[Item], request_of: Callable[[Item], Request]
     ) -> Generator[tuple[Item, Answer | HfxError], None, None]:
-        """Each item with the answer to the request that `request_of` makes of it, or the HfxError of either; in order.
+        """Yield each item, in order, with the answer to its request, or with the HfxError that was raised.
 
-        At most `at_once` items are read and not yet yielded. Close the generator to cancel what is under way.
+        `request_of` makes the request from an item, and its HfxError is yielded as well. At most `at_once` items are
+        read and not yet yielded. Close the generator to cancel the requests in progress.
         """
         return ordered_map(lambda item: self.answer(request_of(item)), items, self.at_once)
 
 
 def plain_values(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Output tensors of one row (arrays, lists or values) as values that JSON has, under the tensors' names.
+    """Convert output tensors of one row (arrays, lists or values) to values of JSON, under the tensors' names.
 
-    A tensor of one value becomes that value; labels, their scores, an embedding, log-probabilities and what tokens have
-    are always lists. `entities`, `fills` and `answers` are the lists that their JSON texts stand for. A number that
-    JSON lacks (NaN) is None. Log-probabilities that were not requested, an empty tensor of a server, are left out.
+    A tensor with one value becomes that value, but labels, their scores, an embedding, log-probabilities and the
+    tensors about tokens always become lists. The JSON texts of `entities`, `fills` and `answers` become lists. A number
+    that JSON lacks (NaN) becomes None. Log-probabilities that were not requested, for which a server sends an empty
+    tensor, are left out.
     """
     lists = {*ALWAYS_LISTS, *([names.SCORE] if names.LABEL in outputs else [])}
     values = {name: _plain(name, value, name in lists) for name, value in outputs.items()}
@@ -118,10 +121,11 @@ def _json_value(value: Any) -> Any:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], at_once: int
 ) -> Generator[tuple[Item, Result | HfxError], None, None]:
-    """Each item with the result or HfxError of `function`, in order; at most `at_once` are read and not yet yielded.
+    """Yield each item with the result or HfxError of `function`, in order.
 
-    Other exceptions, of `function` or of `items`, are raised in the place of their item. The threads that call
-    `function` also read `items`: a source that pauses delays no result.
+    At most `at_once` items are read and not yet yielded. Other exceptions, from `function` or from `items`, are raised
+    in the place of their item. The threads that call `function` also read `items`, so that a source that pauses does
+    not delay a result.
     """
     workers = _Workers(function, items, at_once)
     completed: dict[int, tuple[Item, Future[Result | HfxError]]] = {}
@@ -137,7 +141,10 @@ def ordered_map(
 
 
 def map_all(function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> list[Result]:
-    """The results of all items, in order; the first HfxError cancels the other calls and is raised with its index."""
+    """Return the results of all items, in order.
+
+    The first HfxError cancels the other calls, and is raised with the index of its item.
+    """
     workers = _Workers(function, items, at_once)
     results: dict[int, Result] = {}
     with closing(workers.completed()) as coming:
@@ -151,13 +158,13 @@ def map_all(function: Callable[[Item], Result], items: Iterable[Item], at_once: 
 
 
 def at_index(index: int, error: HfxError) -> HfxError:
-    """`error` with the index of its item in the message."""
+    """Return `error` with the index of its item in the message."""
     return error.with_message(f"At index {index}: {error.message}")
 
 
 @contextmanager
 def cancellable(cancel: Callable[[], object]) -> Iterator[None]:
-    """A block that waits and is ended by `cancel`, on Ctrl-C or when the map that the thread works for is closed."""
+    """A context for a block that waits. `cancel` ends the wait on Ctrl-C, or when the map of the thread is closed."""
     scope = _scope.get()
     try:
         if scope is None:
@@ -171,7 +178,7 @@ def cancellable(cancel: Callable[[], object]) -> Iterator[None]:
 
 
 def pause(seconds: float) -> None:
-    """Sleep; raises RequestCancelled if the map that the thread works for is closed meanwhile."""
+    """Sleep. Raises RequestCancelled if the map that the thread works for is closed in the meantime."""
     scope = _scope.get()
     if scope is None:
         time.sleep(seconds)
@@ -180,7 +187,7 @@ def pause(seconds: float) -> None:
 
 
 class _Scope:
-    """What is under way in the threads of one map."""
+    """The calls in progress in the threads of one map."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -212,7 +219,10 @@ _scope: ContextVar[_Scope | None] = ContextVar("scope", default=None)
 
 
 class _Workers(Generic[Item, Result]):
-    """Daemon threads, so that an interrupted program ends at once. Each starts the next when it has read an item."""
+    """The threads of a map. Each starts the next one when it has read an item.
+
+    They are daemon threads, so that an interrupted program ends at once.
+    """
 
     def __init__(self, function: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> None:
         self._function = function
@@ -226,7 +236,7 @@ class _Workers(Generic[Item, Result]):
         self._completed: SimpleQueue[tuple[int, Any, Future[Result | HfxError] | None]] = SimpleQueue()
 
     def completed(self) -> Generator[tuple[int, Item, Future[Result | HfxError]], None, None]:
-        """Positions, items and outcomes as they come; `release` each, so that another item is read."""
+        """Yield positions, items and outcomes in order of completion. Call `release` for each, to read another item."""
         received, total = 0, None
         self._start()
         try:

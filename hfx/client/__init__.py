@@ -9,11 +9,11 @@
             for piece in pieces:
                 print(piece.text, end="", flush=True)
 
-`AsyncClient` has the same methods with `await`, `async with` and `async for`. All errors are of hfx.errors:
+`AsyncClient` has the same methods with `await`, `async with` and `async for`. All errors are classes of hfx.errors:
 
     HfxError
       UsageError              an invalid value, setting or address; nothing was sent
-      ServerError             the server failed; `status`, `model` and `request_id` tell at what
+      ServerError             the server failed; `status`, `model` and `request_id` identify the request
         ServerUnreachable       nothing listens, or the connection broke: retried
         ServerBusy              its queue is full, or it accepts no more requests: retried
         RequestTimeout          no answer in time, or no new piece of a stream for too long
@@ -21,10 +21,10 @@
         RequestRefused          the server understood the request and refused it
           ModelUnknown            it has no model of this name
 
-Light on purpose: neither numpy nor a protocol's library is imported before a client is made.
+To keep the import fast, numpy and the library of the protocol are imported only when a client is made.
 """
 
-if not __name__.startswith("hfx."):  # by the link at the top of the checkout: all classes would exist twice
+if not __name__.startswith("hfx."):  # by the link at the top of the checkout, which would define all classes twice
     raise ImportError("This package is hfx.client. Import it by that name.")
 
 from hfx.client.address import Tls

@@ -24,8 +24,11 @@ AUTHORIZATION = "authorization"
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of an encrypted connection (PEM): the authority to trust (`ca`; else the system's), and the client's
-    own `certificate` and `key`, where the server asks for one."""
+    """The PEM files of an encrypted connection.
+
+    `ca` is the certificate authority to trust (default: the system's authorities). `certificate` and `key` are the
+    client's own, for a server that requires them.
+    """
 
     ca: str | Path | None = None
     certificate: str | Path | None = None
@@ -41,7 +44,7 @@ class Tls:
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """The files of `tls` as Python's ssl module loads them. Raises UsageError for a file that it can't read as PEM."""
+    """Return an SSL context that uses the files of `tls`. Raises UsageError for a file that can't be read as PEM."""
     import ssl
 
     try:
@@ -59,7 +62,7 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
 
 @dataclass(frozen=True)
 class Address:
-    """A server's address. `url` is as the user gave it."""
+    """A server's address. `url` is the text that the user gave."""
 
     protocol: str
     secure: bool
@@ -74,12 +77,12 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine."""
+        """Whether the address is on this machine."""
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
 
 def parse_address(url: str) -> Address:
-    """The parts of `url`. Raises UsageError if it is not an address."""
+    """Parse `url`. Raises UsageError if it is not the address of a server."""
     try:
         parts = urlsplit(url if "://" in url else f"grpc://{url}")
         port = parts.port or (USUAL_PORTS.get(parts.scheme) if parts.port is None else None)
@@ -94,7 +97,10 @@ def parse_address(url: str) -> Address:
 def checked_headers(
     address: Address, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None
 ) -> dict[str, str]:
-    """The headers of each request, with lower-case names. Raises UsageError if one can't be sent to `address`."""
+    """Return the headers of each request, with lower-case names.
+
+    Raises UsageError for a header or token that can't be sent to `address`, and for `tls` without encryption.
+    """
     if tls is not None and not address.secure:
         raise UsageError(f"{address.url} is not encrypted, so tls has no effect.", "Give grpcs:// or https://.")
     sent = {name.lower(): value for name, value in (headers or {}).items()}

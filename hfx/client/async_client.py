@@ -1,4 +1,4 @@
-"""The asynchronous client: one method a task, typed results, typed errors."""
+"""The asynchronous client: one method for each task, with typed results and typed errors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(AsyncBase):
-    """Client for asyncio: await its methods, and read streams by `async for`. It belongs to one event loop.
+    """A client for asyncio, whose methods are awaited and whose streams are read with `async for`.
 
-    Tasks share it. A cancelled task cancels its request on the server (over gRPC; over HTTP the timeout ends it).
+    A client belongs to one event loop, whose tasks may share it. Over gRPC, cancelling a task cancels its request on
+    the server; over HTTP, the timeout ends the request.
     """
 
     async def is_ready(self) -> bool:
@@ -38,11 +39,11 @@ class AsyncClient(AsyncBase):
         await self._session.wait_ready(timeout)
 
     async def models(self) -> list[str]:
-        """The names that can be requested, sorted: the ready models without their members."""
+        """The sorted names of the ready models that can be requested, without the members of these models."""
         return await self._session.models()
 
     async def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model; kept after the first request."""
+        """The input and output tensors of a model, which are cached after the first request."""
         return await self._session.metadata(name)
 
     async def model_sha256(self, name: str) -> str:
@@ -50,13 +51,13 @@ class AsyncClient(AsyncBase):
         return await self._session.model_sha256(name)
 
     async def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
-        """Query any model by tensors: a value or a list of values for each input, output tensors [1, …] out."""
+        """Return any model's output tensors [1, …] for `values`: a value or a list of values for each input."""
         return await self._session.call(calls.infer(name, values), timeout)
 
     def infer_each(
         self, name: str, requests: Iterable[Values], *, timeout: Seconds = None
     ) -> AsyncGenerator[dict[str, Array] | HfxError, None]:
-        """`infer` for each of many requests, as `each` does it."""
+        """Call `infer` for each of many requests, and yield the results as `each` does."""
         return self.each(lambda values: self.infer(name, values, timeout=timeout), requests)
 
     @overload
@@ -90,7 +91,7 @@ class AsyncClient(AsyncBase):
     async def fill_mask(
         self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
     ) -> Any:
-        """The best `top_k` tokens (default: 5), of `targets` or of all, for each mask token of each text."""
+        """The best `top_k` tokens (default: 5) for each mask token of each text, from `targets` or from all tokens."""
         return await self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
@@ -104,11 +105,11 @@ class AsyncClient(AsyncBase):
     async def answer(
         self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, **settings: Unpack[AnswerSettings]
     ) -> Any:
-        """The answer to `question` in `context`. Lists are paired up; a single context is for all questions.
+        """The answer to `question` in `context`. Lists are paired up; a single context serves all questions.
 
-        Of the settings, `top_k` is the number of answers, `max_answer_len` that of an answer's tokens at most,
-        `doc_stride` that of the tokens that two windows over the context share. With `handle_impossible_answer`, the
-        answer may be empty.
+        `top_k` is the number of answers, `max_answer_len` the maximum number of tokens in an answer, and `doc_stride`
+        the number of tokens that two neighbouring windows over the context share. With `handle_impossible_answer`,
+        the answer may be empty.
         """
         call, pairs = calls.answer(name, **settings), calls.pairs(question, context)
         if isinstance(pairs, tuple):
@@ -127,8 +128,9 @@ class AsyncClient(AsyncBase):
     ) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
 
-        A prompt is put before each text: `prompt_name` is one of the model's prompts, `prompt` any text. `dimensions`,
-        of models trained for it, shortens the vectors: their first numbers, scaled to length 1.
+        A prompt is put before each text: `prompt_name` names one of the model's prompts, `prompt` is any text.
+        `dimensions` shortens the vectors of models that were trained for it: each vector is cut to its first numbers
+        and scaled to length 1.
         """
         embeddings = await self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, await self.metadata(name))
@@ -136,9 +138,10 @@ class AsyncClient(AsyncBase):
     async def embed_tokens(
         self, name: str, texts: Many, *, prompt_name: Word = None, prompt: Word = None, timeout: Seconds = None
     ) -> list[Vectors]:
-        """The vectors of each text's tokens, special ones among them, float32 of shape [tokens, d].
+        """The vectors of each text's tokens, special tokens included, as float32 of shape [tokens, d].
 
-        Of models that were exported so (ColBERT, `--token-vectors`); for `prompt_name` and `prompt` see `embed`.
+        The model must have been exported with vectors of tokens (ColBERT, or `--token-vectors`). For `prompt_name` and
+        `prompt` see `embed`.
         """
         calls.check_several(texts)
         embeddings = await self._call_all(calls.embed_tokens(name, prompt_name, prompt), texts, timeout)
@@ -192,8 +195,8 @@ class AsyncClient(AsyncBase):
     ) -> list[Rank]:
         """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
 
-        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query, or the
-        instruction of a template. Scores of a ColBERT are MaxSim; it takes no `prompt_name`.
+        `prompt_name` names one of the model's prompts, `prompt` is any text. The prompt is put before the query, or is
+        the instruction in a template. The scores of a ColBERT are MaxSim, and it takes no `prompt_name`.
         """
         calls.check_several(texts)
         make = calls.rank(name, query, raw_scores, prompt_name, prompt)
@@ -215,8 +218,8 @@ class AsyncClient(AsyncBase):
     ) -> Vectors:
         """The scores of (query, text) pairs, as CrossEncoder.predict returns them: float32 of shape [pairs, labels].
 
-        A model of one label has the shape [pairs], and no `apply_softmax`. `raw_scores` are the logits; for
-        `prompt_name` and `prompt` see `rank`.
+        For a model with one label the shape is [pairs], and `apply_softmax` is not available. With `raw_scores`, the
+        scores are the logits. For `prompt_name` and `prompt` see `rank`.
         """
         rows = await self._call_all(calls.predict(name, raw_scores, apply_softmax, prompt_name, prompt), pairs, timeout)
         return calls.scores(rows, await self.metadata(name))
@@ -232,7 +235,7 @@ class AsyncClient(AsyncBase):
     async def generate(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """The model's continuation of each text, or answer to it. Keywords override `settings`."""
+        """The model's continuation of each text, or its answer to the text. Keywords override `settings`."""
         return await self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
@@ -254,12 +257,12 @@ class AsyncClient(AsyncBase):
     def stream(
         self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> AsyncTextStream:
-        """Like `generate`, but yields the text in pieces as generated: `with client.stream(…) as pieces: …`."""
+        """Like `generate`, but the result is a context manager that yields the text in pieces as they are generated."""
         call = calls.stream(name, text, merged(settings, keywords))
         return AsyncTextStream(self._session, name, call, timeout)
 
     async def close(self) -> None:
-        """Close the connection; calls in progress in other threads end with RequestCancelled."""
+        """Close the connection; calls in progress in other threads or tasks end with RequestCancelled."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:

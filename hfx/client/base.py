@@ -1,6 +1,7 @@
-"""What the two clients do differently: connections, threads or tasks for many calls at a time, and pauses.
+"""Base classes of the two clients, with what differs between them: connections, concurrent calls and pauses.
 
-`async_client.py` has the methods of both: `make docs` makes `client.py` of it, without `async` and `await`.
+The methods of both clients are in `async_client.py`, from which `make docs` generates `client.py` by removing `async`
+and `await`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ async def _suspend(seconds: float) -> None:
 def _connect(
     url: str, headers: Mapping[str, str] | None, token: str | None, tls: Tls | None, *, for_asyncio: bool
 ) -> Transport:
-    """A transport that blocks, or one for asyncio. The libraries of a protocol are imported when one is made."""
+    """Return a blocking transport, or a transport for asyncio. Only here is the library of the protocol imported."""
     address = parse_address(url)
     sent = checked_headers(address, headers, token, tls)
     if address.protocol == "http":
@@ -49,7 +50,7 @@ def _connect(
 
 
 class BaseClient:
-    """A session with a server."""
+    """The constructor of both clients, which makes the session with a server."""
 
     _for_asyncio: ClassVar[bool]
 
@@ -74,14 +75,15 @@ class BaseClient:
 
 
 class BlockingBase(BaseClient):
-    """Many calls at a time in threads, which Ctrl-C and the end of an iteration cancel."""
+    """Concurrent calls in threads. Ctrl-C, or the end of an iteration, cancels them."""
 
     _for_asyncio = False
 
     def each(self, call: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result | HfxError]:
-        """For each item, in order: the result of `call`, or its HfxError. `call` may be a method of this client.
+        """Yield the result of `call`, or its HfxError, for each item in order.
 
-        `max_in_flight` calls run at a time, in threads, which also read `items`: so many are read ahead at most.
+        `call` may be a method of this client. Up to `max_in_flight` calls run at a time, in threads. The threads also
+        read `items`, and read at most as many ahead.
         """
         self._session.check_open()
         with closing(ordered_map(call, items, self.max_in_flight)) as outcomes:
@@ -94,16 +96,17 @@ class BlockingBase(BaseClient):
 
 
 class AsyncBase(BaseClient):
-    """Many calls at a time in tasks of the event loop, which are cancelled with the one that waits for them."""
+    """Concurrent calls in tasks of the event loop. They are cancelled with the task that awaits their results."""
 
     _for_asyncio = True
 
     async def each(
         self, call: Callable[[Item], Awaitable[Result]], items: Iterable[Item]
     ) -> AsyncGenerator[Result | HfxError, None]:
-        """For each item, in order: the result of `call`, or its HfxError. `call` may be a method of this client.
+        """Yield the result of `call`, or its HfxError, for each item in order.
 
-        `max_in_flight` calls run at a time; so many items are read ahead at most.
+        `call` may be a method of this client. Up to `max_in_flight` calls run at a time, and at most as many items are
+        read ahead.
         """
         import asyncio
 

@@ -1,4 +1,4 @@
-"""One function a task: it makes the Call for a text, with the inputs and the decoder of the answer."""
+"""Functions that make the Call of each task: the input values for a text, and the decoder of the answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Preset = GenerationSettings | None
 
 
 class AnswerSettings(TypedDict, total=False):
-    """The settings of question answering: those of transformers' QuestionAnsweringPipeline (4.57)."""
+    """The settings of question answering, named and defined as in transformers' QuestionAnsweringPipeline (4.57)."""
 
     top_k: Count
     max_answer_len: Count
@@ -50,7 +50,11 @@ GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.O
 
 @dataclass(frozen=True)
 class Call(Generic[Result]):
-    """One request: the model, its inputs as plain values, the function that decodes the answer, the needed outputs."""
+    """One request.
+
+    `values` are the inputs of `model` as plain values, `decode` makes the result from the output tensors, and `needs`
+    names the outputs that the model must have.
+    """
 
     model: str
     values: Values
@@ -58,7 +62,7 @@ class Call(Generic[Result]):
     needs: tuple[str, ...] = ()
 
     def result(self, outputs: Tensors) -> Result:
-        """The decoded answer. Raises ServerError also for tensors of types that `decode` doesn't expect."""
+        """Decode the answer. Raises ServerError, also for tensors of types that `decode` doesn't expect."""
         try:
             return self.decode(outputs)
         except MALFORMED as error:
@@ -77,7 +81,7 @@ def label_tokens(name: str) -> Callable[[str], Call[results.Entities]]:
 
 
 def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[results.Fills]]:
-    """Fill-mask, of any tokens or of `targets` only."""
+    """Return a function that makes the call to fill a text's masks with any tokens, or only with `targets`."""
     options = _count(names.TOP_K, top_k)
     if targets is not None:
         chosen = [targets] if isinstance(targets, str) else list(targets)
@@ -94,7 +98,7 @@ def answer(
     doc_stride: Count = None,
     handle_impossible_answer: Flag = None,
 ) -> Callable[[tuple[str, str]], Call[results.Answer]]:
-    """Question answering, of a question and a context."""
+    """Return a function that makes the call for a pair of a question and a context."""
     options = {
         **_count(names.TOP_K, top_k),
         **_count(names.MAX_ANSWER_LEN, max_answer_len),
@@ -121,20 +125,23 @@ def embed(
 
 
 def embed_tokens(name: str, prompt_name: Word = None, prompt: Word = None) -> Callable[[str], Call[results.Embedding]]:
-    """Feature extraction by models with a vector for each token."""
+    """Return a function that makes the call for the vectors of a text's tokens."""
     options = _prompts(prompt_name, prompt)
     return lambda text: Call(name, _text(text) | options, results.decode_token_embeddings, (names.EMBEDDING,))
 
 
 def query_tokens(name: str, prompt_name: Word, prompt: Word) -> Callable[[str], Call[results.Embedding]]:
-    """The token vectors of a ColBERT's query. Raises UsageError for a `prompt_name`."""
+    """Return a function that makes the call for the token vectors of a ColBERT's query.
+
+    Raises UsageError for a `prompt_name`.
+    """
     if prompt_name is not None:
         raise UsageError("The model's prompts are for queries and documents.", "Leave prompt_name out.")
     return embed_tokens(name, QUERY, prompt)
 
 
 def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Call[results.Rank]]:
-    """Text ranking by a ColBERT, of (index, text): MaxSim with the vectors of the query."""
+    """Return a function that makes a ColBERT's call for (index, text); the score is MaxSim with the query's vectors."""
     make = embed_tokens(name, DOCUMENT)
 
     def call(item: tuple[int, str]) -> Call[results.Rank]:
@@ -147,7 +154,7 @@ def rank_by_tokens(name: str, query: Vectors) -> Callable[[tuple[int, str]], Cal
 def zero_shot(
     name: str, labels: Many, multi_label: Flag, top_k: Count
 ) -> Callable[[str], Call[results.Classification]]:
-    """Zero-shot classification by candidate `labels`."""
+    """Return a function that makes the call to classify a text by candidate `labels`."""
     if isinstance(labels, str):
         raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
     options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_count(names.TOP_K, top_k)}
@@ -161,7 +168,7 @@ def zero_shot(
 def rank(
     name: str, query: str, raw_scores: Flag, prompt_name: Word = None, prompt: Word = None
 ) -> Callable[[tuple[int, str]], Call[results.Rank]]:
-    """Text ranking, of (index, text)."""
+    """Return a function that makes the call to score (index, text) for `query`."""
     options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")], **_prompts(prompt_name, prompt)}
     if raw_scores is not None:
         options[names.RAW_SCORES] = [bool(raw_scores)]
@@ -176,7 +183,7 @@ def rank(
 def predict(
     name: str, raw_scores: Flag, apply_softmax: Flag, prompt_name: Word = None, prompt: Word = None
 ) -> Callable[[tuple[str, str]], Call[Vectors]]:
-    """The scores of all labels, of (query, text)."""
+    """Return a function that makes the call for the scores of all labels for (query, text)."""
     options: dict[str, list[Any]] = {**_prompts(prompt_name, prompt)}
     flags = {names.RAW_SCORES: raw_scores, names.APPLY_SOFTMAX: apply_softmax}
     options |= {option: [bool(value)] for option, value in flags.items() if value is not None}
@@ -197,20 +204,23 @@ def generate(name: str, settings: GenerationSettings) -> Callable[[str], Call[re
 
 
 def infer(name: str, values: Mapping[str, Any]) -> Call[dict[str, Any]]:
-    """Any model by its input tensors. A single text or number is put into a list."""
+    """Return the call to any model with input `values`. A single text or number is put into a list."""
     lists: Values = {key: [value] if isinstance(value, str | int | float) else value for key, value in values.items()}
     return Call(name, lists, dict)
 
 
 def stream(name: str, text: str, settings: GenerationSettings) -> Call[results.Piece]:
-    """A generated text in pieces, requested from the engine of the model `name`."""
+    """Return the call to generate a text in pieces, which goes to the engine of the model `name`."""
     values: Values = _text(text) | {names.STREAM: [True]} | setting_values(settings)
     engine = check_text(name, "the model's name").removesuffix(names.STREAM_SUFFIX) + names.STREAM_SUFFIX
     return Call(engine, values, results.decode_piece, GENERATED)
 
 
 def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple[str, str]]:
-    """(question, context), or for lists such pairs; one context may be for all questions."""
+    """Return (question, context), or an iterable of such pairs for lists; one context may serve all questions.
+
+    Raises UsageError if the numbers of questions and contexts don't match.
+    """
     if isinstance(questions, str):
         if not isinstance(contexts, str):
             raise UsageError("There is one question but a list of contexts.", "Give as many questions as contexts.")
@@ -228,7 +238,7 @@ def pairs(questions: Texts, contexts: Texts) -> tuple[str, str] | Iterable[tuple
 
 
 def matrix(embeddings: Sequence[results.Embedding], model: ModelMetadata) -> Vectors:
-    """The vectors as float32 of shape [number of texts, d]."""
+    """Return the vectors of `embeddings` as float32 of shape [number of texts, d]."""
     import numpy as np
 
     if embeddings:
@@ -238,7 +248,7 @@ def matrix(embeddings: Sequence[results.Embedding], model: ModelMetadata) -> Vec
 
 
 def scores(rows: Sequence[Vectors], model: ModelMetadata) -> Vectors:
-    """The scores as float32 of shape [pairs, labels], or [pairs] of one label."""
+    """Return the scores as float32 of shape [pairs, labels], or of shape [pairs] if there is one label."""
     import numpy as np
 
     width = next((max(tensor.shape[-1], 0) for tensor in model.outputs if tensor.name == names.SCORE), 1)
@@ -247,14 +257,14 @@ def scores(rows: Sequence[Vectors], model: ModelMetadata) -> Vectors:
 
 
 def check_several(texts: Many) -> None:
-    """Raises UsageError unless `texts` is an iterable of texts; a single text is not."""
+    """Raise UsageError unless `texts` is an iterable of texts. A single text is refused."""
     if isinstance(texts, str):
         raise UsageError("The texts are one string.", "Give a list of texts.")
     check_iterable(texts)
 
 
 def check_iterable(items: Any) -> None:
-    """Raises UsageError if `items` can't be iterated over, or is bytes."""
+    """Raise UsageError if `items` can't be iterated over, or is bytes."""
     if isinstance(items, bytes) or not isinstance(items, Iterable):
         raise UsageError(f"The texts are of type {type(items).__name__}.", "Give a str, or a list of them.")
 

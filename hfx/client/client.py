@@ -50,11 +50,11 @@ class Client(BlockingBase):
         run(self._session.wait_ready(timeout))
 
     def models(self) -> list[str]:
-        """The names that can be requested, sorted: the ready models without their members."""
+        """The sorted names of the ready models that can be requested, without the members of these models."""
         return run(self._session.models())
 
     def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model; kept after the first request."""
+        """The input and output tensors of a model, which are cached after the first request."""
         return run(self._session.metadata(name))
 
     def model_sha256(self, name: str) -> str:
@@ -62,13 +62,13 @@ class Client(BlockingBase):
         return run(self._session.model_sha256(name))
 
     def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
-        """Query any model by tensors: a value or a list of values for each input, output tensors [1, …] out."""
+        """Return any model's output tensors [1, …] for `values`: a value or a list of values for each input."""
         return run(self._session.call(calls.infer(name, values), timeout))
 
     def infer_each(
         self, name: str, requests: Iterable[Values], *, timeout: Seconds = None
     ) -> Iterator[dict[str, Array] | HfxError]:
-        """`infer` for each of many requests, as `each` does it."""
+        """Call `infer` for each of many requests, and yield the results as `each` does."""
         return self.each(lambda values: self.infer(name, values, timeout=timeout), requests)
 
     @overload
@@ -100,7 +100,7 @@ class Client(BlockingBase):
     def fill_mask(
         self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
     ) -> Any:
-        """The best `top_k` tokens (default: 5), of `targets` or of all, for each mask token of each text."""
+        """The best `top_k` tokens (default: 5) for each mask token of each text, from `targets` or from all tokens."""
         return self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
@@ -114,11 +114,11 @@ class Client(BlockingBase):
     def answer(
         self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, **settings: Unpack[AnswerSettings]
     ) -> Any:
-        """The answer to `question` in `context`. Lists are paired up; a single context is for all questions.
+        """The answer to `question` in `context`. Lists are paired up; a single context serves all questions.
 
-        Of the settings, `top_k` is the number of answers, `max_answer_len` that of an answer's tokens at most,
-        `doc_stride` that of the tokens that two windows over the context share. With `handle_impossible_answer`, the
-        answer may be empty.
+        `top_k` is the number of answers, `max_answer_len` the maximum number of tokens in an answer, and `doc_stride`
+        the number of tokens that two neighbouring windows over the context share. With `handle_impossible_answer`,
+        the answer may be empty.
         """
         call, pairs = calls.answer(name, **settings), calls.pairs(question, context)
         if isinstance(pairs, tuple):
@@ -137,8 +137,9 @@ class Client(BlockingBase):
     ) -> Vectors:
         """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
 
-        A prompt is put before each text: `prompt_name` is one of the model's prompts, `prompt` any text. `dimensions`,
-        of models trained for it, shortens the vectors: their first numbers, scaled to length 1.
+        A prompt is put before each text: `prompt_name` names one of the model's prompts, `prompt` is any text.
+        `dimensions` shortens the vectors of models that were trained for it: each vector is cut to its first numbers
+        and scaled to length 1.
         """
         embeddings = self._call(calls.embed(name, prompt_name, prompt, dimensions), texts, timeout)
         return embeddings.vector if isinstance(texts, str) else calls.matrix(embeddings, self.metadata(name))
@@ -146,9 +147,10 @@ class Client(BlockingBase):
     def embed_tokens(
         self, name: str, texts: Many, *, prompt_name: Word = None, prompt: Word = None, timeout: Seconds = None
     ) -> list[Vectors]:
-        """The vectors of each text's tokens, special ones among them, float32 of shape [tokens, d].
+        """The vectors of each text's tokens, special tokens included, as float32 of shape [tokens, d].
 
-        Of models that were exported so (ColBERT, `--token-vectors`); for `prompt_name` and `prompt` see `embed`.
+        The model must have been exported with vectors of tokens (ColBERT, or `--token-vectors`). For `prompt_name` and
+        `prompt` see `embed`.
         """
         calls.check_several(texts)
         embeddings = self._call_all(calls.embed_tokens(name, prompt_name, prompt), texts, timeout)
@@ -202,8 +204,8 @@ class Client(BlockingBase):
     ) -> list[Rank]:
         """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
 
-        `prompt_name` names one of the model's prompts, `prompt` is any: what is put before the query, or the
-        instruction of a template. Scores of a ColBERT are MaxSim; it takes no `prompt_name`.
+        `prompt_name` names one of the model's prompts, `prompt` is any text. The prompt is put before the query, or is
+        the instruction in a template. The scores of a ColBERT are MaxSim, and it takes no `prompt_name`.
         """
         calls.check_several(texts)
         make = calls.rank(name, query, raw_scores, prompt_name, prompt)
@@ -225,8 +227,8 @@ class Client(BlockingBase):
     ) -> Vectors:
         """The scores of (query, text) pairs, as CrossEncoder.predict returns them: float32 of shape [pairs, labels].
 
-        A model of one label has the shape [pairs], and no `apply_softmax`. `raw_scores` are the logits; for
-        `prompt_name` and `prompt` see `rank`.
+        For a model with one label the shape is [pairs], and `apply_softmax` is not available. With `raw_scores`, the
+        scores are the logits. For `prompt_name` and `prompt` see `rank`.
         """
         rows = self._call_all(calls.predict(name, raw_scores, apply_softmax, prompt_name, prompt), pairs, timeout)
         return calls.scores(rows, self.metadata(name))
@@ -242,7 +244,7 @@ class Client(BlockingBase):
     def generate(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """The model's continuation of each text, or answer to it. Keywords override `settings`."""
+        """The model's continuation of each text, or its answer to the text. Keywords override `settings`."""
         return self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
@@ -264,12 +266,12 @@ class Client(BlockingBase):
     def stream(
         self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> TextStream:
-        """Like `generate`, but yields the text in pieces as generated: `with client.stream(…) as pieces: …`."""
+        """Like `generate`, but the result is a context manager that yields the text in pieces as they are generated."""
         call = calls.stream(name, text, merged(settings, keywords))
         return TextStream(self._session, name, call, timeout)
 
     def close(self) -> None:
-        """Close the connection; calls in progress in other threads end with RequestCancelled."""
+        """Close the connection; calls in progress in other threads or tasks end with RequestCancelled."""
         run(self._session.close())
 
     def __enter__(self) -> Self:

@@ -1,8 +1,9 @@
-"""Converts a server's failure into an error of hfx.
+"""Convert a server's failure into an error of hfx.
 
-Messages of hfx's own backends begin with a reason (python_backends/errors.py), which decides. For Triton's messages the
-HTTP status or gRPC code decides, except for the phrases in PHRASES: all errors of a generate endpoint are HTTP 400, and
-those within a stream have no status.
+Messages of hfx's own backends begin with a reason (python_backends/errors.py), which determines the class of the error.
+For Triton's messages the HTTP status or gRPC code determines the class, unless the message has one of the phrases in
+PHRASES. The phrases are needed because all errors of a generate endpoint are HTTP 400, and errors within a stream have
+no status.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REFUSED = (
     "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE ALREADY_EXISTS PERMISSION_DENIED UNAUTHENTICATED UNIMPLEMENTED "
     "RESOURCE_EXHAUSTED 400 401 403 413 501"
 )
-# gRPC codes and HTTP statuses (empty: within a stream). All others are a ServerError.
+# gRPC codes and HTTP statuses (empty: an error within a stream). Any other code means ServerError.
 STATUSES: dict[str, Kind] = {
     **dict.fromkeys(("", *REFUSED.split()), RequestRefused),
     **dict.fromkeys(("UNAVAILABLE", "404", "502"), ServerUnreachable),
@@ -58,9 +59,10 @@ NO_TLS = (
 UNAUTHORIZED_STATUSES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403")
 UNAUTHORIZED = "Send the server's token: --token-file or HFX_TOKEN; in Python, Client(..., token=...)."
 UNLOADED = "has no available versions"
-# The exceptions of Python's while it reads an answer of another form than Triton's.
+# The exceptions that Python raises when the answer does not have the structure of Triton's answers.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-# Phrases of Triton 2.51, gRPC 1.7x and h11 0.16: the class (None: by the status), and the fix (empty: the class's).
+# Phrases of Triton 2.51, gRPC 1.7x and h11 0.16, each with the class of the error (None: the status determines it) and
+# the fix (empty: the fix of the class).
 PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
     ("is not healthy", ServerError, RESTART),  # the process of a Python model
     ("unknown model", ModelUnknown, ""),
@@ -82,7 +84,10 @@ PHRASES: tuple[tuple[str, Kind | None, str], ...] = (
 
 
 def failure(status: str, text: str, url: str) -> ServerError:
-    """The error for a failure with `status` (a gRPC code or an HTTP status; empty within a stream) and `text`."""
+    """Return the error for a failure with the message `text`.
+
+    `status` is a gRPC code or an HTTP status, and empty for an error within a stream.
+    """
     reason, text = split_reason(text)
     text = text or "no reason given"
     by_phrase, fix = next(((kind, fix) for phrase, kind, fix in PHRASES if phrase in text), (None, ""))
@@ -93,7 +98,7 @@ def failure(status: str, text: str, url: str) -> ServerError:
 
 
 def check_authorized(error: ServerError) -> None:
-    """Raises `error` if the server refused the token, as trying again would not help."""
+    """Raise `error` if the server refused the token, as trying again would not help."""
     if error.status in UNAUTHORIZED_STATUSES:
         raise error
 
@@ -126,14 +131,14 @@ def client_closed(url: str) -> RequestCancelled:
 
 
 def connection_failed(text: str, url: str) -> ServerError:
-    """The error for an HTTP connection that failed, or whose answer is not HTTP."""
+    """The error for an HTTP connection that failed, or on which the server answered something other than HTTP."""
     error = failure("502", text, url)
     error.status = ""
     return error
 
 
 def unknown_model(error: ModelUnknown, url: str, model: str, present: list[str]) -> ServerError:
-    """`error` with the names of the models `present`; ServerBusy if the model is among them.
+    """Return an error like `error` that names the models `present`; ServerBusy if `model` is one of them.
 
     Triton 2.51 may not find a model at the moment when a new version replaces it.
     """

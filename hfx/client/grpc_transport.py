@@ -1,6 +1,7 @@
-"""The transport over gRPC, for blocking channels and those of asyncio. Failures are raised as errors of hfx.
+"""The transport over gRPC, for blocking channels and channels of asyncio. Failures are raised as errors of hfx.
 
-If a wait ends early (deadline, Ctrl-C, cancelled task, garbage collector), the call is cancelled on the server too.
+If waiting for an answer ends early (deadline, Ctrl-C, cancelled task, garbage collector), the call is cancelled on the
+server too.
 Source: the KServe v2 protocol and Triton's ModelStreamInfer.
 """
 
@@ -32,27 +33,28 @@ from hfx.metadata import ModelMetadata, TensorMetadata
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # The client has its own retries, which must not wait for the back-off of the channel.
+    # The client makes its own retries, which the back-off of the channel must not delay.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 REFUSED = "Connection refused"
 DIRECT = ("grpc.enable_http_proxy", 0)  # a proxy from the environment can't reach ports of this machine
-# Within which Triton ends a stream after an error. The status of an error is not asked for by `triton_grpc_error`, with
-# which Triton before 26.04 frees what it still uses, and dies (triton-inference-server/server #8708).
+# The time in which Triton ends a stream after an error. The client does not request the status of an error with the
+# header `triton_grpc_error`, as Triton before 26.04 then frees memory that it still uses, and crashes
+# (triton-inference-server/server #8708).
 END_SECONDS = 1.0
-Read = Callable[[float], Awaitable[Any]]  # the next message within so many seconds, None after the last
+Read = Callable[[float], Awaitable[Any]]  # returns the next message within a number of seconds, and None after the last
 
 
 def open_transport(address: Address, headers: Mapping[str, str], tls: Tls | None, *, for_asyncio: bool) -> Transport:
-    """A transport over a blocking channel or one of asyncio."""
+    """Return a transport over a blocking channel, or over a channel of asyncio."""
     waits = _Waits(grpc.aio, _answer, _reader) if for_asyncio else _Waits(grpc, _blocking_answer, _blocking_reader)
     return _GrpcTransport(address, headers, tls, waits)
 
 
 @dataclass(frozen=True)
 class _Waits:
-    """The functions that differ between blocking channels and those of asyncio.
+    """The functions that differ between blocking channels and channels of asyncio.
 
     `library` is grpc or grpc.aio. `answer(method, message, timeout=, metadata=)` calls a method of the stub. `reader`
     makes the Read function of a streaming call.
@@ -70,7 +72,7 @@ async def _blocking_answer(method: Any, message: Any, **options: Any) -> Any:
 
 
 def _blocking_reader(call: Any) -> Read:
-    """A thread puts the messages into a queue, as gRPC's iterator has no timeout."""
+    """Return a Read function for a queue that a thread fills, as gRPC's own iterator has no timeout."""
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_enqueue, args=(call, messages), name="hfx-stream", daemon=True).start()
 
@@ -125,7 +127,7 @@ class _GrpcTransport:
         return decode_response(await self._call("ModelInfer", encode_request(request), request.timeout))
 
     def stream(self, request: Request) -> Stream:
-        """The request is sent at once."""
+        """Send the request at once, and return the stream of its answers."""
         messages = iter((encode_request(request),))
         call = self._stub.ModelStreamInfer(messages, timeout=request.timeout, metadata=self._headers)
         return _GrpcStream(call, self._waits.reader(call), self.url, request.timeout)
@@ -153,7 +155,7 @@ class _GrpcTransport:
 
     async def close(self) -> None:
         closing = self._channel.close()
-        if closing is not None:  # asyncio's
+        if closing is not None:  # a channel of asyncio
             await closing
 
     async def _is(self, method: str, message: Any, field: str) -> bool:
@@ -183,7 +185,7 @@ class _GrpcStream:
             return None
         if message.error_message:
             with suppress(ServerError), _translated(self._url, self._timeout, idle=END_SECONDS):
-                await self._read(END_SECONDS)  # so that an ended stream is not cancelled
+                await self._read(END_SECONDS)  # reads the end, so that a finished stream is not cancelled
             raise errors.failure("", message.error_message, self._url)
         return decode_response(message.infer_response)
 
@@ -195,7 +197,7 @@ class _GrpcStream:
 
 
 def encode_request(request: Request) -> Any:
-    """The request as gRPC's ModelInferRequest."""
+    """Return the request as a ModelInferRequest message."""
     message = pb.ModelInferRequest(model_name=request.model, id=request.id)
     for name, array in request.inputs.items():
         message.inputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
@@ -204,7 +206,7 @@ def encode_request(request: Request) -> Any:
 
 
 def decode_response(response: Any) -> dict[str, Array]:
-    """The output tensors of a ModelInferResponse by name; BYTES tensors become arrays of `bytes` objects."""
+    """Return the output tensors of a ModelInferResponse by name; BYTES tensors become arrays of `bytes` objects."""
     if len(response.outputs) != len(response.raw_output_contents):
         raise ServerError("The server sent an answer without its tensors.", "Is the address that of a Triton server?")
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
@@ -215,7 +217,7 @@ def decode_response(response: Any) -> dict[str, Array]:
 
 @contextmanager
 def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
-    """Raises the exceptions of the channel as errors of hfx."""
+    """Raise the exceptions of the channel as errors of hfx."""
     try:
         yield
     except TimeoutError:
@@ -238,9 +240,10 @@ def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
 
 
 def _accepts_connections(url: str) -> bool:
-    """Whether the port is open at one of the host's addresses.
+    """Whether the port is open at any of the host's addresses.
 
-    A name such as localhost may have several, of which gRPC reports the last: that may refuse what another accepts.
+    A name such as localhost may have several addresses. gRPC reports the failure of the last one, which may refuse a
+    connection that another address accepts.
     """
     address = parse_address(url)
     try:
@@ -255,7 +258,7 @@ def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
 
 
 def open_channel(library: Any, address: Address, tls: Tls | None = None) -> Any:
-    """A channel of `library` (grpc or grpc.aio). Raises UsageError for unusable TLS files."""
+    """Return a channel of `library` (grpc or grpc.aio). Raises UsageError for unusable TLS files."""
     options: Sequence[tuple[str, int]] = (*OPTIONS, DIRECT) if address.is_loopback else OPTIONS
     if not address.secure:
         return library.insecure_channel(address.target, options=options)

@@ -1,6 +1,6 @@
 """The transport over HTTP, blocking or for asyncio. Failures are raised as errors of hfx.
 
-A whole answer has one deadline here, as httpx's timeouts are only for single reads.
+This module sets one deadline for a whole answer, as httpx's timeouts apply only to single reads.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NO_HEADERS: Headers = {}
 JSON_HEADERS: Headers = {"content-type": tensors.JSON}
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
 TIMEOUTS = (TimeoutError, httpx.TimeoutException)  # raised when a wait takes too long
-# httpcore's names of the events after which a connection is open.
+# httpcore's names for the events after which a connection is open.
 CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
 def open_transport(address: Address, headers: Headers, tls: Tls | None, *, for_asyncio: bool) -> Transport:
-    """A transport over blocking connections or those of asyncio."""
+    """Return a transport over blocking connections, or over connections of asyncio."""
     connection = _AsyncConnection if for_asyncio else _BlockingConnection
     return _HttpTransport(connection(address, headers, tls), address.url)
 
@@ -49,7 +49,7 @@ class JsonPort:
         self._transport = _HttpTransport(_BlockingConnection(address, headers, tls), address.url)
 
     def post(self, path: str, body: bytes, timeout: float) -> bytes:
-        """The body of the answer to a POST of `body`, within `timeout` seconds. Raises ServerError."""
+        """Send `body` with POST, and return the body of the answer within `timeout` seconds. Raises ServerError."""
         return run(self._transport.post(path, body, timeout))
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class _HttpTransport:
         return tensors.decode_infer(content, answer.headers)
 
     def stream(self, request: Request) -> Stream:
-        """The request is sent with the first read."""
+        """Return the stream of the answers to the request, which is sent with the first read."""
         return _HttpStream(self._connection, self.url, request)
 
     async def post(self, path: str, body: bytes, timeout: float) -> bytes:
@@ -108,7 +108,7 @@ class _HttpTransport:
     async def _fetch(
         self, path: str, timeout: float, body: bytes | None = None, headers: Headers = NO_HEADERS
     ) -> tuple[httpx.Response, bytes]:
-        """The answer and its body. Raises ServerError."""
+        """Return the answer and its body. Raises ServerError."""
         deadline = Deadline(timeout)
         with _translated(self.url, timeout):
             answer = await self._connection.open(path, body, headers, timeout)
@@ -149,7 +149,7 @@ class _HttpStream:
             self._connection.cancel(self._answer)
 
     async def _event(self, timeout: float) -> dict[str, Array] | str | None:
-        """The tensors of the next event, its error's text, or None at the end."""
+        """Return the tensors of the next event, the text of its error, or None at the end."""
         if self._answer is None:
             values = {name: tensors.plain_values(array) for name, array in self._request.inputs.items()}
             body = tensors.encode_generate(self._request.id, values)
@@ -167,14 +167,17 @@ class _HttpStream:
 
 
 class _BlockingConnection:
-    """Connections whose waits block the thread."""
+    """HTTP connections whose methods block the thread."""
 
     def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
         self._client = httpx.Client(**_options(address, headers, tls))
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def open(self, path: str, body: bytes | None, headers: Headers, timeout: float) -> httpx.Response:
-        """The beginning of the answer to a POST, or to a GET without a body; each of its waits has this timeout."""
+        """Send a POST, or a GET if there is no body, and return the beginning of the answer.
+
+        `timeout` applies to each single wait for the connection.
+        """
         request = _request(self._client, path, body, headers, timeout)
         request.extensions["trace"] = self._trace
         return self._client.send(request, stream=True)
@@ -192,20 +195,23 @@ class _BlockingConnection:
         return answer.iter_lines()
 
     async def next_line(self, lines: Any, timeout: float) -> str | None:
-        """The next line, None at the end; the timeout is that of `open`."""
+        """Return the next line, or None at the end. The timeout that was given to `open` applies, not `timeout`."""
         return next(lines, None)
 
     async def leave(self, answer: httpx.Response) -> None:
-        """Close the answer: if it is not at its end, its connection too."""
+        """Close the answer, and also its connection if the answer was not read to its end."""
         answer.close()
 
     def cancel(self, answer: httpx.Response) -> None:
-        """As `leave`, from any thread and from the garbage collector, which must not wait: a thread closes it."""
+        """Close the answer as `leave` does, from any thread or from the garbage collector.
+
+        Another thread closes it, as the garbage collector must not wait.
+        """
         _hang_up(answer.extensions["network_stream"])
         threading.Thread(target=answer.close, name="hfx-client-close", daemon=True).start()
 
     async def close(self) -> None:
-        """Close all connections; threads that wait at one are woken."""
+        """Close all connections, and wake the threads that wait for one of them."""
         for connection in tuple(self._connections):
             _hang_up(connection)
         self._client.close()
@@ -216,7 +222,7 @@ class _BlockingConnection:
 
 
 class _AsyncConnection:
-    """As _BlockingConnection, but the waits are asyncio's; of one event loop."""
+    """Like _BlockingConnection, but the methods suspend tasks of asyncio. It belongs to one event loop."""
 
     def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
         self._client = httpx.AsyncClient(**_options(address, headers, tls))
@@ -263,7 +269,7 @@ def _request(client: Any, path: str, body: bytes | None, headers: Headers, timeo
 
 
 def _hang_up(connection: Any) -> None:
-    """End a connection from any thread: a wait for its next byte, too, ends at once."""
+    """End a connection from any thread, so that even a thread that waits for its next byte returns at once."""
     open_socket = connection.get_extra_info("socket")
     if open_socket is not None:
         with suppress(OSError):
@@ -271,7 +277,7 @@ def _hang_up(connection: Any) -> None:
 
 
 def _options(address: Address, headers: Headers, tls: Tls | None) -> dict[str, Any]:
-    """The arguments of both of httpx's clients."""
+    """The arguments of httpx.Client and httpx.AsyncClient."""
     scheme = "https" if address.secure else "http"
     return {
         "base_url": f"{scheme}://{address.target}",
@@ -289,7 +295,10 @@ def _path(model: str, verb: str = "") -> str:
 
 @contextmanager
 def _translated(url: str, timeout: float, idle: float | None = None) -> Iterator[None]:
-    """Raise what the connection raises as errors of hfx; `idle` is the timeout if the deadline is not."""
+    """Raise the connection's exceptions as errors of hfx.
+
+    `idle` is the stream's idle timeout where that ends before the deadline, and None where the deadline ends first.
+    """
     try:
         yield
     except TIMEOUTS:

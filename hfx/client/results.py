@@ -1,6 +1,7 @@
 """The typed results of all tasks, and the functions that decode them from output tensors.
 
-Tensors have a batch dimension of 1, as each text is a request. A missing or malformed tensor raises ServerError.
+Tensors have a batch dimension of 1, as each text is sent as a request. The decoders raise ServerError for a missing or
+malformed tensor.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Prediction:
 class Classification:
     """The best labels of a text, best first.
 
-    `truncated_tokens` counts the tokens that did not fit into the model (at least; 0: the whole text was used).
+    `truncated_tokens` is the least number of tokens that did not fit into the model (0: the whole text was used).
     """
 
     predictions: tuple[Prediction, ...]
@@ -59,7 +60,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class Entity:
-    """A labelled part of a text: characters `start` up to `end`, as `text[start:end]` takes them."""
+    """A labelled part of a text: the characters `text[start:end]`."""
 
     entity: str
     score: float
@@ -78,7 +79,7 @@ class Entities:
 
 @dataclass(frozen=True)
 class Fill:
-    """A token in place of a mask: its probability, its id, its text, and the whole text with it."""
+    """A token in place of a mask: its probability, its id, its text, and the whole text with the token filled in."""
 
     score: float
     token: int
@@ -96,9 +97,9 @@ class Fills:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best answer in a context: `context[start:end]`, with its score from 0 to 1; "" where there is none.
+    """The best answer in a context: `context[start:end]`, with its score from 0 to 1; "" if there is no answer.
 
-    `others` are the next best ones, where `top_k` is more than 1.
+    If `top_k` is more than 1, `others` has the next best answers.
     """
 
     answer: str
@@ -119,9 +120,9 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Rank:
-    """The score of one of several texts for a query; `index` is the text's number, from 0.
+    """The score of one of several texts for a query; `index` is the position of the text, from 0.
 
-    The score is as the model was exported, a probability or a logit, or a logit where raw scores were requested.
+    The score is a probability or a logit, as the model was exported. With raw scores it is always a logit.
     """
 
     index: int
@@ -131,7 +132,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Generation:
-    """A generated text: its pieces joined.
+    """A generated text, or the joined pieces of a stream.
 
     `finish_reason` is "stop", "length", or "cancelled" for a stream that its reader has cancelled.
     """
@@ -146,7 +147,7 @@ class Generation:
 
 
 def decode_classification(outputs: Tensors) -> Classification:
-    """From `label` BYTES [1, k], `score` FP32 [1, k]."""
+    """Decode `label` BYTES [1, k] and `score` FP32 [1, k]."""
     labels, scores = _tensor(outputs, names.LABEL).ravel(), _tensor(outputs, names.SCORE).ravel()
     if not labels.size or labels.size != scores.size:
         raise ServerError(
@@ -165,7 +166,7 @@ def _label(value: object) -> str:
 
 
 def decode_entities(outputs: Tensors) -> Entities:
-    """From `entities` BYTES [1, 1], a JSON list of {entity, score, start, end, word}."""
+    """Decode `entities` BYTES [1, 1], a JSON list of {entity, score, start, end, word}."""
     try:
         rows = json.loads(_text(outputs, names.ENTITIES))
         entities = tuple(
@@ -178,7 +179,7 @@ def decode_entities(outputs: Tensors) -> Entities:
 
 
 def decode_fills(outputs: Tensors) -> Fills:
-    """From `fills` BYTES [1, 1], in JSON a list for each mask of {score, token, token_str, sequence}."""
+    """Decode `fills` BYTES [1, 1], a JSON list with a list of {score, token, token_str, sequence} for each mask."""
     try:
         masks = tuple(tuple(map(_fill, rows)) for rows in json.loads(_text(outputs, names.FILLS)))
     except MALFORMED as error:
@@ -191,7 +192,7 @@ def _fill(row: Mapping[str, Any]) -> Fill:
 
 
 def decode_answer(outputs: Tensors) -> Answer:
-    """From `answer` BYTES [1, 1], `score` FP32 [1, 1], `start` and `end` INT32 [1, 1]."""
+    """Decode `answer` BYTES [1, 1], `score` FP32 [1, 1], `start` and `end` INT32 [1, 1]."""
     return Answer(
         answer=_text(outputs, names.ANSWER),
         score=_value(outputs, names.SCORE, float),
@@ -202,7 +203,7 @@ def decode_answer(outputs: Tensors) -> Answer:
 
 
 def decode_answers(outputs: Tensors) -> Answer:
-    """The best answer with the others, from `answers` BYTES [1, 1], in JSON a list of {answer, score, start, end}."""
+    """Decode `answers` BYTES [1, 1], a JSON list of {answer, score, start, end}, best first."""
     try:
         best, *others = (
             Answer(str(row["answer"]), float(row["score"]), int(row["start"]), int(row["end"]))
@@ -214,7 +215,7 @@ def decode_answers(outputs: Tensors) -> Answer:
 
 
 def decode_embedding(outputs: Tensors) -> Embedding:
-    """From `embedding` FP32 [1, d]. Raises UsageError for vectors of tokens."""
+    """Decode `embedding` FP32 [1, d]. Raises UsageError for vectors of tokens."""
     array = _tensor(outputs, names.EMBEDDING)
     if array.ndim == 3:
         raise UsageError(
@@ -227,7 +228,10 @@ def decode_embedding(outputs: Tensors) -> Embedding:
 
 
 def decode_token_embeddings(outputs: Tensors) -> Embedding:
-    """From `embedding` FP32 [1, n, d] and `input_tokens` INT32 [1, 1]: the vectors of a text's tokens, [tokens, d]."""
+    """Decode `embedding` FP32 [1, n, d] and `input_tokens` INT32 [1, 1] to the vectors of a text's tokens, [tokens, d].
+
+    Raises UsageError if the model has one vector for a text.
+    """
     array = _tensor(outputs, names.EMBEDDING)
     if array.ndim != 3 or array.shape[0] != 1:
         raise UsageError("The model has one vector for a text, not one for each token.", "Use embed().")
@@ -236,7 +240,7 @@ def decode_token_embeddings(outputs: Tensors) -> Embedding:
 
 
 def decode_rank(outputs: Tensors, index: int) -> Rank:
-    """From `score` FP32 [1, 1]: that of the text with this index. Raises UsageError for scores of several labels."""
+    """Decode `score` FP32 [1, 1] of the text with this index. Raises UsageError for scores of several labels."""
     if (count := _tensor(outputs, names.SCORE).size) > 1:
         raise UsageError(
             f"The model has scores of {count} labels for a pair, by which no text is ranked.",
@@ -248,7 +252,7 @@ def decode_rank(outputs: Tensors, index: int) -> Rank:
 def max_sim(query: npt.ArrayLike, document: npt.ArrayLike) -> float:
     """ColBERT's score: the sum over the query's vectors of their largest dot product with a vector of the document.
 
-    `query` is [n, d], `document` [m, d]. If one of them is empty it is -n, the least for vectors of length 1.
+    `query` is [n, d], `document` [m, d]. If either is empty, the score is -n, the least for vectors of length 1.
     """
     import numpy as np
 
@@ -257,13 +261,13 @@ def max_sim(query: npt.ArrayLike, document: npt.ArrayLike) -> float:
 
 
 def decode_max_sim(outputs: Tensors, query: Vectors, index: int) -> Rank:
-    """From the vectors of a text's tokens: the rank of the text with this index."""
+    """Decode the vectors of a text's tokens, and return the MaxSim score of the text with this index."""
     document = decode_token_embeddings(outputs)
     return Rank(index, max_sim(query, document.vector), document.truncated_tokens)
 
 
 def decode_scores(outputs: Tensors) -> Vectors:
-    """From `score` FP32 [1, n]: those of the labels."""
+    """Decode `score` FP32 [1, n], the scores of the labels."""
     array = _tensor(outputs, names.SCORE)
     if array.ndim != 2 or array.shape[0] != 1:
         raise ServerError(f"The model's scores have the shape {list(array.shape)} instead of [1, n].")
@@ -272,15 +276,15 @@ def decode_scores(outputs: Tensors) -> Vectors:
 
 
 def best_first(ranks: Iterable[Rank]) -> list[Rank]:
-    """`ranks` by descending score; equal scores in the order of the texts."""
+    """Return `ranks` by descending score; texts with equal scores keep their order."""
     return sorted(ranks, key=lambda rank: (-rank.score, rank.index))
 
 
 def decode_piece(outputs: Tensors) -> Piece:
-    """From `text_output` and `finish_reason` BYTES [1, 1], counts INT32 [1, 1], `output_log_probs` FP32 [1, n].
+    """Decode `text_output` and `finish_reason` BYTES [1, 1], counts INT32 [1, 1] and `output_log_probs` FP32 [1, n].
 
-    With `logprobs` also from `token_ids` INT32, `token_texts` BYTES, `token_log_probs` FP32 and `token_special` BOOL
-    [1, n, 1 + k]. Raises RequestCancelled if the server ended the request.
+    With `logprobs`, also decode `token_ids` INT32, `token_texts` BYTES, `token_log_probs` FP32 and `token_special`
+    BOOL [1, n, 1 + k]. Raises RequestCancelled if the server ended the request.
     """
     log_probs = tuple(outputs[names.OUTPUT_LOG_PROBS].ravel().tolist()) if names.OUTPUT_LOG_PROBS in outputs else ()
     piece = Piece(
@@ -300,7 +304,7 @@ def decode_piece(outputs: Tensors) -> Piece:
 
 
 def _tokens(outputs: Tensors, count: int) -> tuple[Token, ...]:
-    """The tokens of a piece, each with the most probable tokens at its position."""
+    """Return the tokens of a piece, each with the most probable tokens at its position."""
     if names.TOKEN_IDS not in outputs or not count:
         return ()
     fields = (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)
@@ -314,12 +318,12 @@ def _tokens(outputs: Tensors, count: int) -> tuple[Token, ...]:
 
 
 def decode_generation(outputs: Tensors) -> Generation:
-    """From the same tensors as decode_piece, of a whole answer."""
+    """Decode the tensors of `decode_piece` for a whole answer."""
     return joined([decode_piece(outputs)])
 
 
 def joined(pieces: Sequence[Piece]) -> Generation:
-    """The generation of `pieces`. If the last piece has no finish_reason, it was cancelled."""
+    """Join `pieces` to a Generation. It counts as cancelled if the last piece has no `finish_reason`."""
     last = pieces[-1] if pieces else Piece("")
     return Generation(
         text="".join(piece.text for piece in pieces),
@@ -333,7 +337,7 @@ def joined(pieces: Sequence[Piece]) -> Generation:
 
 
 def _tensor(outputs: Tensors, name: str) -> Array:
-    """The tensor `name`; raises ServerError if the answer lacks it."""
+    """Return the tensor `name`. Raises ServerError if the answer lacks it."""
     if name not in outputs:
         raise ServerError(
             f"The model's answer has no tensor {name!r} but {', '.join(sorted(outputs)) or 'none at all'}.",
@@ -343,7 +347,7 @@ def _tensor(outputs: Tensors, name: str) -> Array:
 
 
 def _value(outputs: Tensors, name: str, kind: type[Value]) -> Value:
-    """The only value of tensor `name`; raises ServerError if it is not one of this type."""
+    """Return the only value of tensor `name`. Raises ServerError unless it is a single value of type `kind`."""
     array = _tensor(outputs, name)
     value = array.item() if array.size == 1 else None
     if not isinstance(value, kind):
@@ -358,5 +362,5 @@ def _text(outputs: Tensors, name: str) -> str:
 
 
 def _truncated_tokens(outputs: Tensors) -> int:
-    """How many tokens of the text were left out; 0 if the model does not count them."""
+    """The number of tokens of the text that were left out; 0 if the model does not count them."""
     return _value(outputs, names.TRUNCATED_TOKENS, int) if names.TRUNCATED_TOKENS in outputs else 0

@@ -1,7 +1,8 @@
-"""Which failures are tried again, when, and how often in all.
+"""The rules by which a client sends failed requests again: after which failures, when, and how often.
 
-Only what is safe: the server could not be reached, or took nothing because it is busy. Retries of all requests of a
-client draw on one budget, so that an outage is not answered by a flood.
+Only failures after which a retry is safe are retried: the server could not be reached, or it was busy and did not
+accept the request. All requests of a client share one budget of retries, so that an outage does not cause a flood of
+requests.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ LEAST_BURST = 10  # retries that a client may make before any request has earned
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How requests that could not be served are tried again; only ServerUnreachable and ServerBusy are.
+    """The rules for retries of a request that failed with ServerUnreachable or ServerBusy.
 
-    `attempts` are those of one request in all. Before attempt n+1 it waits a random time of up to
-    min(`longest`, `shortest` · 2ⁿ⁻¹) seconds ("full jitter"), never beyond the request's timeout. Each request adds
-    `budget` to what all requests of a client may spend on retries, and each retry takes 1: with 0.2, an outage makes
-    for at most a fifth more requests (after the first 10). A stream is not tried again once a piece of it has come.
+    `attempts` is the number of attempts for one request, including the first. Before attempt n+1, the client pauses for
+    a random time of up to min(`longest`, `shortest` · 2ⁿ⁻¹) seconds ("full jitter"), never beyond the request's
+    timeout. All requests of a client share a balance of retries: each request adds `budget` to it, and each retry takes
+    1 from it. With 0.2, an outage causes at most a fifth more requests (after the first 10 retries). A stream is not
+    tried again once a piece of it has arrived.
     """
 
     attempts: int = 3
@@ -47,7 +49,7 @@ class RetryPolicy:
 
 
 def policy_of(retries: RetryPolicy | int) -> RetryPolicy:
-    """The policy for a client's argument: a policy, or a number of retries (0: none)."""
+    """Return the policy for a client's argument `retries`: a policy, or a number of retries (0: none)."""
     return retries if isinstance(retries, RetryPolicy) else RetryPolicy(attempts=retries + 1)
 
 
@@ -59,16 +61,16 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """The seconds until then; at least 0.001, so that a late request fails with a timeout."""
+        """The seconds until the deadline; at least 0.001, so that a late request fails with a timeout."""
         return max(self._end - time.monotonic(), 0.001)
 
     def passes_within(self, seconds: float) -> bool:
-        """Whether it passes within so many seconds."""
+        """Whether the deadline passes within this number of seconds."""
         return time.monotonic() + seconds >= self._end
 
 
 class Retries:
-    """A client's retry policy, and the rest of its budget. Threads may share it."""
+    """A client's retry policy, and what is left of its budget. Threads may share it."""
 
     def __init__(self, policy: RetryPolicy, sleep: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         self._policy = policy
@@ -78,7 +80,7 @@ class Retries:
         self._lock = threading.Lock()
 
     async def call(self, attempt: Callable[[], Coroutine[Any, Any, Result]], deadline: Deadline) -> Result:
-        """The result of the first attempt that succeeds. Raises the last attempt's error."""
+        """Call `attempt` until it succeeds, and return its result. Raises the last attempt's error."""
         self._earn()
         for number in count(1):
             try:

@@ -1,4 +1,4 @@
-"""A served model as a Model (hfx.answering), for commands that also run models locally."""
+"""Served models as objects of the class Model (hfx.answering), for commands that also run models locally."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hfx.tasks import task_of
 
 
 def served_model(client: Client, name: str) -> Model:
-    """The model `name` of the client's server. Raises ServerError, and RequestRefused for an unknown task."""
+    """Return the model `name` of the client's server. Raises ServerError, and RequestRefused for an unknown task."""
     metadata = client.metadata(name)
     task = task_of(metadata)
 
@@ -55,7 +55,7 @@ def served_model(client: Client, name: str) -> Model:
 
 
 def _settings(request: Request) -> tuple[str, GenerationSettings]:
-    """The text of a request, and its other inputs."""
+    """Return the text of a request, and its other inputs as settings."""
     values: dict[str, Any] = {
         name: each if name in LISTS else from_text(name, each[0]) for name, each in request.items()
     }

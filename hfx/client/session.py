@@ -1,6 +1,6 @@
-"""Session: the part that Client and AsyncClient share. It checks and sends requests, retries, and explains failures.
+"""The session that Client and AsyncClient share: it checks and sends requests, retries them, and explains failures.
 
-Its coroutines run in `transport.run` or in an event loop. It caches the models' metadata.
+Its coroutines run in `transport.run` or in an event loop. A session caches the models' metadata.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hfx.names import MEMBER_SUFFIXES, MODEL_SHA256, TIMEOUT_MS
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 READY_POLL_SECONDS = 0.1
-CLOCK_SECONDS = 0.01  # a timeout may end so much before the deadline that it was computed from
+CLOCK_SECONDS = 0.01  # by how much a timeout may end before the deadline that it was computed from
 PACKAGE = "hfx.client"
 
 
 class TruncationWarning(UserWarning):
-    """A text was longer than the model reads, and its rest was left out; shown once for each model of a client."""
+    """A text was longer than the model reads, and the rest was left out. Shown once for each model of a client."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Limits:
 
 
 class Session:
-    """A connection in use. `sleep` blocks, or is asyncio's, as the transport is."""
+    """A session with a server. `sleep` blocks for a blocking transport, and suspends the task for one of asyncio."""
 
     def __init__(
         self,
@@ -69,19 +69,19 @@ class Session:
         self._closed = False
 
     async def call(self, call: Call[Result], timeout: float | None) -> Result:
-        """The decoded answer to `call`, within `timeout` seconds (None: the client's)."""
+        """Send `call`, and return the decoded answer within `timeout` seconds (None: the client's timeout)."""
         deadline = self.deadline(timeout)
         result = await self.retries.call(partial(self._attempt, call, deadline), deadline)
         self.warn_of_truncation(call.model, getattr(result, "truncated_tokens", 0))
         return result
 
     async def metadata(self, name: str, timeout: float | None = None) -> ModelMetadata:
-        """The input and output tensors of model `name`, requested once."""
+        """The input and output tensors of model `name`, which are requested once and then cached."""
         deadline = self.deadline(timeout)
         return await self.retries.call(lambda: self._describe(name, deadline), deadline)
 
     async def model_sha256(self, name: str) -> str:
-        """The SHA-256 of the model's files by its configuration, requested each time; empty if it has none."""
+        """The SHA-256 of the model's files, read from its configuration each time; empty if it is not there."""
         deadline = self.deadline(None)
         check_text(name, "the model's name")
 
@@ -92,14 +92,14 @@ class Session:
         return await self.retries.call(ask, deadline)
 
     async def models(self) -> list[str]:
-        """The names that can be requested, sorted: the ready models without the members of others."""
+        """The sorted names of the ready models that can be requested, without the members of other models."""
         deadline = self.deadline(None)
         return await self.retries.call(
             lambda: self.explain_errors("", "", deadline, self._names(deadline.left())), deadline
         )
 
     async def request(self, call: Call[Any], deadline: Deadline) -> Request:
-        """`call` as tensors, checked against the model. Raises UsageError for values that the model does not take."""
+        """Convert `call` to tensors. Raises UsageError for values that the model does not take."""
         model = await self.checked_model(call, deadline)
         from hfx.client.tensors import to_tensors
 
@@ -110,18 +110,18 @@ class Session:
         return Request(call.model, inputs, model.outputs, secrets.token_hex(6), deadline.left())
 
     async def checked_model(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
-        """The model of `call`. Raises UsageError if it does not take these inputs, or lacks a needed output."""
+        """Return the model of `call`. Raises UsageError if it does not take these inputs, or lacks a needed output."""
         try:
             return await self._checked_model(call, deadline)
         except UsageError:
             if self._models.pop(call.model, None) is None:
                 raise
-            return await self._checked_model(call, deadline)  # the model may have been replaced since
+            return await self._checked_model(call, deadline)  # the model may have been replaced in the meantime
 
     async def explain_errors(
         self, model: str, request_id: str, deadline: Deadline, sent: Coroutine[Any, Any, Result]
     ) -> Result:
-        """The result of `sent`. A ServerError gets the model, the request's id and, if possible, a better reason."""
+        """Return the result of `sent`. A ServerError gets the model, the request's id and, if known, a better text."""
         try:
             return await sent
         except ServerError as error:
@@ -154,7 +154,7 @@ class Session:
         await self.transport.close()
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """The deadline of a request that begins now (`timeout` None: the client's)."""
+        """Return the deadline of a request that begins now (None: the client's timeout)."""
         return Deadline(self.limits.timeout if timeout is None else check_seconds("timeout", timeout))
 
     def check_open(self) -> None:
@@ -225,14 +225,14 @@ class Session:
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """Returns `seconds`. Raises UsageError unless it is a positive number."""
+    """Return `seconds`. Raises UsageError unless it is a positive number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise UsageError(f"The {name} is {seconds!r}.", "Give a positive number of seconds.")
     return seconds
 
 
 def _callers_level() -> int:
-    """The `stacklevel` with which a warning points to the code that called this package."""
+    """Return the `stacklevel` with which a warning points to the code that called this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGE):
         frame, level = frame.f_back, level + 1

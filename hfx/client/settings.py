@@ -1,6 +1,6 @@
-"""Generation settings: GenerationSettings and keyword arguments merged, checked, and converted to input tensors.
+"""Merge, check and convert generation settings, given as GenerationSettings and keyword arguments, to input tensors.
 
-Their types are checked here, by the same table as in the engine. The model checks their ranges.
+This module checks the types of the settings, by the same table as the engine. The model checks their ranges.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def merged(settings: GenerationSettings | None, keywords: Settings) -> GenerationSettings:
-    """`settings` overridden by `keywords`. Raises UsageError for an unknown keyword or a value of another type."""
+    """Return `settings` overridden by `keywords`. Raises UsageError for an unknown keyword or a wrong type of value."""
     if settings is not None and not isinstance(settings, GenerationSettings):
         raise UsageError(
             f"The settings are of type {type(settings).__name__}.", "Give GenerationSettings(...), or keywords."
@@ -48,7 +48,7 @@ def merged(settings: GenerationSettings | None, keywords: Settings) -> Generatio
 
 
 def setting_values(settings: GenerationSettings) -> dict[str, list[Value]]:
-    """What is set, under the names of its tensors."""
+    """Return the values of all settings that are not None, by the names of their tensors."""
     given = {name: getattr(settings, name) for name in FIELDS}
     return {
         name: list(value) if name in LISTS else [to_text(name, value)]
@@ -58,7 +58,7 @@ def setting_values(settings: GenerationSettings) -> dict[str, list[Value]]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """`value` of the setting `name`, a list as a tuple. Raises UsageError for one of the wrong type."""
+    """Return `value` of the setting `name`, a list as a tuple. Raises UsageError for a value of the wrong type."""
     setting = SETTINGS[name]
     if setting.is_list:
         if isinstance(value, str):

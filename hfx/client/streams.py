@@ -1,4 +1,4 @@
-"""A text as it is generated, read piece by piece; a stream that is left early is cancelled on the server."""
+"""Streams, which read a text piece by piece as it is generated. Leaving a stream early cancels it on the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfx.errors import ServerError, UsageError
 
 
 class _Reader:
-    """The pieces of one call, which is sent with `_open` or the first `_next`; what both streams do."""
+    """The base class of both streams: reads the pieces of one call, which `_open` or the first `_next` sends."""
 
     def __init__(self, session: Session, name: str, call: Call[Piece], timeout: float | None) -> None:
         self._ended = False
@@ -28,13 +28,13 @@ class _Reader:
 
     @property
     def result(self) -> Generation:
-        """The whole text with its counts and finish reason, once the stream has ended; UsageError before."""
+        """The whole text with its counts and finish reason. Raises UsageError until the stream has ended."""
         if not self._ended:
             raise UsageError("The stream has not ended yet.", "Read it to its end, or cancel it, then ask.")
         return joined(self._pieces)
 
     def cancel(self) -> None:
-        """End the request, from any thread. The reader gets no more pieces; `result` has those so far."""
+        """End the request, from any thread. The reader gets no more pieces; `result` has the pieces read so far."""
         self._ended = True
         if self._stream is not None:
             self._stream.cancel()
@@ -43,14 +43,14 @@ class _Reader:
         self.cancel()
 
     async def _open(self) -> None:
-        """Send the call, unless it is under way; its errors come with the first piece."""
+        """Send the call, unless it is already in progress. Its errors are raised with the first piece."""
         if self._stream is None and not self._ended:
             await self._session.checked_model(replace(self._call, model=self._name), self._deadline)
             request = await self._session.request(self._call, self._deadline)
             self._stream, self._id = self._session.transport.stream(request), request.id
 
     async def _next(self) -> Piece | None:
-        """The next piece, or None at the end."""
+        """Return the next piece, or None at the end."""
         if self._ended:
             return None
         try:
@@ -106,8 +106,9 @@ class _Reader:
 class TextStream(_Reader):
     """A context manager and iterator of Piece. Leaving it early, in any way, ends the request on the server.
 
-    The whole stream must be done within the request's timeout, and each piece come within the client's idle_timeout
-    (RequestTimeout). One thread reads; `cancel` may be called from any. `result` is the whole text, after the end.
+    Raises RequestTimeout unless the whole stream is done within the request's timeout, and each piece arrives within
+    the client's `idle_timeout`. One thread reads the stream; any thread may call `cancel`. After the end, `result` is
+    the whole text.
     """
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class AsyncTextStream(_Reader):
     """An asynchronous context manager and iterator of Piece; otherwise like TextStream."""
 
     async def close(self) -> None:
-        """Cancel the request, and wait until it has ended."""
+        """Cancel the request, and return when it has ended."""
         await self._close()
 
     async def __aenter__(self) -> Self:

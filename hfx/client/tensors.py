@@ -1,7 +1,8 @@
-"""Conversions: plain values to numpy arrays, arrays to bytes (gRPC and HTTP), and the HTTP bodies.
+"""Convert plain values to numpy arrays, arrays to bytes (gRPC and HTTP), and encode and decode HTTP bodies.
 
-A string in a BYTES tensor is its length (uint32, little-endian), then UTF-8. Over HTTP, plain calls have binary tensors
-and streams JSON. Source: the KServe v2 protocol with Triton's binary tensor data extension, and its generate extension.
+A string in a BYTES tensor is its length (uint32, little-endian) followed by its UTF-8. Over HTTP, plain calls use
+binary tensors, and streams use JSON. Source: the KServe v2 protocol with Triton's binary tensor data extension, and its
+generate extension.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ _NAMES = {dtype: name for name, dtype in DATA_TYPES.items()}
 
 
 def to_tensors(values: Mapping[str, Sequence[Any]], datatypes: Mapping[str, str]) -> dict[str, Array]:
-    """Tensors of shape [1, number of values] in the `datatypes` of the model's inputs."""
+    """Return tensors of shape [1, number of values] with the `datatypes` of the model's inputs."""
     return {name: _tensor(name, list(items), datatypes[name]) for name, items in values.items()}
 
 
 def datatype_of(array: Array) -> str:
-    """Triton's name for the type of `array`; arrays of objects hold `bytes`."""
+    """Return Triton's name for the type of `array`. An array of objects holds `bytes`."""
     return BYTES if array.dtype == np.object_ else _NAMES[array.dtype]
 
 
 def to_bytes(array: Array) -> bytes:
-    """The content of `array` as both protocols send it."""
+    """Return the content of `array` as both protocols send it."""
     if array.dtype != np.object_:
         return np.ascontiguousarray(array).tobytes()
     return b"".join(struct.pack("<I", len(item)) + item for item in array.ravel())
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], content: bytes) -> Array:
-    """The tensor `name` from its bytes; BYTES become objects of `bytes`. Raises ServerError if it is damaged."""
+    """Return the tensor `name` from its bytes; strings become `bytes` objects. Raises ServerError if it is damaged."""
     try:
         if datatype == BYTES:
             return _strings(content).reshape(tuple(shape))
@@ -62,7 +63,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], content: bytes) -
 
 
 def from_list(name: str, datatype: str, shape: Sequence[int], items: Sequence[Any]) -> Array:
-    """The tensor `name` from the values of a JSON answer. Raises ServerError if they are not of its type and shape."""
+    """Return the tensor `name` from the values of a JSON answer. Raises ServerError if their type or shape is wrong."""
     try:
         if datatype == BYTES:
             return _objects([item.encode() for item in items]).reshape(tuple(shape))
@@ -74,7 +75,7 @@ def from_list(name: str, datatype: str, shape: Sequence[int], items: Sequence[An
 def encode_infer(
     request_id: str, inputs: Tensors, parameters: Mapping[str, Any] | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """The body and headers of POST /v2/models/NAME/infer."""
+    """Return the body and headers of POST /v2/models/NAME/infer."""
     contents = [to_bytes(array) for array in inputs.values()]
     head = json.dumps(
         {
@@ -95,7 +96,10 @@ def encode_infer(
 
 
 def decode_infer(body: bytes, headers: Mapping[str, str], field: str = "outputs") -> dict[str, Array]:
-    """The output tensors by name, or the `inputs` of a request. Raises ServerError for a malformed body."""
+    """Return the output tensors by name, or with `field` "inputs" the input tensors of a request.
+
+    Raises ServerError for a malformed body.
+    """
     tensors = {}
     with _parsing():
         position = end = int(headers.get(HEADER_LENGTH, len(body)))
@@ -111,18 +115,21 @@ def decode_infer(body: bytes, headers: Mapping[str, str], field: str = "outputs"
 
 
 def encode_generate(request_id: str, values: Values) -> bytes:
-    """The body of POST /v2/models/NAME/generate and generate_stream: one value of an input, or the list of them."""
+    """Return the body of POST /v2/models/NAME/generate and generate_stream.
+
+    An input with a single value is sent as this value, any other input as a list.
+    """
     fields = {name: items[0] if len(items) == 1 else items for name, items in values.items()}
     return json.dumps({"id": request_id, **fields}).encode()
 
 
 def plain_values(array: Array) -> list[Any]:
-    """The values of a tensor, bytes as texts."""
+    """Return the values of a tensor, decoding `bytes` to text."""
     return [item.decode() if isinstance(item, bytes) else item for item in array.ravel().tolist()]
 
 
 def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Array] | str | None:
-    """The tensors in one line of a stream, the text of an error, or None for a line without an event."""
+    """Return the tensors in one line of a stream, the text of an error, or None for a line without an event."""
     if not line.startswith(EVENT):
         return None
     with _parsing():
@@ -133,26 +140,26 @@ def decode_event(line: str, outputs: Sequence[TensorMetadata]) -> dict[str, Arra
 
 
 def decode_metadata(name: str, body: bytes) -> ModelMetadata:
-    """The inputs and outputs of a model."""
+    """Decode the inputs and outputs of a model."""
     with _parsing():
         description = json.loads(body)
         return ModelMetadata(name, _metadata_of(description["inputs"]), _metadata_of(description["outputs"]))
 
 
 def decode_parameter(body: bytes, name: str) -> str:
-    """A parameter of a model's configuration; empty if it has none of this `name`."""
+    """Return the parameter `name` of a model's configuration; empty if it is not there."""
     with _parsing():
         return str(json.loads(body).get("parameters", {}).get(name, {}).get("string_value", ""))
 
 
 def decode_statistics(body: bytes) -> list[str]:
-    """The names of the ready models, which the statistics list; the index of the repository may be closed."""
+    """Return the names of the ready models from the statistics, as the index of the repository may be closed."""
     with _parsing():
         return [str(model["name"]) for model in json.loads(body)["model_stats"]]
 
 
 def error_text(body: bytes) -> str:
-    """The text of a failure: the `error` of Triton or of another API, or the beginning of the body."""
+    """Return the text of a failure: the `error` of Triton or of another API, or the beginning of the body."""
     try:
         error = json.loads(body.removeprefix(EVENT.encode()))["error"]
         return str(error["message"] if isinstance(error, dict) else error)

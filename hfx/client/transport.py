@@ -1,7 +1,7 @@
-"""Transport: the interface of a connection to a server, implemented for gRPC and HTTP.
+"""The interface of a connection to a server, which is implemented for gRPC and HTTP.
 
-Its methods are coroutines for both clients. Those of a blocking transport block and never suspend, so `run` can
-complete them without an event loop.
+The methods of a transport are coroutines for both clients. The coroutines of a blocking transport block and never
+suspend, so that `run` can complete them without an event loop.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Stream(Protocol):
     """The answers to one request of a decoupled model."""
 
     async def read(self, timeout: float) -> dict[str, Array] | None:
-        """The next answer's tensors, None after the last. Raises RequestTimeout after `timeout` seconds."""
+        """Return the next answer's tensors, or None after the last. Raises RequestTimeout after `timeout` seconds."""
 
     async def close(self) -> None:
-        """Close it. An unfinished request is cancelled on the server."""
+        """Close the stream. An unfinished request is cancelled on the server."""
 
     def cancel(self) -> None:
-        """As `close`, but without waiting, and callable from other threads and the garbage collector."""
+        """Close the stream without waiting. Other threads and the garbage collector may call this."""
 
 
 class Transport(Protocol):
@@ -53,22 +53,22 @@ class Transport(Protocol):
     url: str
 
     async def infer(self, request: Request) -> dict[str, Array]:
-        """The output tensors, by name."""
+        """Send `request`, and return the output tensors by name."""
 
     def stream(self, request: Request) -> Stream:
-        """The answers of a decoupled model. The request is sent at once, or with the first read."""
+        """Return the answers of a decoupled model. The request is sent at once, or with the first read."""
 
     async def is_live(self) -> bool:
         """Whether the server answers. Raises ServerError if it refuses the token."""
 
     async def is_ready(self) -> bool:
-        """Whether it answers and all of its models are ready. Raises ServerError if it refuses the token."""
+        """Whether the server answers and all its models are ready. Raises ServerError if it refuses the token."""
 
     async def models(self, timeout: float) -> list[str]:
-        """The names of the ready models, members too."""
+        """The names of the ready models, including members of other models."""
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """The inputs and outputs of `model`, `completed`."""
+        """The inputs and outputs of `model`, to which `completed` has added the task or kind."""
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
         """The parameter `name` of the configuration of `model`; empty if there is none."""
@@ -78,7 +78,7 @@ class Transport(Protocol):
 
 
 async def completed(metadata: ModelMetadata, transport: Transport, timeout: float) -> ModelMetadata:
-    """`metadata` with what only the configuration says: a generator's task, the kind of token vectors."""
+    """Return `metadata` with a generator's task, or the kind of token vectors, which only the configuration has."""
     outputs = {tensor.name for tensor in metadata.outputs}
     if TEXT_OUTPUT in outputs:
         return replace(metadata, task=await transport.parameter(metadata.name, "task", timeout))
@@ -88,7 +88,7 @@ async def completed(metadata: ModelMetadata, transport: Transport, timeout: floa
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that never suspends, as its transport blocks."""
+    """Run a coroutine that never suspends, as its transport blocks, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,7 +1,7 @@
-"""A published model in this process: the code and the files that Triton serves, without a server.
+"""Published models in this process: the code and the files that Triton serves, without a server.
 
 `encoder.LocalModel` and `generator.LocalGenerator` are opened from a repository; the parity gate, `hfx verify` and
-`hfx infer --local` run them. Nothing here knows torch or how a model was exported.
+`hfx infer --local` run them. This package does not depend on torch, or on how a model was exported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hfx.repository.config_pbtxt import config_path
 
 Device = Literal["cpu", "gpu"]
 Kind = Literal["CPU", "GPU"]
-THREADS = "intra_op_thread_count"  # the parameter of a net's or engine's configuration
+THREADS = "intra_op_thread_count"  # a parameter in the configuration of a net or engine
 Tensors = dict[str, NDArray[Any]]
 Request = Mapping[str, Any]  # public input -> one row's value, or the list of its values: texts, numbers, booleans
 Answer = dict[str, Any]  # public output -> one row's value
@@ -32,18 +32,21 @@ LOG = logging.getLogger(__name__)
 
 
 def scalar_outputs(repository: Path, name: str) -> frozenset[str]:
-    """The outputs of NAME that have one value a row: an answer has them as a value, the others as a list."""
+    """Return the outputs of NAME with one value per row. In an answer they are single values, other outputs lists."""
     config = read_config(repository / name / "config.pbtxt")
     return frozenset(o["name"] for o in config["output"] if [int(d) for d in o["dims"]] == [1])
 
 
 def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -> Answer:
-    """The first row of output tensors as plain values: text, numbers, lists of them."""
+    """Return the first row of output tensors as plain values: texts, numbers, and lists of them."""
     return {name: _plain(value[0], name in scalars) for name, value in tensors.items()}
 
 
 def as_tensors(request: Request) -> Tensors:
-    """One row's values as the tensors `[1, n]` that Triton would hand over; UsageError for what is no text."""
+    """Return one row's values as tensors `[1, n]`, like Triton's. Raises UsageError for a value that is not a text.
+
+    Lists of booleans and of integers become tensors of these types.
+    """
     tensors: Tensors = {}
     for name, value in request.items():
         values = list(value) if isinstance(value, list | tuple) else [value]
@@ -63,12 +66,12 @@ def _plain(row: NDArray[Any], scalar: bool) -> Any:
 
 
 def device_config(folder: Path, device: Device) -> dict[str, Any]:
-    """The configuration of a model folder as `--model-config-name=DEVICE` would choose it. Raises ModelMissing."""
+    """Read the configuration of a model folder that `--model-config-name=DEVICE` chooses. Raises ModelMissing."""
     return read_config(config_path(folder, device))
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config.pbtxt as plain values, under protobuf's names. Raises ModelMissing where there is none."""
+    """Read a config.pbtxt as plain values under protobuf's names. Raises ModelMissing if there is no such file."""
     if not path.is_file():
         raise ModelMissing(
             f"There is no model {path.parent.name} in {path.parent.parent} ({path.name} is missing).",
@@ -81,10 +84,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def is_foreign(library: Path, sha256: str) -> bool:
-    """Whether a model's library of native operators is not this installation's, byte for byte.
+    """Whether a model's library of native operators differs from this installation's in any byte.
 
-    Such a one is not loaded here, as it would be foreign code; a server runs the code of its models. A log line says
-    so. One that is not the file of the hash `sha256` is no matter of this function: opening the model refuses it.
+    A foreign library is not loaded in this process, as it would be foreign code (a server does run the code of its
+    models). A log line says that it is not used. For a library whose hash is not `sha256` the result is False, because
+    opening the model refuses it.
     """
     try:
         found = library.read_bytes()

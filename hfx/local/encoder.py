@@ -1,4 +1,4 @@
-"""A published encoder model in this process: its tokenizer, its net and its last step."""
+"""Published encoder models in this process: the tokenizer, the net and the last step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Result = TypeVar("Result")
 
 
 class LocalModel:
-    """A model folder set NAME, NAME_tokenize, NAME_net, NAME_postprocess, opened.
+    """An open encoder, whose folders are NAME, NAME_tokenize, NAME_net and NAME_postprocess.
 
-    Stages can be called one by one (`encode`, `run`, `answer`), or all by `infer`. Every request is one row.
+    The stages can be called one by one (`encode`, `run`, `answer`), or together by `infer`. Every request is one row.
     """
 
     def __init__(self, repository: Path, name: str, config: dict[str, Any], net: dict[str, Any], kind: Kind) -> None:
@@ -57,7 +57,8 @@ class LocalModel:
             raise UsageError(f"{name} can't run on a GPU here: {error}.", "Use --device cpu.") from error
         self.layout = Layout.read(net)
         rank = len(net["input"][0]["dims"])
-        # Outputs with a value for each token, or each mask: the dimension that is the sequence's in the inputs is open.
+        # Outputs with a value for each token, or for each mask: the dimension at the place of the inputs' sequence
+        # dimension is -1.
         is_open = frozenset(o["name"] for o in net["output"] if [int(d) for d in o["dims"]][rank - 1 : rank] == [-1])
         self.mask_outputs = is_open if TASKS[self.encoder.settings.task].of_masks else frozenset[str]()
         self.token_outputs = is_open - self.mask_outputs
@@ -72,8 +73,8 @@ class LocalModel:
     ) -> LocalModel:
         """Open NAME as `--model-config-name=DEVICE` would serve it.
 
-        `kind` runs the files of one device on another; `threads` are used instead of the configuration's number.
-        Native operators run if they are this installation's own.
+        `kind` runs the files of one device on another, and `threads` replaces the number in the configuration. Native
+        operators run only if they are this installation's own.
         """
         names.check_name(name)
         config = read_config(repository / name / "config.pbtxt")
@@ -84,11 +85,11 @@ class LocalModel:
         return cls(repository, name, config, net, kind or ("GPU" if device == "gpu" else "CPU"))
 
     def encode(self, requests: Sequence[Request]) -> list[Tensors]:
-        """The tensors that NAME_tokenize makes of each request. Raises RequestRefused naming the first refused one."""
+        """Return NAME_tokenize's tensors for each request. Raises RequestRefused that names the first refused one."""
         return [_accepted(index, each) for index, each in enumerate(self.encode_each(requests))]
 
     def encode_each(self, requests: Sequence[Request]) -> list[Tensors | RequestRefused]:
-        """The tensors of each request, or why there are none."""
+        """Return the tensors of each request, or the reason why there are none."""
         from hfx.python_backends.encoding import tensors
 
         items = [self._item(request) for request in requests]
@@ -102,7 +103,7 @@ class LocalModel:
         return [row if isinstance(row, RequestRefused) else next(made) for row in rows]
 
     def _item(self, request: Request) -> Any:
-        """What the encoder reads of a request, or the RequestRefused that says why it does not."""
+        """Return the encoder's item for a request, or the RequestRefused that says why there is none."""
         from hfx.python_backends.errors import InvalidInput
 
         try:
@@ -113,11 +114,14 @@ class LocalModel:
             return RequestRefused(error.message, error.fix)
 
     def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
-        """The net's outputs of each request. Raises RequestRefused naming the first that can't be run."""
+        """Return the net's outputs for each request. Raises RequestRefused that names the first that can't be run."""
         return [_accepted(index, each) for index, each in enumerate(self.run_each(encoded))]
 
     def run_each(self, encoded: Sequence[Tensors]) -> list[Tensors | RequestRefused]:
-        """The net's outputs of each request, or why there are none; as many at once as a batch of the server holds."""
+        """Return the net's outputs for each request, or the reason why there are none.
+
+        The net runs as many requests at once as a batch of the server holds.
+        """
         from hfx.python_backends.onnxruntime import ragged
 
         requests = [
@@ -138,7 +142,7 @@ class LocalModel:
         return outputs
 
     def answer(self, request: Request, encoded: Tensors, outputs: Tensors) -> Answer:
-        """What NAME answers: the last step on the net's outputs, as plain values."""
+        """Run the last step on the net's outputs, and return the answer of NAME as plain values."""
         tensors: Mapping[str, NDArray[Any]] = outputs
         if self.postprocessor is not None:
             from hfx.python_backends.errors import InvalidInput
@@ -161,7 +165,10 @@ class LocalModel:
         return [_accepted(index, each) for index, each in enumerate(self.answer_each(requests))]
 
     def answer_each(self, requests: Sequence[Request]) -> list[Answer | RequestRefused]:
-        """The answer to each request or why there is none, in order; the net runs those of one length together."""
+        """Return the answer to each request, or the reason why there is none, in order.
+
+        The net runs requests of the same length together.
+        """
         answers: list[Answer | RequestRefused] = []
         accepted: list[tuple[int, Tensors]] = []
         for index, encoded in enumerate(self.encode_each(requests)):
@@ -192,9 +199,9 @@ def _accepted(index: int, outcome: Result | RequestRefused) -> Result:
 
 
 def _own_operators(net: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The configuration of NAME_net without native operators that are not this installation's.
+    """Return the configuration of NAME_net without native operators that are not this installation's.
 
-    Raises UsageError where its 8-bit weights would be multiplied wrongly without them.
+    Raises UsageError if the model's 8-bit weights would be multiplied wrongly without these operators.
     """
     from hfx.python_backends.engine.sessions import multiplies_bytes_exactly
     from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, parameters

@@ -1,4 +1,4 @@
-"""A published generator in this process: the engine of NAME_stream."""
+"""Published generators in this process: the engine of NAME_stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROVIDERS: Mapping[Kind, str] = {"CPU": "CPU", "GPU": "CUDA"}
 OWN: Mapping[Device, Kind] = {"cpu": "CPU", "gpu": "GPU"}
-# How an engine is opened -> the parameter of its configuration, and those that it may lack.
+# The options with which an engine is opened -> the parameters of its configuration, which may lack those in OPTIONAL.
 PARAMETERS = {"slots": "slots", "max_queue": "max_queue_size", "threads": THREADS}
 OPTIONAL = {"prefix_cache_mb": "prefix_cache_mb"}
 CPU_RUNTIME = "cpu_runtime"
@@ -28,7 +28,7 @@ ERRORS: tuple[tuple[type[EngineError], type[errors.HfxError]], ...] = (
     (engine.DoesNotFit, errors.RequestRefused),
     (engine.DeadlineExceeded, errors.RequestTimeout),
     (engine.QueueFull, errors.ServerBusy),
-    (engine.EngineClosed, errors.ServerUnreachable),  # it is a Draining, too
+    (engine.EngineClosed, errors.ServerUnreachable),  # a subclass of Draining
     (engine.Draining, errors.ServerBusy),
     (engine.ModelDamaged, errors.ModelCorrupt),
     (engine.ModelRefused, errors.UsageError),
@@ -37,9 +37,9 @@ ERRORS: tuple[tuple[type[EngineError], type[errors.HfxError]], ...] = (
 
 
 class LocalGenerator:
-    """The engine NAME_stream of a repository, opened. Use it as a context manager, or `close()` it.
+    """The open engine NAME_stream of a repository. Use it as a context manager, or `close()` it.
 
-    Requests and answers have the names of the published tensors (hfx.names) and plain values.
+    Requests and answers are plain values under the names of the published tensors (hfx.names).
     """
 
     def __init__(self, name: str, generator: TextGenerator) -> None:
@@ -59,9 +59,9 @@ class LocalGenerator:
     ) -> LocalGenerator:
         """Open NAME as `--model-config-name=DEVICE` would serve it.
 
-        `kind` runs the files of one device on another; `cpu_runtime` and `threads` replace those of the configuration.
-        Native operators run if they are this installation's own. Raises ModelMissing, ModelCorrupt, and UsageError
-        where this machine can't run it.
+        `kind` runs the files of one device on another; `cpu_runtime` and `threads` replace the values in the
+        configuration. Native operators run only if they are this installation's own. Raises ModelMissing,
+        ModelCorrupt, and UsageError if this machine can't run the model.
         """
         names.check_name(name)
         folder = repository / (name + names.STREAM_SUFFIX)
@@ -81,11 +81,11 @@ class LocalGenerator:
 
     @property
     def runtime(self) -> str:
-        """What computes: "onnxruntime" or "native"."""
+        """The runtime of the engine: "onnxruntime" or "native"."""
         return self._generator.engine.runtime
 
     def is_random(self, request: Request) -> bool:
-        """Whether tokens are drawn for it, so that another model would give another text."""
+        """Whether the answer to the request is sampled, so that another model would give another text."""
         from hfx.python_backends.generation.configuration import resolve_config
 
         with _translated_errors():
@@ -94,14 +94,14 @@ class LocalGenerator:
     def infer(self, request: Request) -> Answer:
         """Answer one request, for example `{"text_input": "..."}`.
 
-        Where `num_return_sequences` asks for several texts, all that differs between them is a list.
+        If `num_return_sequences` is more than 1, every output that differs between the texts is a list.
         """
         text, fields = _fields(request)
         with _translated_errors():
             return _answer(self._generator.generate_all(text, **fields))
 
     def infer_all(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answer many requests, in order; those of the same settings run together."""
+        """Answer many requests, in order; requests with the same settings run together."""
         answers: dict[int, Answer] = {}
         for members in _alike(requests):
             texts = [_fields(requests[index])[0] for index in members]
@@ -111,7 +111,7 @@ class LocalGenerator:
         return [answers[index] for index in range(len(requests))]
 
     def stream(self, request: Request) -> Generator[Piece, None, None]:
-        """The pieces of the answer as they come; to close the iterator early is to cancel the request."""
+        """Yield the pieces of the answer as they are generated. Closing the iterator early cancels the request."""
         text, fields = _fields(request)
         with _translated_errors(), self._generator.stream(text, **fields) as pieces:
             yield from pieces
@@ -128,7 +128,7 @@ class LocalGenerator:
 
 
 def _runtime(folder: Path, asked: str | None) -> str | None:
-    """`asked`, or ONNX Runtime in the place of native operators that are not this installation's."""
+    """Return `asked`, or ONNX Runtime instead of native operators that are not this installation's."""
     from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
 
     with _translated_errors():
@@ -138,7 +138,7 @@ def _runtime(folder: Path, asked: str | None) -> str | None:
 
 
 def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
-    """The numbers among the parameters by which the engine is opened."""
+    """Return the numbers in the parameters `texts` with which the engine is opened. Raises ModelCorrupt."""
     optional = {option: key for option, key in OPTIONAL.items() if key in texts}
     try:
         return {option: int(texts[key]) for option, key in (PARAMETERS | optional).items()}
@@ -151,7 +151,7 @@ def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:
 
 
 def _fields(request: Request) -> tuple[str, dict[str, Any]]:
-    """The text of a request, and its settings as the generator takes them."""
+    """Return the text of a request, and its settings as arguments of the generator."""
     values = {name: _plain(name, value) for name, value in request.items() if name != names.STREAM}
     if names.TEXT_INPUT not in values:
         raise errors.RequestRefused(f"{names.TEXT_INPUT} is missing.", "Give a text.")
@@ -174,7 +174,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _alike(requests: Sequence[Request]) -> list[list[int]]:
-    """The places of requests that have the same settings, in the order of the first of each."""
+    """Group the indices of requests with the same settings, in the order of each group's first request."""
     groups: list[tuple[dict[str, Any], list[int]]] = []
     for index, request in enumerate(requests):
         fields = _fields(request)[1]
@@ -186,7 +186,7 @@ def _alike(requests: Sequence[Request]) -> list[list[int]]:
 
 
 def _answer(texts: Sequence[Piece]) -> Answer:
-    """Output tensors of the texts that one request gave."""
+    """Return the output tensors for the texts that were generated for one request."""
     from hfx.python_backends.generation.pieces import token_outputs
 
     first = texts[0]
@@ -206,7 +206,7 @@ def _answer(texts: Sequence[Piece]) -> Answer:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise the engine's errors as hfx's."""
+    """Raise errors of the engine as errors of hfx."""
     try:
         yield
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""A published model in this process, as a Model that answers requests."""
+"""Published models in this process as objects of the class Model (hfx.answering), which answer requests."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def local_model(
     repository: Path, name: str, timeout: float | None = None, *, device: Device = "cpu", threads: int | None = None
 ) -> Iterator[Model]:
-    """The model `name` of `repository`, opened; a generator's requests must be done in `timeout` seconds.
+    """Open the model `name` of `repository`. Each request to a generator must be done within `timeout` seconds.
 
-    `threads` compute instead of as many as its configuration says. Raises RepositoryError, and UsageError for a timeout
-    of an encoder.
+    `threads` replaces the number of threads in the configuration. Raises RepositoryError, and UsageError for an encoder
+    with a timeout.
     """
     task = published_model(repository, name).task
     metadata, sha256 = published_metadata(repository, name), _sha256(repository, name)
@@ -62,14 +62,14 @@ def local_model(
 
 
 def _sha256(repository: Path, name: str) -> str:
-    """What a server would say of a published model's files."""
+    """Return the SHA-256 that a server would report for a published model."""
     parameters = read_config(repository / name / "config.pbtxt").get("parameters", {})
     stamped = parameters.get(MODEL_SHA256, {}).get("string_value")
     return stamped or model_sha256(published_model(repository, name).files)
 
 
 def published_metadata(repository: Path, name: str) -> ModelMetadata:
-    """What a server would say of a published model's tensors. Raises ModelMissing and ModelCorrupt."""
+    """Return the metadata that a server would report for a published model. Raises ModelMissing and ModelCorrupt."""
     manifest = published_model(repository, name)
     config = read_config(repository / name / "config.pbtxt")
     inputs, outputs = (tensors_of(config[side], (-1,)) for side in ("input", "output"))
@@ -80,7 +80,7 @@ def published_metadata(repository: Path, name: str) -> ModelMetadata:
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:
     several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
     deadline = {} if timeout is None else _deadline(timeout)
-    one_document = threading.Lock()  # the chunks of one document fill the engine
+    one_document = threading.Lock()  # one document's chunks fill the engine
 
     def answer(request: Request) -> Answer:
         with one_document if request.get(names.LONG) == ["chunk"] else nullcontext():
