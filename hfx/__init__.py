@@ -6,7 +6,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    """`__version__`, looked up when asked for: importlib.metadata alone would double the time of `hfx --help`."""
+    """Return `__version__`, looked up on first use, as importlib.metadata would double the time of `hfx --help`."""
     if name != "__version__":
         raise AttributeError(f"module 'hfx' has no attribute {name!r}")
     from importlib.metadata import version

@@ -1,7 +1,7 @@
 """The closed error tree of hfx.
 
-Every failure that a user can cause or cure is one of these. Each class owns an exit code; each instance says what
-happened and, in `fix`, what to do next. Nothing here knows how errors are printed.
+Every failure that a user can cause or fix has one of these classes. Each class has an exit code; each instance says
+what happened and, in `fix`, what to do next. Errors are printed elsewhere.
 
     HfxError                    1   unexpected
       UsageError                2   a name, option or value that can't be taken
@@ -39,7 +39,7 @@ from typing import Self
 
 
 class HfxError(Exception):
-    """What happened (`message`), and what to do next (`fix`, may be empty)."""
+    """The base class of all errors: `message` says what happened, and `fix` what to do next (may be empty)."""
 
     exit_code = 1
 
@@ -52,7 +52,7 @@ class HfxError(Exception):
         return f"{self.message}\n{self.fix}" if self.fix else self.message
 
     def with_message(self, message: str) -> Self:
-        """The same error with another `message`; this one is its cause."""
+        """Return the same error with another `message`. This error becomes its cause."""
         error = type(self).__new__(type(self), message)
         vars(error).update(vars(self), message=message)
         error.__cause__ = self
@@ -122,8 +122,8 @@ class VerificationFailed(HfxError):
 class ServerError(HfxError):
     """A server that does not start, answer, or have the model.
 
-    `status` is the server's own word for a failed request (a gRPC code or HTTP status), `model` and `request_id` say
-    which request it was; all are empty where there is none.
+    `status` is the server's gRPC code or HTTP status for a failed request; `model` and `request_id` identify the
+    request. Each is empty if there is none.
     """
 
     exit_code = 5

@@ -1,6 +1,6 @@
-"""What is installed here: versions of packages, the processor, and how an extra of hfx is added.
+"""Facts about this installation: versions of packages, the processor, and the command that installs an extra of hfx.
 
-An extra comes from where hfx itself came: a checkout, a wheel, a git repository or an index.
+An extra is installed from the same origin as hfx itself: a checkout, a wheel, a git repository or an index.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from hfx.errors import UsageError
 
-# Modules of the extras (pyproject.toml), for smaller installations. Of two extras the one that is typed counts.
+# Modules of the extras (pyproject.toml), for smaller installations. If a module is in two extras, the extra whose name
+# is on the command line counts.
 EXTRAS = {
     "export": (
         "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
@@ -31,11 +32,11 @@ EXTRAS = {
     "deploy": "jinja2 yaml",
     "front": "uvicorn httptools uvloop python_multipart",
 }
-PACKAGES = {"hdrh": "hdrhistogram", "yaml": "PyYAML", "vl_convert": "vl-convert-python"}  # of modules with other names
+PACKAGES = {"hdrh": "hdrhistogram", "yaml": "PyYAML", "vl_convert": "vl-convert-python"}  # for modules with other names
 
 
 def missing_package(error: ModuleNotFoundError) -> UsageError | None:
-    """What to install for `error`; None if its module is of no extra."""
+    """Return an error that says what to install for `error`; None if its module belongs to no extra."""
     package = (error.name or "").partition(".")[0]
     extras = [name for name, modules in EXTRAS.items() if package in modules.split()]
     if not extras:
@@ -46,7 +47,7 @@ def missing_package(error: ModuleNotFoundError) -> UsageError | None:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of those of `packages` that are installed."""
+    """Return the versions of the installed packages among `packages`."""
     found = {}
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -55,7 +56,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name, or its architecture where the system does not tell more."""
+    """Return the processor's name, or its architecture if the system does not report more."""
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         if named := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
@@ -64,12 +65,12 @@ def processor() -> str:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs `extra` beside what is installed."""
+    """Return the command that adds `extra` to this installation."""
     return f"pip install {_requirement(extra, _origin())}"
 
 
 def _requirement(extra: str, origin: dict[str, Any]) -> str:
-    """The words for pip; `origin` is a direct_url.json (PEP 610), empty where hfx came from an index."""
+    """Return the arguments for pip; `origin` is a direct_url.json (PEP 610), empty if hfx came from an index."""
     url = origin.get("url", "")
     if "dir_info" in origin:
         folder = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
@@ -80,7 +81,7 @@ def _requirement(extra: str, origin: dict[str, Any]) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """What pip recorded about where hfx came from; empty for an index, or where hfx is not installed."""
+    """Return pip's record of the origin of hfx; empty if it came from an index, or is not installed."""
     try:
         text = importlib.metadata.distribution("hfx").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

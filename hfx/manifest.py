@@ -1,4 +1,4 @@
-"""hfx.json: what a published model is made of, every file hashed."""
+"""hfx.json, the manifest of a published model, with the hash of every file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What runs on each kind of device, for example fp32, int8, fp16; None where the model wasn't built for it."""
+    """The precision on each kind of device, for example fp32, int8, fp16; None if the model wasn't built for it."""
 
     cpu: str | None
     gpu: str | None
@@ -50,9 +50,9 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class TritonTarget:
-    """Triton image tags, for example "24.10": what the files were built for, and the oldest that can serve the model.
+    """Triton image tags, for example "24.10": the target of the files, and the oldest that can serve the model.
 
-    They differ for generators, whose engine needs a newer Python than some images have.
+    The tags differ for generators, whose engine needs a newer Python than some images have.
     """
 
     built_for: str
@@ -81,7 +81,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """How a file differs from the manifest. `kind`: missing, changed, unlisted, outside, unreadable."""
+    """A difference between a file and the manifest. `kind`: missing, changed, unlisted, outside, unreadable."""
 
     path: str
     kind: str
@@ -89,12 +89,12 @@ class FileProblem:
 
 
 def created_now() -> str:
-    """The time now as `Manifest.created` wants it: ISO 8601, UTC, whole seconds."""
+    """Return the present time in the format of `Manifest.created`: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def member_folders(name: str) -> tuple[str, ...]:
-    """Every folder name that may belong to the model NAME, the entry point first."""
+    """Return every folder name that may belong to the model NAME, the entry point first."""
     return (name, *(name + suffix for suffix in MEMBER_SUFFIXES))
 
 
@@ -110,7 +110,7 @@ def hash_file(path: Path) -> FileEntry:
 def hash_folder(folder: Path, relative_to: Path) -> dict[str, FileEntry]:
     """Hash every file below `folder`, sorted by its POSIX path relative to `relative_to`; hfx.json is left out.
 
-    Raises RepositoryError for a link or anything else that is no regular file.
+    Raises RepositoryError for a link or anything else that is not a regular file.
     """
     entries = {}
     for path in sorted(_walk(folder)):
@@ -123,21 +123,22 @@ def hash_folder(folder: Path, relative_to: Path) -> dict[str, FileEntry]:
 
 
 def model_sha256(files: Mapping[str, FileEntry]) -> str:
-    """The SHA-256 by which servers tell a published model from others: of `files` but their configurations.
+    """Return the SHA-256 that identifies a published model on servers: the hash of `files` without configurations.
 
-    What configurations say of queues and threads changes no answer, and they hold the digest.
+    Configurations are left out because their settings of queues and threads change no answer, and because they contain
+    this hash.
     """
     listed = [[path, entry.sha256] for path, entry in sorted(files.items()) if not is_config(path)]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def is_config(path: str) -> bool:
-    """Whether a path FOLDER/… is that of a config.pbtxt, or of one of configs/."""
+    """Whether the path FOLDER/… is a config.pbtxt, or a configuration in configs/."""
     return PurePosixPath(path).suffix == ".pbtxt"
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file below `folder`, links to folders included as themselves."""
+    """Yield every file below `folder`. A link to a folder counts as a file."""
     for root, names, files in os.walk(folder):
         names[:] = [name for name in names if name not in IGNORED_FOLDERS]
         yield from (Path(root, name) for name in files)
@@ -157,14 +158,14 @@ def verify_files(manifest: Manifest, repository: Path) -> list[FileProblem]:
 
 
 def check_files(manifest: Manifest, repository: Path, fix: str = "Export it again with --force.") -> None:
-    """Raise ModelCorrupt with `fix`, naming the files of a model that are not as they were published."""
+    """Raise ModelCorrupt with `fix`, which names the files, if files of a model are not as they were published."""
     if problems := verify_files(manifest, repository):
         reasons = "\n".join(problem.message for problem in problems)
         raise ModelCorrupt(f"The model {manifest.name!r} is not as it was published:\n{reasons}", fix)
 
 
 def verify_file(folder: Path, name: str, expected: FileEntry) -> FileProblem | None:
-    """How the file `name` below `folder` differs from its entry; None where it does not."""
+    """Return the difference between the file `name` below `folder` and its entry; None if there is none."""
     path = folder / name
     try:
         if not path.resolve().is_relative_to(folder.resolve()):
@@ -191,13 +192,13 @@ def _difference(path: Path, expected: FileEntry) -> str:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write `manifest` to `path`. Raises RepositoryError when `read_manifest` would refuse the result."""
+    """Write `manifest` to `path`. Raises RepositoryError if `read_manifest` would refuse the result."""
     parse_manifest(text := to_json(manifest), path.as_posix())
     path.write_text(text, encoding="utf-8")
 
 
 def to_json(manifest: Manifest) -> str:
-    """The text of hfx.json. Raises RepositoryError for a figure that JSON doesn't have, such as NaN."""
+    """Return the text of hfx.json. Raises RepositoryError for a value that JSON doesn't have, such as NaN."""
     first = {"format": manifest.format}
     try:
         return json.dumps(first | asdict(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -216,7 +217,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def parse_manifest(text: str, origin: str) -> Manifest:
-    """The manifest in `text`; `origin` is how errors name it. Raises ModelCorrupt."""
+    """Parse the manifest in `text`; errors name it `origin`. Raises ModelCorrupt."""
     return _manifest(parse_json(text, origin))
 
 
@@ -271,7 +272,7 @@ def _file_path(node: Node, path: str, name: str, folders: tuple[str, ...]) -> st
 
 
 def file_entry(node: Node) -> FileEntry:
-    """The entry that a node has. Raises ModelCorrupt."""
+    """Parse the file entry in `node`. Raises ModelCorrupt."""
     at = node.members(FileEntry)
     return FileEntry(_sha256(at["sha256"]), at["size"].integer(0))
 

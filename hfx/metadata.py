@@ -1,7 +1,7 @@
-"""The tensors of a model, and whether a request fits them.
+"""The tensors of a model, and checks that a request fits them.
 
-A request is checked here before it is sent, so that a mistake is named and costs no call. Ranges of values are checked
-by the model.
+These checks are made before a request is sent, so that a mistake is named and costs no call. The model checks the
+ranges of values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHOWN = 60  # characters of a value in a message
 
 
 def short(form: reprlib.Repr) -> reprlib.Repr:
-    """`form` with bounds that fill a message's SHOWN characters."""
+    """Return `form` with limits that are enough for the SHOWN characters of a value in a message."""
     form.maxstring = form.maxother = 2 * SHOWN
     form.maxlist = form.maxdict = SHOWN // 3
     return form
@@ -32,7 +32,7 @@ INTEGERS = {
     for name in (f"INT{bits}", f"UINT{bits}")
 }
 INT32_MAX = 2**31 - 1
-TEMPORARY = ".next"  # in the names of members for the time of a reload
+TEMPORARY = ".next"  # in the names of members during a reload
 FLOATS = ("FP16", "FP32", "FP64")
 
 
@@ -42,7 +42,7 @@ Values = Mapping[str, Sequence[Value]]  # input tensor -> the values of one requ
 
 @dataclass(frozen=True)
 class TensorMetadata:
-    """A tensor of a model: `datatype` is Triton's (BYTES, INT32, …), -1 in `shape` a dimension of any size."""
+    """A tensor of a model. `datatype` is Triton's name (BYTES, INT32, …); -1 in `shape` is a dimension of any size."""
 
     name: str
     datatype: str
@@ -50,7 +50,7 @@ class TensorMetadata:
 
 
 def tensors_of(rows: Sequence[Mapping[str, Any]], lead: tuple[int, ...] = ()) -> tuple[TensorMetadata, ...]:
-    """The inputs or outputs of a config.pbtxt, with `lead` before their dimensions."""
+    """Return the inputs or outputs of a config.pbtxt, with `lead` before their dimensions."""
     return tuple(
         TensorMetadata(
             str(row["name"]),
@@ -63,10 +63,10 @@ def tensors_of(rows: Sequence[Mapping[str, Any]], lead: tuple[int, ...] = ()) ->
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model takes and gives.
+    """The inputs and outputs of a model.
 
-    `task` is what its configuration says it is for, `kind` the Kind of encoder that it names; empty where it says
-    nothing, or was not read.
+    `task` and `kind` (the Kind of encoder) come from the model's configuration. They are empty if the configuration
+    does not have them, or was not read.
     """
 
     name: str
@@ -82,7 +82,7 @@ class ModelMetadata:
 
 
 def check_text(text: object, role: str) -> str:
-    """`text` when it is a string that UTF-8 can carry; raises UsageError otherwise."""
+    """Return `text`. Raises UsageError unless it is a string that UTF-8 can encode."""
     if not isinstance(text, str):
         raise UsageError(f"The value of {role} is of type {type(text).__name__}, not a string.", "Give a str.")
     try:
@@ -140,6 +140,6 @@ def _described(datatype: str) -> str:
 
 
 def shown(value: object, form: reprlib.Repr = SHORT) -> str:
-    """`value` in at most 60 characters, as messages show it; of a huge one, no more is read."""
+    """Return `value` for a message, in at most 60 characters. Only the beginning of a huge value is read."""
     text = repr(value[:SHOWN]) if isinstance(value, str) else form.repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

@@ -1,7 +1,7 @@
 """Model, folder and tensor names, in one place.
 
-Clients, generated configurations and the Python backends meet only through these names (the backends, an island,
-repeat them as literals; a test holds the two against each other). Nothing here does I/O.
+Clients, generated configurations and the Python backends are connected only by these names. The backends, which import
+nothing else of hfx, repeat them as literals, and a test compares the two. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEMBER_SUFFIXES = (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX, STREAM_SUFFI
 
 
 class Task(StrEnum):
-    """What a published model answers; values are the hub's pipeline tags."""
+    """The task of a published model; the values are the hub's pipeline tags."""
 
     TEXT_CLASSIFICATION = "text-classification"
     TOKEN_CLASSIFICATION = "token-classification"
@@ -43,7 +43,7 @@ class Task(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an encoder gives; several kinds may be for one task."""
+    """The kind of an encoder, by its results. One task may have several kinds."""
 
     CLASSIFIER = "classifier"
     TOKENS = "tokens"  # classes of tokens, joined to entities
@@ -57,7 +57,7 @@ class Kind(StrEnum):
     STATIC = "static"  # a table of vectors, without a transformer
     CROSS_ENCODER = "cross_encoder"  # one score of a pair
     PAIR_CLASSIFIER = "pair_classifier"  # scores of several labels of a pair
-    JUDGE = "judge"  # a language model whose answer's token scores a pair
+    JUDGE = "judge"  # a language model that scores a pair by the token of its answer
 
 
 GENERATION_TASKS = frozenset({Task.TEXT_GENERATION, Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION, Task.TRANSLATION})
@@ -90,7 +90,7 @@ END = "end"
 EMBEDDING = "embedding"
 TRUNCATED_TOKENS = "truncated_tokens"
 
-# Tensors of generators; TensorRT-LLM's names where it has one. Sampling's `top_k` is TOP_K.
+# Tensors of generators, with the names of TensorRT-LLM where it has the tensor. `top_k` of sampling is TOP_K.
 MAX_TOKENS = "max_tokens"
 MIN_TOKENS = "min_tokens"
 NUM_BEAMS = "num_beams"
@@ -107,7 +107,7 @@ TARGET_LANG = "target_lang"
 STREAM = "stream"
 TIMEOUT_MS = "timeout_ms"
 MODEL_SHA256 = "model_sha256"  # parameter of a published model's configuration: see hfx.manifest.model_sha256
-CANCEL_REQUEST = "cancel_request"  # of an engine: the id of another request, which is to end
+CANCEL_REQUEST = "cancel_request"  # an input of an engine: the id of another request, which the engine ends
 RETURN_LOG_PROBS = "return_log_probs"
 LOGPROBS = "logprobs"
 ADD_SPECIAL_TOKENS = "add_special_tokens"
@@ -116,14 +116,14 @@ FINISH_REASON = "finish_reason"
 INPUT_TOKENS = "input_tokens"
 OUTPUT_TOKENS = "output_tokens"
 OUTPUT_LOG_PROBS = "output_log_probs"
-# With `logprobs`, [tokens, 1 + alternatives]: a token, and the most probable ones in its place.
+# With `logprobs`, [tokens, 1 + alternatives]: each token, and the most probable tokens at its position.
 TOKEN_IDS = "token_ids"
 TOKEN_TEXTS = "token_texts"
 TOKEN_LOG_PROBS = "token_log_probs"
 TOKEN_SPECIAL = "token_special"
-# Of Triton's OpenAI frontend: two more outputs, where their inputs ask for them.
+# For Triton's OpenAI frontend: two more outputs, and the inputs that request them.
 NUM_INPUT_TOKENS = "num_input_tokens"
-NUM_OUTPUT_TOKENS = "num_output_tokens"  # those since the response before
+NUM_OUTPUT_TOKENS = "num_output_tokens"  # since the previous response
 RETURN_NUM_INPUT_TOKENS = "return_num_input_tokens"
 RETURN_NUM_OUTPUT_TOKENS = "return_num_output_tokens"
 
@@ -140,10 +140,10 @@ SPANS = "spans"
 
 
 def check_name(name: str) -> str:
-    """Return NAME when it can be a model's name; raise UsageError otherwise.
+    """Return NAME if it can be a model's name. Raises UsageError otherwise.
 
     A NAME is `[a-z0-9][a-z0-9_-]*`, at most 128 characters, and does not end like a member of a model (`_tokenize`,
-    `_net`, `_postprocess`, `_stream`), whose folders would collide with another model's.
+    `_net`, `_postprocess`, `_stream`), because its folder would collide with another model's.
     """
     if not NAME_PATTERN.fullmatch(name) or len(name) > NAME_MAX_LENGTH:
         raise UsageError(
@@ -159,7 +159,7 @@ def check_name(name: str) -> str:
 
 
 def default_name(model: str) -> str:
-    """The NAME for a hub id or folder when the user gives none: its last part, in a NAME's alphabet.
+    """Return the NAME for a hub id or folder if the user gives none: its last part, in a NAME's alphabet.
 
     >>> default_name("facebook/bart-large-cnn")
     'bart-large-cnn'

@@ -1,4 +1,4 @@
-"""Options of the command line, as data: hfx.cli.commands makes typer's of them.
+"""Options of the command line as data, from which hfx.cli.commands makes options of typer.
 
 An option is the annotation of a command's parameter, or a field of a dataclass that stands for several options.
 """
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, init=False)
 class Option:
-    """An option with `names` (none: the name of its parameter); `settings` are the keywords of typer.Option."""
+    """An option with `names` (default: the name of its parameter); `settings` are keyword arguments of typer.Option."""
 
     names: tuple[str, ...]
     settings: Mapping[str, Any]
@@ -26,8 +26,8 @@ class Option:
 
 
 def option(default: Value, help: str, *names: str, **settings: Any) -> Value:
-    """A field that is an option, for the body of a dataclass.
+    """Return a field of a dataclass that is an option.
 
-    Without `names` the option has the field's; one that is False by default is a flag.
+    Without `names`, the option has the name of the field. An option that is False by default is a flag.
     """
     return field(default=default, metadata={OPTION: Option(*names, help=help, **settings)})

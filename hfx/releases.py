@@ -1,7 +1,7 @@
-"""Triton releases: what runs in each image, as one table with its sources.
+"""Triton releases: the software in each image, as one table with its sources.
 
-Two of them have a meaning: DEFAULT_TAG is what models are built for, the oldest that loads their files; MINIMUM_SECURE
-is the image to run them in, the oldest without known vulnerabilities.
+Two releases have a special role. Models are built for DEFAULT_TAG, the oldest release that loads their files, and
+should run in the image MINIMUM_SECURE, the oldest without known vulnerabilities.
 
 Sources, by column
     ort, python     triton-inference-server/server, docs/introduction/compatibility.md (ONNX Runtime Versions; Python of
@@ -29,7 +29,7 @@ GENERATOR_PYTHON = "3.11"  # onnxruntime 1.31, which generators need, has no whe
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One Triton release. `opset` and `ir` are the highest that its ONNX Runtime loads; None is "not known"."""
+    """One Triton release. `opset` and `ir` are the highest that its ONNX Runtime loads; None means "not known"."""
 
     tag: str
     ort: str
@@ -39,15 +39,15 @@ class Release:
 
     @property
     def image(self) -> str:
-        """The full NGC image; for CPU and GPU alike."""
+        """The full NGC image, for both CPU and GPU."""
         return f"nvcr.io/nvidia/tritonserver:{self.tag}-py3"
 
     def hfx_image(self, device: str) -> str:
-        """The image of docker/Dockerfile on top of it, for cpu or gpu."""
+        """Return the image that docker/Dockerfile builds on top of the release, for cpu or gpu."""
         return f"hfx-triton:{self.tag}-{device}"
 
     def build_command(self, device: str, image: str) -> list[str]:
-        """The line that builds `image`, in the root of a checkout of hfx."""
+        """Return the command that builds `image` in the root of a checkout of hfx."""
         arguments = ("--build-arg", f"BASE={self.image}", "--build-arg", f"DEVICE={device}")
         return ["docker", "build", "--file", "docker/Dockerfile", *arguments, "--tag", image, "."]
 
@@ -82,7 +82,7 @@ _BY_TAG = {entry.tag: entry for entry in RELEASES}
 
 
 def release(tag: str) -> Release:
-    """The release with the image tag `tag`, for example "24.10"; UsageError for a tag that isn't in the table."""
+    """Return the release with the image tag `tag`, for example "24.10". Raises UsageError for an unknown tag."""
     if tag not in _BY_TAG:
         raise UsageError(
             f"hfx does not know the Triton release {tag!r}.",
@@ -92,7 +92,7 @@ def release(tag: str) -> Release:
 
 
 def for_generators(built_for: Release) -> Release:
-    """The oldest release from `built_for` on whose Python can have the onnxruntime that generators need."""
+    """Return the oldest release, from `built_for` on, whose Python can run the onnxruntime that generators need."""
     wanted = _numbers(GENERATOR_PYTHON)
     return next(
         entry for entry in RELEASES if entry.tag >= built_for.tag and entry.python and _numbers(entry.python) >= wanted
@@ -100,7 +100,7 @@ def for_generators(built_for: Release) -> Release:
 
 
 def security_warning(tag: str) -> str:
-    """Why a server of the release `tag` should not be run; an empty string where nothing is known against it."""
+    """Return the reason why a server of the release `tag` should not be run; empty if there is no known reason."""
     if tag >= MINIMUM_SECURE:
         return ""
     return f"Triton {tag} has vulnerabilities that {MINIMUM_SECURE} fixes ({BULLETIN})."

@@ -1,6 +1,6 @@
-"""JSON and other files of unknown origin, read strictly.
+"""Strict reading of JSON and other files of unknown origin.
 
-Size, depth and the length of texts are limited; a refusal names file and field, and the line where that is known.
+Size, depth and the length of texts are limited. An error names the file and the field, and the line if it is known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from hfx.errors import HfxError, ModelCorrupt, UsageError
 
 MAX_TEXT = 4096  # characters of one string
-MAX_DEPTH = 16  # of nested figures
+MAX_DEPTH = 16  # of nested values
 RESTORE = "Export the model again with --force, or restore the file as it was published."
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes; no link is followed, and a pipe doesn't block.
+    """Read a regular file of at most `limit` bytes. Links are not followed, and a pipe doesn't block.
 
     Raises ModelCorrupt.
     """
@@ -46,7 +46,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """The same as text, which must be UTF-8. Raises ModelCorrupt."""
+    """Read a regular file of at most `limit` bytes as text, which must be UTF-8. Raises ModelCorrupt."""
     try:
         return read_regular(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -54,12 +54,12 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_json(path: Path, limit: int) -> Node:
-    """The root of a JSON file. Raises ModelCorrupt."""
+    """Read a JSON file of at most `limit` bytes, and return its root. Raises ModelCorrupt."""
     return parse_json(read_text(path, limit), path.as_posix())
 
 
 def parse_json(text: str, origin: str) -> Node:
-    """The root of a JSON text; `origin` is how errors name it. Raises ModelCorrupt."""
+    """Parse a JSON text, which errors name `origin`, and return its root. Raises ModelCorrupt."""
     try:
         return Node(origin, "", json.loads(text, object_pairs_hook=without_duplicates, parse_constant=no_constant))
     except RecursionError:
@@ -69,7 +69,7 @@ def parse_json(text: str, origin: str) -> Node:
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of `pairs`, for json.loads. Raises ValueError for a name that stands twice in it."""
+    """Return the object of `pairs`, as a hook for json.loads. Raises ValueError for a name that is there twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
@@ -79,15 +79,15 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def no_constant(text: str) -> NoReturn:
-    """Raise ValueError for NaN and Infinity, for json.loads."""
+    """Raise ValueError for NaN and Infinity, as a hook for json.loads."""
     raise ValueError(f"{text} is not a number of JSON")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value of a file that knows where it stands, so that every refusal can say so. All methods raise `error`.
+    """A value of a file with its place, so that every error can name the place. All methods raise `error`.
 
-    `origin` is how refusals name the file; `places` has the origins of values below that have another, such as a line.
+    `origin` is the file's name in errors; `places` has the origins of values below that have another, such as a line.
     """
 
     origin: str
@@ -98,23 +98,23 @@ class Node:
     places: Mapping[str, str] = field(default_factory=dict)
 
     def refuse(self, reason: str, fix: str = "") -> NoReturn:
-        """Raise the error: this value `reason`."""
+        """Raise `error` with a message that begins with the place of this value, followed by `reason`."""
         subject = f"{self.origin}: {self.where}" if self.where else self.origin
         raise self.error(f"{subject} {reason}.", fix or self.fix)
 
     def child(self, name: str | int, value: Any) -> Node:
-        """A value below this one."""
+        """Return the node for a value below this one."""
         where = f"{self.where}.{name}" if self.where else str(name)
         return replace(self, origin=self.places.get(where, self.origin), where=where, value=value)
 
     def items(self) -> list[tuple[str, Node]]:
-        """The members of an object, by name."""
+        """Return the members of an object with their names."""
         if not isinstance(self.value, dict):
             self.refuse("must be a mapping")
         return [(self.child(repr(k), k).text(), self.child(k, v)) for k, v in self.value.items()]
 
     def members(self, of: type) -> dict[str, Node]:
-        """The members of an object that has exactly the fields of a dataclass."""
+        """Return the members of an object, which must have exactly the fields of the dataclass `of`."""
         nodes, names = dict(self.items()), {entry.name for entry in fields(of)}
         if names != nodes.keys():
             missing, unknown = sorted(names - nodes.keys()), sorted(nodes.keys() - names)
@@ -122,7 +122,7 @@ class Node:
         return nodes
 
     def known(self, *names: str) -> dict[str, Node]:
-        """The members of an object that has no others; those that are null are left out."""
+        """Return the members of an object, which may have only these `names`. Members that are null are left out."""
         nodes = dict(self.items())
         for name, node in nodes.items():
             if name not in names:
@@ -130,13 +130,13 @@ class Node:
         return {name: node for name, node in nodes.items() if node.value is not None}
 
     def elements(self) -> list[Node]:
-        """The elements of a list."""
+        """Return the elements of a list."""
         if not isinstance(self.value, list):
             self.refuse("must be a list")
         return [self.child(i, v) for i, v in enumerate(self.value)]
 
     def text(self) -> str:
-        """A printable string that isn't empty."""
+        """Return the value, which must be a printable string that isn't empty, of at most MAX_TEXT characters."""
         if not isinstance(self.value, str) or not self.value or len(self.value) > MAX_TEXT:
             self.refuse(f"must be a string of 1 to {MAX_TEXT} characters")
         if not self.value.isprintable():  # control characters, lone surrogates, text direction overrides
@@ -144,42 +144,42 @@ class Node:
         return self.value
 
     def string(self) -> str:
-        """A string of any characters but NUL that isn't empty."""
+        """Return the value, which must be a string that isn't empty, of any characters except NUL."""
         if not isinstance(self.value, str) or not self.value or "\0" in self.value:
             self.refuse("must be a string that isn't empty")
         return self.value
 
     def choice(self, *values: str) -> str:
-        """One of `values`, in any case."""
+        """Return the value in lower case, which must then be one of `values`."""
         if not isinstance(self.value, str) or self.value.lower() not in values:
             self.refuse(f"must be one of {', '.join(values)}")
         return self.value.lower()
 
     def optional_text(self) -> str | None:
-        """The same, or None for null."""
+        """Return the value as `text` does, or None for null."""
         return None if self.value is None else self.text()
 
     def parsed(self, parse: Callable[[str], T]) -> T:
-        """What `parse` makes of the string; it raises ValueError or UsageError for one that it can't take."""
+        """Return the result of `parse` for the string. `parse` raises ValueError or UsageError to refuse it."""
         try:
             return parse(self.text())
         except (ValueError, UsageError) as error:
             self.refuse(f"can't be taken: {str(error.args[0]).rstrip('.')}")
 
     def matching(self, pattern: str, meaning: str) -> str:
-        """A string that matches an ASCII pattern as a whole."""
+        """Return the value, which must be a string that matches an ASCII pattern as a whole."""
         if not re.fullmatch(pattern, self.text(), re.ASCII):
             self.refuse(f"must be {meaning}")
         return self.text()
 
     def integer(self, least: int, most: int = 2**63 - 1) -> int:
-        """An integer from `least` to `most`; a boolean is none."""
+        """Return the value, which must be an integer from `least` to `most`, and not a boolean."""
         if type(self.value) is not int or not least <= self.value <= most:
             self.refuse(f"must be an integer of at least {least}")
         return self.value
 
     def json(self, depth: int = 0) -> Json:
-        """Any value, of finite numbers and printable strings, at most MAX_DEPTH deep."""
+        """Return any value, which may have only finite numbers and printable strings, at most MAX_DEPTH deep."""
         if depth > MAX_DEPTH:
             self.refuse(f"is nested deeper than {MAX_DEPTH}")
         if isinstance(self.value, dict):

@@ -1,4 +1,4 @@
-"""What is in a repository: the models of hfx with their manifests, damaged ones, and folders of others."""
+"""The contents of a repository: the models of hfx with their manifests, damaged models, and folders of other origin."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hfx.names import MANIFEST_FILE
 class Entry:
     """One entry of the catalogue.
 
-    A model of hfx has a `manifest` and its entry point's folder; a damaged one has `problem` instead of a manifest; a
-    folder that hfx didn't make has neither.
+    A model of hfx has a `manifest` and the folder of its entry point. A damaged model has a `problem` instead of a
+    manifest. A folder that hfx didn't make has neither.
     """
 
     name: str
@@ -30,9 +30,9 @@ class Entry:
 
 
 def models(repository: Path) -> list[Entry]:
-    """Every model in `repository`, sorted by name; members of a model of hfx are not listed by themselves.
+    """List every model in `repository`, sorted by name; members of a model of hfx have no entries of their own.
 
-    Raises RepositoryError when `repository` is no folder; a damaged manifest is an entry, not an error.
+    Raises RepositoryError if `repository` is not a folder. A damaged manifest is an entry, not an error.
     """
     entries = [_entry(folder) for folder in model_folders(repository)]
     members = {member for entry in entries if entry.manifest for member in entry.manifest.folders}
@@ -41,7 +41,7 @@ def models(repository: Path) -> list[Entry]:
 
 
 def model(repository: Path, name: str) -> Manifest:
-    """The manifest of NAME. Raises ModelMissing, or ModelCorrupt for a damaged manifest."""
+    """Read the manifest of NAME. Raises ModelMissing, or ModelCorrupt for a damaged manifest."""
     path = repository / name / MANIFEST_FILE
     if not path.exists():
         known = ", ".join(entry.name for entry in models(repository) if entry.manifest) or "none"
@@ -53,7 +53,10 @@ def model(repository: Path, name: str) -> Manifest:
 
 
 def model_folders(repository: Path) -> list[Path]:
-    """The folders that Triton would take for models, sorted by name. Raises RepositoryError for no folder."""
+    """List the folders that Triton would take for models, sorted by name.
+
+    Raises RepositoryError if `repository` is not a folder, or can't be read.
+    """
     if not repository.is_dir():
         raise RepositoryError(
             f"There is no folder {repository}.",

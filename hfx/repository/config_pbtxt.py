@@ -1,6 +1,6 @@
-"""Model configurations: typed values -> config.pbtxt text, and text -> Triton's own protobuf.
+"""Model configurations: writing typed values as the text of config.pbtxt, and parsing it to Triton's own protobuf.
 
-Dims never name the batch dimension; -1 is a dimension of any size. Field names and values are those of
+Dims never include the batch dimension; -1 is a dimension of any size. Field names and values follow
 triton-inference-server/common, protobuf/model_config.proto, as tritonclient ships it.
 """
 
@@ -21,8 +21,8 @@ CONFIG = "config.pbtxt"
 VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name
 MADE_BY = "Made by: "  # in the first comment
 MAX_CONFIG_BYTES = 1 << 20
-LINE_WIDTH = 140  # a message that fits is printed in one line
-# What a reader looks for first; protobuf's own order is by field number, which puts `backend` last.
+LINE_WIDTH = 140  # a message that fits is printed on one line
+# The fields that a reader looks for come first; protobuf's own order is by field number, which puts `backend` last.
 FIELD_ORDER = (
     "name", "backend", "platform", "default_model_filename", "max_batch_size", "input", "batch_input", "output",
     "ensemble_scheduling", "dynamic_batching", "instance_group", "optimization", "parameters", "model_warmup",
@@ -31,7 +31,7 @@ FIELD_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output. `optional` and `ragged` (allow_ragged_batch) are properties of inputs only."""
+    """One input or output. Only inputs can be `optional` and `ragged` (allow_ragged_batch)."""
 
     name: str
     data_type: str
@@ -51,7 +51,7 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """One request of one row that Triton runs before it calls the model ready."""
+    """One request with one row, which Triton runs before it reports the model as ready."""
 
     name: str
     inputs: Mapping[str, WarmupInput]
@@ -68,12 +68,12 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Everything that a config.pbtxt of hfx says; a model without a `backend` is an ensemble of `steps`.
+    """The contents of a config.pbtxt of hfx; a model without a `backend` is an ensemble of `steps`.
 
-    `instance_kind` is KIND_CPU or KIND_GPU for one instance there; without it Triton decides. KIND_GPU is an instance
-    on each GPU, or with `one_gpu` on the first. `batching` puts Triton's dynamic batcher before the model.
-    `item_shapes` names the tensors that Triton adds for each batch, each with the ragged input whose rows' shapes it
-    holds. `note` is a comment: lines for readers of the file.
+    `instance_kind` is KIND_CPU for one instance on the CPU, or KIND_GPU for one instance on each GPU, or with `one_gpu`
+    only on the first; if it is empty, Triton decides. `batching` puts Triton's dynamic batcher before the model.
+    `item_shapes` names the tensors that Triton adds to each batch, and for each of them the ragged input whose rows'
+    shapes it holds. `note` has the lines of a comment for readers of the file.
     """
 
     name: str
@@ -95,7 +95,7 @@ class ModelConfig:
 
 
 def to_protobuf(config: ModelConfig) -> Any:
-    """The same configuration as Triton's inference.ModelConfig message."""
+    """Convert `config` to Triton's inference.ModelConfig message."""
     return pb.ModelConfig(
         name=config.name,
         backend=config.backend,
@@ -115,9 +115,10 @@ def to_protobuf(config: ModelConfig) -> Any:
             for target, source in config.item_shapes.items()
         ],
         instance_group=[_instance_group(config)] if config.instance_kind else [],
-        # No preferred_batch_size: small batches would wait for it. No queue policy: with a queue size or timeout Triton
-        # prepares no batch ahead, and misses the moment when the model is free again: under any load, requests wait
-        # for 0.5 s now and then (measured on 2.51; fixed in 26.08, core #509). The tokenizing step bounds queues.
+        # No preferred_batch_size, as smaller batches would be delayed until they reach it. No queue policy, as with a
+        # queue size or timeout Triton prepares no batch ahead and misses the moment when the model is free again. Under
+        # any load, some requests then wait for 0.5 s (measured on 2.51; fixed in 26.08, core #509). The tokenizing step
+        # bounds the queues.
         dynamic_batching=pb.ModelDynamicBatching(default_queue_policy={}) if config.batching else None,
         optimization=_optimization(config.cpu_accelerators) if config.cpu_accelerators else None,
         parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},
@@ -151,21 +152,21 @@ def _step(step: EnsembleStep) -> Any:
 
 
 def render(config: ModelConfig, made_by: str) -> str:
-    """The text of config.pbtxt: comments (the command `made_by`, the note), then every field of `config`."""
+    """Return the text of config.pbtxt: comments (the command `made_by`, the note), then every field of `config`."""
     return render_message(to_protobuf(config), (f"{MADE_BY}{made_by}", *config.note))
 
 
 def made_by(text: str) -> str:
-    """The command that a rendered configuration names; empty where it names none."""
+    """Return the command that the text of a rendered configuration names; empty if it names none."""
     head = text.partition("\n")[0].removeprefix("# ")
     return head.removeprefix(MADE_BY) if head.startswith(MADE_BY) else ""
 
 
 def render_message(message: Any, comments: Sequence[str]) -> str:
-    """The text of an inference.ModelConfig below `comments`; parsing it gives `message` back.
+    """Return the text of an inference.ModelConfig below `comments`. Parsing the text returns `message` again.
 
-    Fields that hold protobuf's default (false, 0, REJECT) are left out, except max_batch_size: whether a model batches
-    must be readable.
+    Fields with protobuf's default value (false, 0, REJECT) are left out, except max_batch_size, so that a reader sees
+    whether the model batches.
     """
     text = text_format.MessageToString(message, as_utf8=True, use_short_repeated_primitives=True)
     blocks = _fold(line.strip() for line in text.splitlines())
@@ -179,7 +180,7 @@ def _comment(line: str) -> str:
 
 
 def _fold(lines: Iterator[str]) -> list[str]:
-    """The fields up to the closing brace, each message on one line when it fits and indented otherwise."""
+    """Return the fields up to the closing brace, each message on one line if it fits, and indented otherwise."""
     blocks: list[str] = []
     for line in lines:
         if line == "}":
@@ -199,15 +200,15 @@ def _position(block: str) -> int:
 
 
 def config_path(folder: Path, device: str) -> Path:
-    """The configuration of the model in `folder` that a server with --model-config-name=DEVICE uses."""
+    """Return the configuration file of the model in `folder` that a server with --model-config-name=DEVICE uses."""
     chosen = folder / VARIANTS / f"{device}.pbtxt"
     return chosen if chosen.is_file() else folder / CONFIG
 
 
 def parse_config(text: str) -> Any:
-    """Triton's inference.ModelConfig message of a config.pbtxt.
+    """Parse the text of a config.pbtxt to Triton's inference.ModelConfig message.
 
-    Raises RepositoryError with line and column for text that is not one; protobuf's ParseError is its cause.
+    Raises RepositoryError with line and column for any other text; its cause is protobuf's ParseError.
     """
     if len(text) > MAX_CONFIG_BYTES:
         raise RepositoryError(
@@ -215,7 +216,7 @@ def parse_config(text: str) -> Any:
         )
     try:
         return text_format.Parse(text, pb.ModelConfig())
-    except (text_format.ParseError, ValueError, RecursionError) as error:  # ValueError: what is no Unicode
+    except (text_format.ParseError, ValueError, RecursionError) as error:  # ValueError: not Unicode
         raise RepositoryError(
             f"The configuration can't be parsed: {str(error).rstrip('.')}.",
             "Correct the line, or export the model again.",

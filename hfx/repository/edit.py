@@ -1,7 +1,7 @@
-"""Changing settings of a published model: its configurations, its manifest, and nothing else of it.
+"""Changing settings of a published model. Only its configurations and its manifest are changed.
 
-In place a change is a publication like every other (publish): a crash leaves the old model or the new one. Large files
-are hard links: published files are replaced, never written to.
+A change in place is a publication like any other (publish), so that a crash leaves either the old model or the new
+model. Large files are hard-linked, because published files are replaced, never written to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hfx.repository.publish import publish, recover
 from hfx.repository.staging import Staging, storage
 from hfx.strict_json import Json, read_text
 
-COPIED_BYTES = 1 << 20  # up to here a copy costs nothing; beyond it, files are linked
+COPIED_BYTES = 1 << 20  # up to this size, copying costs next to nothing; larger files are linked
 RECORD = "tuned"  # in the manifest's choices
 FIELDS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "default_model_filename")
 PARAMETER = "parameters."
@@ -37,10 +37,11 @@ Value = int | str
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`field` of the configuration of the model folder `folder` becomes `value`.
+    """A change of `field` to `value` in the configuration of the model folder `folder`.
 
-    `field` is one of FIELDS, or `parameters.KEY` of a key that is there. `device` limits it to configs/DEVICE.pbtxt,
-    and config.pbtxt where that says the same; without it every configuration of the folder is changed.
+    `field` is one of FIELDS, or `parameters.KEY` for a key that exists. `device` limits the change to
+    configs/DEVICE.pbtxt, and to config.pbtxt if its configuration is equal. Without `device`, every configuration of
+    the folder is changed.
     """
 
     folder: str
@@ -50,7 +51,7 @@ class Edit:
 
 
 def value(repository: Path, folder: str, field: str, device: str = "") -> Value | None:
-    """What the configuration of `folder` says now; None where it has no such field, or is absent."""
+    """Return the value that the configuration of `folder` has now; None if it has no such field, or is absent."""
     path = config_path(repository / folder, device)
     return _read(_holder(parse_config(read_text(path, MAX_CONFIG_BYTES)), field)) if path.is_file() else None
 
@@ -58,17 +59,17 @@ def value(repository: Path, folder: str, field: str, device: str = "") -> Value 
 def changed_copy(
     repository: Path, name: str, edits: Sequence[Edit], target: Path, made_by: str, record: Mapping[str, Json] = {}
 ) -> Manifest:
-    """Copy NAME with its members into the folder `target`, a repository of its own, changed by `edits`.
+    """Copy NAME with its members into the folder `target`, a repository of its own, and apply `edits` to the copy.
 
-    The copy is not linted. Raises ModelMissing, ModelCorrupt for files that are not as the manifest says, and
-    RepositoryError for a field that a configuration hasn't got or a value that it can't take.
+    The copy is not linted. Raises ModelMissing, ModelCorrupt for files that differ from the manifest, and
+    RepositoryError for a field that a configuration does not have or a value that it can't take.
     """
     manifest = model(repository, check_name(name))
     changed = _changed_texts(repository, manifest, edits, made_by)
     files = dict(manifest.files)
     with storage(target):
         for folder in manifest.folders:
-            (target / folder).mkdir(parents=True)  # none may be there: a file in it could be a link to a published one
+            (target / folder).mkdir(parents=True)  # must be new, as old files could be links to published files
         for path, entry in manifest.files.items():
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             if path in changed:
@@ -87,8 +88,9 @@ def change(
 ) -> Manifest:
     """Change NAME in place, as a whole or not at all, and return its manifest.
 
-    `made_by` is the command as the configurations' comments name it, without paths; `record` is kept in the manifest
-    beside the changes. Nothing happens where every value is there already. Raises as changed_copy does, and LintFailed.
+    `made_by` is the command as the configurations' comments name it, without paths; `record` is stored in the manifest
+    beside the changes. If every value is already set, nothing happens. Raises the errors of changed_copy, and
+    LintFailed.
     """
     recover(repository)
     before = model(repository, check_name(name))
@@ -106,10 +108,10 @@ def change(
 
 @contextmanager
 def scratch(repository: Path, name: str) -> Iterator[Path]:
-    """A folder for changed copies of NAME, on the repository's file system so that they cost no space.
+    """A folder for changed copies of NAME, on the repository's file system, so that links to its files take no space.
 
-    It is deleted on leaving, and by recover() after a crash. Where the repository can't be written to, it lies in the
-    folder for temporary files.
+    The folder is deleted at the end of the block, and by recover() after a crash. If the repository can't be written
+    to, the folder is created among the temporary files of the system.
     """
     if os.access(repository, os.W_OK):
         with Staging(repository, name) as staging:
@@ -123,7 +125,7 @@ def scratch(repository: Path, name: str) -> Iterator[Path]:
 
 
 def _holder(message: Any, field: str) -> tuple[Any, str] | None:
-    """The protobuf message and the attribute of it that hold `field`; None where the configuration has no such field.
+    """Return the protobuf message and its attribute that hold `field`; None if the configuration has no such field.
 
     Raises RepositoryError for a field that can't be changed.
     """
@@ -140,7 +142,7 @@ def _holder(message: Any, field: str) -> tuple[Any, str] | None:
 
 
 def _read(holder: tuple[Any, str] | None) -> Value | None:
-    """The value of a field. A parameter, which is always a string, becomes an int if it has up to 9 digits."""
+    """Return the value of a field. A parameter, which is always a string, becomes an int if it has up to 9 digits."""
     if holder is None:
         return None
     current: Value = getattr(*holder)
@@ -151,7 +153,7 @@ def _read(holder: tuple[Any, str] | None) -> Value | None:
 
 
 def _changed_texts(repository: Path, manifest: Manifest, edits: Sequence[Edit], made_by: str) -> dict[str, str]:
-    """The new text of every configuration that changes, by its path in the manifest."""
+    """Return the new text of every configuration that changes, by its path in the manifest."""
     texts = {}
     for folder in dict.fromkeys(edit.folder for edit in edits):
         if folder not in manifest.folders:
@@ -167,7 +169,7 @@ def _changed_texts(repository: Path, manifest: Manifest, edits: Sequence[Edit], 
 
 
 def _configs(repository: Path, manifest: Manifest, folder: str) -> dict[str, str]:
-    """The texts of a folder's configurations, compared with the manifest."""
+    """Return the texts of a folder's configurations. Raises ModelCorrupt if they differ from the manifest."""
     texts = {}
     for path, entry in manifest.files.items():
         if path == f"{folder}/{CONFIG}" or path.startswith(f"{folder}/{VARIANTS}/"):
@@ -178,7 +180,7 @@ def _configs(repository: Path, manifest: Manifest, folder: str) -> dict[str, str
 
 
 def _paths(texts: Mapping[str, str], edit: Edit) -> set[str]:
-    """Which of the configurations `texts` of its folder an edit changes."""
+    """Return the paths in `texts`, the configurations of a folder, that an edit changes."""
     own, shared = f"{edit.folder}/{VARIANTS}/{edit.device}.pbtxt", f"{edit.folder}/{CONFIG}"
     if not edit.device:
         return set(texts)
@@ -188,7 +190,7 @@ def _paths(texts: Mapping[str, str], edit: Edit) -> set[str]:
 
 
 def _apply(message: Any, edit: Edit) -> str:
-    """Write the value into `message` and say what changed; an empty string where it was there."""
+    """Write the value into `message`, and return a description of the change, which is empty if there was none."""
     holder = _holder(message, edit.field)
     old = _read(holder)
     if holder is None:
@@ -203,7 +205,7 @@ def _apply(message: Any, edit: Edit) -> str:
 
 
 def rendered(old: str, message: Any, *comments: str) -> str:
-    """The text of `message` below the comments that the `old` text begins with, and further ones."""
+    """Return the text of `message` below the comments at the beginning of the `old` text, and further `comments`."""
     head = itertools.takewhile(lambda line: line.startswith("#"), old.splitlines())
     return render_message(message, (*(line.removeprefix("# ") for line in head), *comments))
 
@@ -212,7 +214,7 @@ def rendered(old: str, message: Any, *comments: str) -> str:
 
 
 def _link(source: Path, target: Path, entry: FileEntry) -> None:
-    """Bring one unchanged file: small ones as copies, large ones as hard links where the file system has them."""
+    """Copy one unchanged file if it is small, and otherwise hard-link it if the file system supports that."""
     try:
         status = source.lstat()
     except OSError as error:
@@ -223,7 +225,7 @@ def _link(source: Path, target: Path, entry: FileEntry) -> None:
         try:
             return os.link(source, target, follow_symlinks=False)
         except OSError:
-            pass  # another file system, another owner's file, or none that knows hard links
+            pass  # another file system, another owner's file, or no support for hard links
     shutil.copyfile(source, target)
 
 
@@ -232,7 +234,7 @@ def _not_as_published(path: Path) -> ModelCorrupt:
 
 
 def _choices(manifest: Manifest, edits: Sequence[Edit], made_by: str, record: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The manifest's choices with what was changed, on top of earlier changes."""
+    """Return the manifest's choices with a record of these changes added to that of earlier changes."""
     if not edits:
         return manifest.choices
     earlier = manifest.choices.get(RECORD)

@@ -1,6 +1,7 @@
 """The linter: every rule, and one function that applies them to a repository.
 
-It works offline, on repositories that hfx didn't make too, and changes nothing; what it can't read is a finding.
+The linter works offline, also on repositories that hfx didn't make. It changes nothing, and reports unreadable files as
+findings.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 
 
 def lint(repository: Path, triton_tag: str = MINIMUM_SECURE, cores: int | None = None) -> list[Finding]:
-    """Every finding, sorted by path and line; an empty list for a healthy repository.
+    """Return every finding, sorted by path and line; an empty list for a healthy repository.
 
-    `triton_tag` is the release that will serve it, `cores` are those of the machine that will (this one's by default).
-    Raises RepositoryError when `repository` is no folder, and UsageError for a tag that hfx.releases doesn't know.
+    `triton_tag` is the Triton release that will serve the repository, and `cores` the number of cores of the machine
+    that will run it (default: this machine's). Raises RepositoryError if `repository` is not a folder, and UsageError
+    for a tag that hfx.releases doesn't know.
     """
     subject = read_subject(repository, release(triton_tag), cores or os.cpu_count() or 1)
     findings = {finding for rule in RULES for finding in rule.findings(subject)}
@@ -31,7 +33,7 @@ def lint(repository: Path, triton_tag: str = MINIMUM_SECURE, cores: int | None =
 
 
 def check_rules(repository: Path, triton_tag: str, fix: str) -> None:
-    """Raise LintFailed with `fix` where `repository` breaks a rule that is an error."""
+    """Raise LintFailed with `fix` if `repository` breaks a rule of severity "error"."""
     if errors := [finding for finding in lint(repository, triton_tag) if finding.severity == "error"]:
         broken = "; ".join(map(str, errors[:FINDINGS_SHOWN]))
         raise LintFailed(f"The model would break {len(errors)} rules: {broken}", fix)

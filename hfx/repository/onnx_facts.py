@@ -1,6 +1,6 @@
-"""What an ONNX file says about itself, without its weights' external data.
+"""Facts about an ONNX file, read without the external data of its weights.
 
-A file that can't be read is a value with a problem. The onnx package is imported only when there is a file to read.
+For a file that can't be read, the facts have a problem. The onnx package is imported only when there is a file to read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# onnx.TensorProto's names -> Triton's, as in ConvertFromOnnxDataType of onnxruntime_backend, src/onnxruntime_utils.cc.
+# The names of data types in onnx.TensorProto and in Triton, as in ConvertFromOnnxDataType of onnxruntime_backend,
+# src/onnxruntime_utils.cc.
 _SAME = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "STRING")
 TRITON_TYPES = {name: f"TYPE_{name}" for name in _SAME}
 TRITON_TYPES |= {"FLOAT16": "TYPE_FP16", "FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64"}
@@ -18,7 +19,7 @@ TRITON_TYPES |= {"FLOAT16": "TYPE_FP16", "FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_F
 
 @dataclass(frozen=True, slots=True)
 class OnnxTensor:
-    """A graph input or output: Triton's data type, and dims with -1 for a symbol (None: no shape given)."""
+    """A graph input or output: Triton's data type, and the dims with -1 for a symbol (None: there is no shape)."""
 
     data_type: str
     dims: tuple[int, ...] | None
@@ -38,7 +39,7 @@ class OnnxFacts:
 
 
 def read_onnx(path: Path) -> OnnxFacts:
-    """Read the facts of one file; never raises for what the file holds."""
+    """Read the facts of one file. Never raises because of the file's contents."""
     import onnx
 
     try:
@@ -46,7 +47,7 @@ def read_onnx(path: Path) -> OnnxFacts:
             return OnnxFacts(problem="is not a regular file")
         model = onnx.load(path, load_external_data=False)
         facts = _facts(model)
-    except Exception as error:  # protobuf, onnx and numpy raise many kinds for damaged bytes; each means the same here
+    except Exception as error:  # protobuf, onnx and numpy raise many kinds for damaged bytes, all with the same meaning
         return OnnxFacts(problem=f"can't be read as ONNX: {str(error)[:200] or type(error).__name__}")
     return facts if facts.operators or facts.outputs else OnnxFacts(problem="holds no graph")
 

@@ -1,7 +1,7 @@
-"""Publishing: a set of model folders enters a repository as a whole, or not at all.
+"""Publishing a set of model folders into a repository, as a whole or not at all.
 
-Every move is a rename inside one file system. The states before and after each one are told apart by what lies where,
-so recovery needs no log of single steps and can itself be interrupted.
+Every move is a rename inside one file system. Recovery can tell from the places of the folders which moves were made,
+so that it needs no log of single steps, and can itself be interrupted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JOURNAL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Journal:
-    """A publication: the entry point NAME, the folders that go, and the folders that come."""
+    """A publication: the entry point NAME, the `old` folders to remove, and the `new` folders to add."""
 
     name: str
     old: tuple[str, ...]
@@ -41,15 +41,15 @@ class _Journal:
 
 
 def check_target(repository: Path, name: str, replace: bool) -> None:
-    """Raise RepositoryError if NAME can't be published into `repository`: call it before the work, not after it."""
+    """Raise RepositoryError if NAME can't be published into `repository`. Call this before the work, not after it."""
     _outgoing(repository, check_name(name), (), replace)
 
 
 def publish(staging: Staging, replace: bool) -> Manifest:
     """Move the staged folders into the repository, the entry point NAME last, and return their manifest.
 
-    An older version of NAME is replaced if `replace` says so. Raises RepositoryError when NAME is taken, or when a
-    folder isn't as the manifest says, and StorageFull; the repository is then as it was.
+    With `replace`, an older version of NAME is replaced. Raises StorageFull, and RepositoryError if NAME is taken or
+    the staged folders differ from the manifest. After an error the repository is unchanged.
     """
     repository = staging.repository
     manifest = _staged_manifest(staging)
@@ -64,9 +64,9 @@ def publish(staging: Staging, replace: bool) -> Manifest:
 
 
 def remove(repository: Path, name: str) -> tuple[str, ...]:
-    """Delete the model NAME as a whole, or not at all; returns its folders, the entry point first.
+    """Delete the model NAME, as a whole or not at all, and return the names of its folders, the entry point first.
 
-    Raises RepositoryError when it is not hfx's, or when the repository can't be changed.
+    Raises RepositoryError if hfx did not make the model, or if the repository can't be changed.
     """
     with Staging(repository, name) as staging, storage(repository), locked(repository):
         _recover_all(repository)
@@ -76,9 +76,9 @@ def remove(repository: Path, name: str) -> tuple[str, ...]:
 
 
 def recover(repository: Path) -> list[str]:
-    """Undo unfinished publications of processes that are gone, delete what they left, and say what was done.
+    """Undo unfinished publications of dead processes, delete their leftovers, and return descriptions of what was done.
 
-    Cheap and without any write when there is nothing to do. Raises RepositoryError when the repository can't be
+    If there is nothing to do, this is cheap and writes nothing. Raises RepositoryError if the repository can't be
     repaired, for example because it is read-only.
     """
     leftovers = stagings(repository)
@@ -106,7 +106,10 @@ def _staged_manifest(staging: Staging) -> Manifest:
 
 
 def _outgoing(repository: Path, name: str, incoming: tuple[str, ...], replace: bool) -> tuple[str, ...]:
-    """The folders of the version that NAME has now, the entry point first; refuses what isn't hfx's to replace."""
+    """Return the folders of the present version of NAME, the entry point first.
+
+    Raises RepositoryError if a folder is in the way that hfx may not replace.
+    """
     old: tuple[str, ...] = ()
     entry = repository / name
     if os.path.lexists(entry):
@@ -147,14 +150,14 @@ def _move(repository: Path, staging: Path, journal: _Journal) -> None:
         flush(repository)
         (staging / JOURNAL).rename(staging / COMMITTED)
     except BaseException:
-        if (staging / JOURNAL).exists():  # else an interrupt came right after the commit
+        if (staging / JOURNAL).exists():  # otherwise an interrupt arrived right after the commit
             _roll_back(repository, staging, journal)
         raise
     flush(staging)  # before the old version is deleted
 
 
 def _roll_back(repository: Path, staging: Path, journal: _Journal) -> None:
-    """Put everything back. May be interrupted and repeated: what lies where says what is still to do."""
+    """Move all folders back. May be interrupted and repeated, as the places of the folders show what is still to do."""
     for folder in reversed(journal.new):
         if not os.path.lexists(staging / "new" / folder) and os.path.lexists(repository / folder):
             (repository / folder).rename(staging / "new" / folder)
@@ -214,7 +217,7 @@ def _read_journal(path: Path) -> _Journal:
 
 
 def _write(path: Path, data: dict[str, object]) -> None:
-    """Write a small file that is either there as a whole or not at all, also after a power cut."""
+    """Write a small file, so that it exists as a whole or not at all, even after a power cut."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(data, file)

@@ -1,19 +1,20 @@
-"""Staging folders: where a model is built inside a repository, who owns it, and who may change the repository.
+"""Staging folders, in which models are built, and the locks of their owners and of the repository.
 
-Triton ignores the files of a repository, but takes every folder in it for a model and does not start when one is none
-(measured with 2.51: hidden folders, a configuration without a version, an empty version policy). So a staging folder
-lies beside the repository REPO, where a rename into it is as cheap:
+Triton ignores the files of a repository, but takes every folder in it for a model, and does not start if a folder is
+not a model (measured with 2.51: hidden folders, a configuration without a version, an empty version policy). A staging
+folder is therefore beside the repository REPO, from where a rename into the repository is just as cheap:
 
     REPO/.hfx-lock                  held while folders are moved
     .REPO.hfx-staging-NAME-RANDOM/
         owner.json                  the process that writes here; it holds an advisory lock on the file while it lives
-        new/FOLDER ...              what is being built
-        old/FOLDER ...              the version before, moved aside by a publication
-        journal.json                the folders of an unfinished publication: it is rolled back, or committed by
-        committed.json              renaming the journal: then only leftovers are to be deleted
+        new/FOLDER ...              the folders that are being built
+        old/FOLDER ...              the previous version, moved here by a publication
+        journal.json                the folders of an unfinished publication, which recovery rolls back
+        committed.json              the journal, renamed to commit the publication: only leftovers are to be deleted
 
-Where beside is impossible (REPO is a mount point, or the folder above it can't be written), it is
-REPO/.hfx-staging-NAME-RANDOM, and also a Triton model that loads and does nothing: config.pbtxt and 1/model.py.
+If the staging folder can't be beside the repository (REPO is a mount point, or the folder above it can't be written),
+it is REPO/.hfx-staging-NAME-RANDOM. It is then also a Triton model that loads and does nothing: config.pbtxt and
+1/model.py.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ OWNER = "owner.json"
 
 
 class Staging:
-    """A folder on the repository's file system where one model is built before it is published.
+    """A folder on the repository's file system in which one model is built before it is published.
 
-    Use it as a context manager: on leaving, whatever wasn't published is deleted. A full disk inside the block becomes
-    StorageFull. Opening one raises RepositoryError when the repository can't be written.
+    Use it as a context manager: at the end of the block, everything that wasn't published is deleted. A full disk
+    inside the block raises StorageFull. Entering the block raises RepositoryError if the repository can't be written.
     """
 
     def __init__(self, repository: Path, name: str) -> None:
@@ -66,7 +67,7 @@ class Staging:
     def __enter__(self) -> Staging:
         with storage(self.repository):
             self.repository.mkdir(parents=True, exist_ok=True)
-            with locked(self.repository):  # so that recovery never meets a staging folder without its owner's lock
+            with locked(self.repository):  # so that recovery never sees a staging folder without its owner's lock
                 self.path = _make_beside(self.repository, self.name) or _make_inside(self.repository, self.name)
                 try:
                     (self.path / "new").mkdir()
@@ -78,7 +79,7 @@ class Staging:
         return self
 
     def folder(self, name: str) -> Path:
-        """The empty, new model folder NAME or NAME_suffix. Raises RepositoryError for a folder of another model."""
+        """Create the empty model folder NAME or NAME_suffix. Raises RepositoryError for a folder of another model."""
         if name not in member_folders(self.name):
             raise RepositoryError(
                 f"{name!r} can't be a folder of the model {self.name!r}.",
@@ -90,12 +91,12 @@ class Staging:
 
     @property
     def root(self) -> Path:
-        """The folder that holds the model folders: a complete model repository of its own, once they are written."""
+        """The folder that contains the model folders. Once they are written, it is a complete model repository."""
         return self.path / "new"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
-            if not (self.path / JOURNAL).exists():  # an unfinished publication is recover()'s, its files are needed
+            if not (self.path / JOURNAL).exists():  # recover() needs the files of an unfinished publication
                 shutil.rmtree(self.path, ignore_errors=True)  # what can't be deleted now is deleted by recover()
         finally:
             os.close(self._owner)
@@ -104,12 +105,12 @@ class Staging:
 
 
 def stagings(repository: Path) -> list[Path]:
-    """The staging folders of a repository, those of living processes too."""
+    """List the staging folders of a repository, including those of living processes."""
     return sorted([*stagings_inside(repository), *_stagings_beside(repository)])
 
 
 def stagings_inside(repository: Path) -> list[Path]:
-    """The staging folders in a repository, which a server that reads it meets."""
+    """List the staging folders inside a repository, which a server that reads the repository sees."""
     return sorted(path for path in repository.glob(f"{STAGING_PREFIX}*") if path.is_dir() and not path.is_symlink())
 
 
@@ -119,14 +120,17 @@ def is_placeholder(staging: Path) -> bool:
 
 
 def _stagings_beside(repository: Path) -> Iterator[Path]:
-    """Those of this user or of the repository's owner: others can write to folders such as /tmp too."""
+    """Yield the staging folders of this user and of the repository's owner.
+
+    The folders of other users are not trusted, as anyone can write to a folder such as /tmp.
+    """
     real = Path(os.path.realpath(repository))
-    # A model's name holds no dot, so folders of a repository REPO.hfx-staging-x are not taken for REPO's.
+    # A model's name has no dot, so the staging folders of a repository REPO.hfx-staging-x do not match those of REPO.
     own = re.compile(re.escape(f".{real.name}{STAGING_PREFIX}") + r"[^.]+")
     try:
         trusted = {os.geteuid(), real.stat().st_uid}
         folders = [path for path in real.parent.iterdir() if own.fullmatch(path.name)]
-    except OSError:  # no repository yet, or a folder above it that can't be listed: nothing was made there either
+    except OSError:  # no repository yet, or no permission to list the folder above it, and so no staging folder there
         return
     for path in folders:
         if path.is_dir() and not path.is_symlink() and path.lstat().st_uid in trusted:
@@ -134,13 +138,13 @@ def _stagings_beside(repository: Path) -> Iterator[Path]:
 
 
 def _make_beside(repository: Path, name: str) -> Path | None:
-    """A new folder beside the repository; None where there can't be one, or folders can't be renamed out of it."""
+    """Create a folder beside the repository. Return None if that fails, or if files can't be moved out of it."""
     real = Path(os.path.realpath(repository))
     path = None
     try:
         path = Path(tempfile.mkdtemp(prefix=f".{real.name}{STAGING_PREFIX}{name}-", dir=real.parent))
         (path / PROBE_FILE).touch()
-        (path / PROBE_FILE).rename(real / PROBE_FILE)  # tells mounts apart, which may be of one file system
+        (path / PROBE_FILE).rename(real / PROBE_FILE)  # fails between two mounts, even of one file system
         (real / PROBE_FILE).unlink()
     except OSError as error:
         if path is not None:
@@ -180,10 +184,10 @@ def _claim(staging: Path) -> int:
 
 
 def claim_abandoned(staging: Path) -> int | None:
-    """A locked descriptor when no living process owns the folder, else None.
+    """Return a locked descriptor if no living process owns the folder, and None otherwise.
 
-    The kernel drops the lock when its holder dies, however it dies. That holds where process numbers mislead: after a
-    reboot, in another container, when a number is used again.
+    The kernel releases the lock when the process that holds it dies for any reason. Unlike a process id, the lock is
+    also reliable after a reboot, in another container, and when an id is used again.
     """
     try:
         descriptor = os.open(staging / OWNER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -199,7 +203,7 @@ def claim_abandoned(staging: Path) -> int | None:
 
 @contextmanager
 def locked(repository: Path) -> Iterator[None]:
-    """Hold the repository's lock. Raises RepositoryError when another process keeps it."""
+    """Hold the repository's lock. Raises RepositoryError if another process holds it for LOCK_SECONDS."""
     try:
         with FileLock(repository / LOCK_FILE, timeout=LOCK_SECONDS):
             yield
@@ -212,7 +216,7 @@ def locked(repository: Path) -> Iterator[None]:
 
 @contextmanager
 def storage(repository: Path) -> Iterator[None]:
-    """Turn what a disk can refuse into typed errors."""
+    """Raise the errors of the disk as StorageFull or RepositoryError."""
     try:
         yield
     except OSError as error:
@@ -232,7 +236,10 @@ def _storage_full(repository: Path) -> StorageFull:
 
 
 def flush_tree(folder: Path) -> None:
-    """fsync every file and folder below; a link would make the published model depend on what lies elsewhere."""
+    """fsync every file and folder below `folder`. Raises RepositoryError for a symbolic link.
+
+    A link would make the published model depend on files elsewhere.
+    """
     for root, names, files in os.walk(folder):
         for path in (Path(root, name) for name in (*files, *names)):
             if path.is_symlink():

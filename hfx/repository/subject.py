@@ -1,6 +1,6 @@
-"""What rules read and yield: the models of a repository with their configurations, read once, and problems of them.
+"""The input and output of lint rules: the models of a repository with their configurations, read once, and findings.
 
-Reading never raises for what a repository holds, because a damaged file is a finding.
+Reading never raises because of the contents of a repository, as a damaged file is a finding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """One configuration file: its text and message, or the problem that kept it from being read."""
+    """One configuration file: its text and message, or the error that prevented it from being read."""
 
     path: str
     text: str = ""
@@ -39,7 +39,10 @@ class ConfigFile:
     error_line: int | None = None
 
     def line(self, *words: str) -> int | None:
-        """The first line with the last of `words`, after a line with each of the words before it; None if not there."""
+        """Return the number of a line, found by searching for each of `words` in turn, from the line of the last match.
+
+        Returns None if a word is not found.
+        """
         number, lines = 0, self.text.splitlines()
         for word in words:
             pattern = re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])")
@@ -50,15 +53,15 @@ class ConfigFile:
         return number + 1 if words else None
 
     def problem(self, message: str, *words: str, fix: str = "") -> Problem:
-        """A problem of this file, at `line(*words)`."""
+        """Return a problem of this file, at `line(*words)`."""
         return Problem(self.path, message, self.line(*words), fix)
 
     def shape(self, dims: Sequence[int]) -> tuple[int, ...]:
-        """`dims` with the batch dimension that they leave out, where the model batches."""
+        """Return `dims` with the batch dimension, which the file leaves out, if the model batches."""
         return (*((-1,) if self.message.max_batch_size > 0 else ()), *dims)
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
-        """Every declared tensor, with its kind (input or output)."""
+        """Yield every declared tensor with its kind (input or output)."""
         for kind in ("input", "output"):
             yield from ((kind, tensor) for tensor in getattr(self.message, kind))
 
@@ -78,7 +81,7 @@ View = Mapping[str, ConfigFile]
 
 @dataclass(frozen=True)
 class Subject:
-    """The repository under test, the Triton release it is for, and the CPU cores of the machine that serves it."""
+    """The repository under test, the Triton release that it is for, and the CPU cores of the machine that serves it."""
 
     repository: Path
     release: Release
@@ -90,36 +93,36 @@ class Subject:
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
-        """The names that --model-config-name can be given here, and "" for none."""
+        """The names that --model-config-name can choose in this repository, and "" for no name."""
         return tuple(sorted({DEFAULT, *(name for model in self.models.values() for name in model.configs)}))
 
     @cached_property
     def views(self) -> tuple[View, ...]:
-        """For each variant the configuration that every model would be served with, where it can be parsed."""
+        """For each variant, the configuration that Triton would use for each model, if it can be parsed."""
         return tuple(
             {name: config for name, model in self.models.items() if (config := _served(model, variant))}
             for variant in self.variants
         )
 
     def parsed(self) -> Iterator[tuple[Model, str, ConfigFile]]:
-        """Every configuration that can be parsed, with its model and variant."""
+        """Yield every configuration that can be parsed, with its model and variant."""
         for model in self.models.values():
             for variant, config in model.configs.items():
                 if config.message is not None:
                     yield model, variant, config
 
     def relative(self, path: Path) -> str:
-        """`path` as findings name it."""
+        """Return `path` relative to the repository, as findings name it."""
         return path.relative_to(self.repository).as_posix()
 
     def onnx(self, path: Path) -> OnnxFacts:
-        """The facts of an ONNX file, read once."""
+        """The facts of an ONNX file, which is read once."""
         if path not in self._onnx:
             self._onnx[path] = read_onnx(path)
         return self._onnx[path]
 
     def file_problems(self, manifest: Manifest) -> list[FileProblem]:
-        """How the files of a model differ from its manifest; they are hashed once."""
+        """The differences between the files of a model and its manifest. The files are hashed once."""
         if manifest.name not in self._files:
             self._files[manifest.name] = verify_files(manifest, self.repository)
         return self._files[manifest.name]
@@ -131,13 +134,13 @@ class Subject:
 
 
 def _served(model: Model, variant: str) -> ConfigFile | None:
-    """What Triton reads with --model-config-name `variant`; None where that can't be parsed."""
+    """Return the file that Triton reads with --model-config-name `variant`; None if it can't be parsed."""
     config = model.configs.get(variant) or model.configs.get(DEFAULT)
     return config if config and config.message is not None else None
 
 
 def read_subject(repository: Path, release: Release, cores: int) -> Subject:
-    """Read every configuration. Raises RepositoryError when `repository` is no folder."""
+    """Read every configuration. Raises RepositoryError if `repository` is not a folder."""
     folders = model_folders(repository)
     by_name = {folder.name: _model(repository, folder) for folder in folders}
     return Subject(repository, release, cores, by_name, tuple(models(repository)))
@@ -172,9 +175,9 @@ def _config(repository: Path, path: Path) -> ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a rule found: a path relative to the repository, a line of that file if one is to blame.
+    """A problem that a rule found: a path relative to the repository, and a line of the file if the problem is there.
 
-    `fix` is the cure where it isn't the rule's own.
+    `fix` replaces the rule's own fix.
     """
 
     path: str
@@ -185,7 +188,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem with the id and severity of the rule that found it. Errors stop a server or make answers wrong."""
+    """A problem with the id and severity of the rule that found it.
+
+    An error stops a server or makes answers wrong.
+    """
 
     rule: str
     severity: Severity
@@ -196,11 +202,11 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """The path, with the line where there is one."""
+        """The path, with the number of the line if there is one."""
         return f"{self.path}:{self.line}" if self.line else self.path
 
     def lines(self) -> tuple[str, str, str]:
-        """What people read: the rule and the place, the message, the cure."""
+        """The lines that a person reads: the rule and the place, the message, the fix."""
         return f"{self.rule} {self.severity} {self.place}", f"    {self.message}", f"    {self.fix}"
 
     def __str__(self) -> str:
@@ -212,9 +218,10 @@ Check = Callable[[Any], Iterator[Problem]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A function from what it reads to the problems it finds, whose docstring is the rule's title; `source` says why.
+    """A lint rule. Its function `check` yields the problems it finds, and has the rule's title as its docstring.
 
-    It reads the Subject of a repository, or the Files of a deployment (hfx.deploy.rules).
+    `check` reads the Subject of a repository, or the Files of a deployment (hfx.deploy.rules). `source` is the address
+    of a page that explains the rule.
     """
 
     id: str
@@ -225,19 +232,19 @@ class Rule:
 
     @property
     def title(self) -> str:
-        """What is wrong where the rule applies."""
+        """A description of the problem that the rule finds."""
         return (self.check.__doc__ or "").rstrip(".")
 
     def findings(self, subject: Any) -> Iterator[Finding]:
-        """What the rule finds in `subject`."""
+        """Yield the findings of the rule in `subject`."""
         for problem in self.check(subject):
             fix = f"{problem.fix or self.fix} {self.source}".rstrip()
             yield Finding(self.id, self.severity, problem.path, problem.line, problem.message, fix)
 
 
 def rule(id: str, severity: Severity, fix: str = "", source: str = "") -> Callable[[Check], Rule]:
-    """Make a function the rule `id`; its problems have the cure `fix` unless they name another.
+    """Return a decorator that makes a function the rule `id`. Its problems have `fix` unless they name another fix.
 
-    `source` is an address of the documentation or issue that it follows.
+    `source` is the address of the documentation or issue that the rule follows.
     """
     return lambda check: Rule(id, severity, fix, source, check)

@@ -26,7 +26,7 @@ def is_uri(name: str) -> bool:
 
 
 def path_of(name: str) -> str:
-    """`name` without the options of a URI."""
+    """Return `name` without the options of a URI."""
     return name.partition("?")[0] if is_uri(name) else name
 
 

@@ -1,4 +1,4 @@
-"""The tasks: what the command line, the front, batch jobs and deployments know of them."""
+"""The tasks, as the command line, the front, batch jobs and deployments see them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ SUMMARIZERS = (Task.SUMMARIZATION, Task.TEXT2TEXT_GENERATION)
 
 
 def task_of(model: ModelMetadata) -> Task:
-    """The task of a served model: its configuration's parameter `task`, or else what its tensors fit.
+    """Return the task of a served model: its configuration's parameter `task`, or else the task that its tensors fit.
 
-    Raises RequestRefused for a model that takes no text or gives no known result.
-    Generators have the same tensors whatever they were trained for: one whose configuration does not tell is a
-    text-generation.
+    All generators have the same tensors, so a generator without the parameter counts as text-generation. Raises
+    RequestRefused for a model that takes no text or gives no known result.
     """
     if model.task in tuple(Task):
         return Task(model.task)
@@ -34,7 +33,7 @@ def task_of(model: ModelMetadata) -> Task:
 
 
 def check_summarizer(model: ModelMetadata) -> None:
-    """Raise UsageError if `model` is known not to summarize; a generator of unknown task may."""
+    """Raise UsageError if `model` is known not to summarize. A generator of unknown task is accepted."""
     task = task_of(model)
     if task not in SUMMARIZERS and (model.task or task is not Task.TEXT_GENERATION):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The kinds of encoders: what a published model gives, where its task alone does not say it."""
+"""The kinds of encoders, which determine the results of a published model where its task alone does not."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ USUAL: Mapping[Task, Kind] = MappingProxyType(
     }
 )
 VECTORS_OF_TOKENS = frozenset({Kind.LATE, Kind.TOKEN_VECTORS})
-KIND = "kind"  # its name among the parameters of a configuration, and among the choices of a manifest
+KIND = "kind"  # a parameter in a model's configuration, and a choice in its manifest
 NO_CHOICES: Mapping[str, Any] = MappingProxyType({})
 
 
 def kind_of(model: ModelMetadata, task: Task, choices: Mapping[str, Any] = NO_CHOICES) -> Kind | None:
-    """The kind of an encoder for `task`; None for a generator.
+    """Return the kind of an encoder for `task`; None for a generator.
 
-    The export records it in the model's configuration, and in its manifest, whose `choices` may be given. Where neither
-    names one, because the model was exported before they did or because a client reads no more than tensors, the kind
-    is derived from the tensors and from the pooling among the choices.
+    The export records the kind in the model's configuration, and in its manifest, whose `choices` may be given. If the
+    kind is in neither, because the model is from an older export or a client reads only its tensors, it is derived from
+    the tensors and from the pooling in the choices.
     """
     if recorded := _recorded(model, choices):
         return recorded
@@ -43,7 +43,7 @@ def kind_of(model: ModelMetadata, task: Task, choices: Mapping[str, Any] = NO_CH
 
 
 def is_late(model: ModelMetadata) -> bool:
-    """Whether a model, of any task or none, ranks texts by the vectors of their tokens (ColBERT)."""
+    """Whether a model ranks texts by the vectors of their tokens (ColBERT); the model may have any task or none."""
     return (_recorded(model) or _of_vectors(model, [])) is Kind.LATE
 
 

@@ -1,4 +1,4 @@
-"""What hfx knows of one task: its requests, and how its answers are shown. A task is a value, a file each."""
+"""The description of one task: its requests, and how its answers are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = Mapping[str, Any]  # output tensor -> its value for one row
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a batch job's output: `cell` takes it out of an answer's outputs."""
+    """A column of a batch job's output; `cell` returns its value for an answer."""
 
     name: str
     kind: CellKind
@@ -28,9 +28,9 @@ class Column:
 class FormField:
     """A field of a request to POST /models/NAME; `path` is its place in the JSON, such as inputs.question.
 
-    `kind`: a text of several lines, of one line, a list with an item in each line, a number, or one of `choices`.
-    `value` is what the form begins with, `default` what holds for a field that is not sent. `allowed` is what the
-    server takes.
+    `kind` is a text of several lines, a text of one line, a list with an item on each line, a number, or one of
+    `choices`. `value` is the initial value in the form, and `default` the value that the server uses if the field is
+    not sent. `allowed` describes the values that the server takes.
     """
 
     path: str
@@ -49,10 +49,10 @@ class FormField:
 class TaskView:
     """One task.
 
-    `row` says what it takes and gives; its `options` are those of `hfx infer` that encoders have (generators have those
-    of generation_settings.py, too). `lines` shows an answer to people, `columns` are those of a batch job for a model's
-    labels. `form` has the fields of the playground, `example` is the end of a command line of `hfx infer`, and `probe`
-    a text that a model can answer.
+    `row` has the inputs and outputs of the task; its `options` are the options of `hfx infer` for encoders (generators
+    also have the settings of generation_settings.py). `lines` formats an answer for people, and `columns` returns the
+    columns of a batch job for a model's labels. `form` has the fields of the playground, `example` is the end of a
+    command line of `hfx infer`, and `probe` is a text that a model can answer.
     """
 
     row: Task
@@ -65,27 +65,27 @@ class TaskView:
 
 
 def text_field(value: str) -> FormField:
-    """The one text of a request."""
+    """The field for the text of a request that has only one."""
     return FormField("inputs", "Text", "text", value=value, is_required=True)
 
 
 def output(name: str, kind: CellKind) -> Column:
-    """The column of an output as it is."""
+    """The column of an output without conversion."""
     return Column(name, kind, lambda answer: answer[name])
 
 
 def json_output(name: str) -> Column:
-    """The column of an output in JSON."""
+    """The column of an output that is converted to JSON."""
     return Column(name, "json", lambda answer: compact(answer[name]))
 
 
 def compact(value: Any) -> str:
-    """`value` as JSON whose floats have their shortest text as float32."""
+    """Return `value` as JSON, with the shortest text of each float that is the same float32."""
     return json.dumps(_shortest(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def as_float32(value: float) -> float:
-    """A float32 as the double with the same shortest decimal text: 0.1, not 0.10000000149011612."""
+    """Return the double with the shortest decimal text that is the same float32: 0.1, not 0.10000000149011612."""
     import numpy as np
 
     return float(str(np.float32(value)))
@@ -100,5 +100,5 @@ def _shortest(value: Any) -> Any:
 
 
 def shown_score(number: float | None) -> str:
-    """A score as people read it."""
+    """Format a score for people, with four decimals."""
     return "?" if number is None else f"{number:.4f}"

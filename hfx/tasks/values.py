@@ -1,4 +1,4 @@
-"""Values of input tensors from texts, such as the cells of a CSV file, and from JSON."""
+"""Reading values of input tensors from texts, such as the cells of a CSV file, and from JSON."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ TYPES: Mapping[Kind, tuple[str, tuple[type, ...], Callable[[str], Any]]] = {
 
 
 def values_of(tensor: str, value: Any, textual: bool) -> tuple[Scalar, ...]:
-    """The checked values of `tensor` from a cell or an option. With `textual`, a str is parsed by the tensor's type.
+    """Return the checked values of `tensor` from a cell or an option. Raises UsageError.
 
-    Raises UsageError.
+    With `textual`, a str is parsed according to the tensor's type.
     """
     kind = KINDS.get(tensor, "text")
     read = _read(kind, value) if textual and isinstance(value, str) else value

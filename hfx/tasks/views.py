@@ -32,7 +32,7 @@ PROBABILITY = "probability_"
 
 
 def _label_lines(answer: Answer) -> list[str]:
-    """All labels in a line."""
+    """All labels with their scores, on one line."""
     pairs = zip(answer[names.LABEL], answer[names.SCORE], strict=True)
     return ["\t".join(f"{label} {shown_score(score)}" for label, score in pairs)]
 
@@ -78,7 +78,7 @@ MULTI_LABEL = FormField(
 
 
 def _entity_line(entity: Mapping[str, Any]) -> str:
-    """An entity, its words, its score and its place."""
+    """An entity, its words, its score and its place in the text."""
     where = f"{entity['start']}-{entity['end']}"
     return f"{entity['entity']}\t{entity['word']}\t{shown_score(entity['score'])}\t{where}"
 
@@ -97,7 +97,7 @@ EMBEDDED = FormField(
 
 
 def _vector_lines(answer: Answer) -> list[str]:
-    """The first numbers of the vector; of those of tokens, how many there are."""
+    """The first numbers of a text's vector, or the number and length of the vectors of tokens."""
     vector = answer[names.EMBEDDING]
     if vector and isinstance(vector[0], list):
         return [f"{len(vector)} vectors of {len(vector[0])} numbers (--json prints all)"]
@@ -130,7 +130,7 @@ NO_ANSWER = FormField(
 
 
 def _answer_lines(answer: Answer) -> list[str]:
-    """The answers, their scores and their places, a line each."""
+    """Each answer with its score and its place, on a line of its own."""
     return [_answer_line(each) for each in answer.get(names.ANSWERS, [answer])]
 
 
@@ -152,28 +152,31 @@ RANKED = FormField(
 
 
 def _score_lines(answer: Answer) -> list[str]:
-    """The scores in a line."""
+    """The scores on one line."""
     scores = answer[names.SCORE]
     return ["\t".join(map(shown_score, scores if isinstance(scores, list) else [scores]))]
 
 
 # Fill-mask: the tokens that fit in place of each mask of a text
 
-# The mask tokens of BERT's, RoBERTa's and XLM's tokenizers: one of them is a model's own, the others are words to it.
+# The mask tokens of BERT's, RoBERTa's and XLM's tokenizers. A model has one of them; the others are words to it.
 MASKED = "[MASK] <mask> <special1>"
 BEST_TOKENS = FormField("parameters.top_k", "top_k", "integer", "the best tokens only", 5, 5, "a whole number from 1")
 TARGETS = FormField("parameters.targets", "targets", "lines", "these tokens only; one in each line")
 
 
 def fills(answer: Answer) -> list[list[dict[str, Any]]]:
-    """A list for each mask of score, token, token_str and sequence; of the JSON text that the tensor holds, too."""
+    """Return, for each mask, a list of objects with score, token, token_str and sequence.
+
+    The answer may have them as the JSON text that the tensor holds.
+    """
     value = answer[names.FILLS]
     rows: list[list[dict[str, Any]]] = json.loads(value) if isinstance(value, str) else value
     return rows
 
 
 def _fill_lines(answer: Answer) -> list[str]:
-    """The tokens of each mask in a line."""
+    """The tokens of each mask, one mask on a line."""
     return ["\t".join(f"{each['token_str']} {shown_score(each['score'])}" for each in row) for row in fills(answer)]
 
 
@@ -195,7 +198,7 @@ def _generator(column: str, text: str) -> TaskView:
     )
 
 
-# Where tensors alone tell the task, the first one that they fit is it.
+# If only the tensors of a model are known, its task is the first one that they fit.
 TASKS: Mapping[Task, TaskView] = {
     Task.ZERO_SHOT_CLASSIFICATION: TaskView(
         tasks.TASKS[Task.ZERO_SHOT_CLASSIFICATION],

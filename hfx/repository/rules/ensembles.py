@@ -1,4 +1,4 @@
-"""Rules about ensembles: what flows along the steps, as triton-inference-server/core checks it when it loads one."""
+"""Rules about the tensors between the steps of an ensemble, as triton-inference-server/core checks them on loading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from hfx.repository.subject import ConfigFile, Problem, Subject, View, rule
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A tensor of the ensemble meeting a member's input or output; `end` is the member's tensor, if it has it."""
+    """A tensor of the ensemble that a step maps to a member's input or output.
+
+    `end` is the member's tensor, or None if the member lacks it.
+    """
 
     ensemble: ConfigFile
     member: ConfigFile
@@ -25,7 +28,7 @@ class Link:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Where the ensemble maps it, as words of ConfigFile.line."""
+        """The place of the mapping in the ensemble's configuration, as words for ConfigFile.line."""
         return ("step", self.member.message.name, f"{self.kind}_map", self.key)
 
 
@@ -60,7 +63,7 @@ def _links(config: ConfigFile, view: View) -> Iterator[Link]:
 
 
 def _sources(config: ConfigFile) -> list[str]:
-    """The ensemble's inputs and what its steps produce, in this order."""
+    """Return the ensemble's inputs and then the tensors that its steps produce."""
     produced = [value for step in config.message.ensemble_scheduling.step for value in step.output_map.values()]
     return [tensor.name for tensor in config.message.input] + produced
 
@@ -150,7 +153,7 @@ class _End:
 
 
 def _meetings(subject: Subject) -> Iterator[tuple[ConfigFile, _End, _End]]:
-    """Each end of an ensemble's tensor with the first end of the same tensor, which is where it comes from."""
+    """Yield each further end of an ensemble's tensor together with its first end, from which the tensor comes."""
     for view, config in _ensembles(subject):
         first: dict[str, _End] = {}
         for end in (*_own_ends(config, "input"), *_member_ends(config, view), *_own_ends(config, "output")):
@@ -166,7 +169,7 @@ def _own_ends(config: ConfigFile, kind: str) -> Iterator[_End]:
 
 def _member_ends(config: ConfigFile, view: View) -> Iterator[_End]:
     links = [link for link in _links(config, view) if link.end is not None]
-    for link in sorted(links, key=lambda link: link.kind == "input"):  # where a tensor comes from stands first
+    for link in sorted(links, key=lambda link: link.kind == "input"):  # outputs first, as tensors come from them
         place = f"{link.member.message.name}'s {link.kind} {link.key!r}"
         yield _end(link.member, link.end, link.value, place, config.line(*link.place))
 
@@ -176,7 +179,7 @@ def _end(owner: ConfigFile, tensor: Any, value: str, place: str, line: int | Non
 
 
 def _agree(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """CompareDimsWithWildcard of triton-inference-server/core, src/model_config_utils.cc."""
+    """Compare dims like CompareDimsWithWildcard of triton-inference-server/core, src/model_config_utils.cc."""
     return len(first) == len(second) and all(a == b or -1 in (a, b) for a, b in zip(first, second, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Rules about a model's files, folders and declared tensors, whatever it is, and about hfx.json."""
+"""Rules about the files, folders and declared tensors of any model, and about hfx.json."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS_BYTES = 4 << 20
 
 
 def backend_of(config: ConfigFile) -> str:
-    """The backend that Triton takes for a configuration; "ensemble" for an ensemble."""
+    """Return the backend that Triton uses for a configuration; "ensemble" for an ensemble."""
     backend, platform = str(config.message.backend), str(config.message.platform)
     return backend or {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt"}.get(platform, platform)
 
@@ -162,7 +162,7 @@ def machine_path(subject: Subject) -> Iterator[Problem]:
             try:
                 texts[subject.relative(path)] = read_text(Path(os.path.realpath(path)), SETTINGS_BYTES)
             except RepositoryError:
-                continue  # not a readable text: other rules say so
+                continue  # not a readable text, which other rules report
         for name, text in texts.items():
             for number, line in enumerate(text.splitlines(), 1):
                 if match := MACHINE_PATH.search(line):

@@ -1,7 +1,7 @@
-"""Rules about ONNX files: whether the release can run them, and whether the configuration describes them.
+"""Rules about ONNX files: whether the release can run them, and whether the configuration describes them correctly.
 
-What the configuration must say about an ONNX file is what ModelState's validation in
-triton-inference-server/onnxruntime_backend, src/onnxruntime.cc, refuses otherwise.
+The rules about configurations follow the validation by ModelState in triton-inference-server/onnxruntime_backend,
+src/onnxruntime.cc.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc
 
 
 def _configured(subject: Subject) -> Iterator[tuple[ConfigFile, Path]]:
-    """Each configuration of the onnxruntime backend with the files that it runs."""
+    """Yield each configuration of the onnxruntime backend with each file that it runs."""
     for model, _, config in subject.parsed():
         if backend_of(config) == "onnxruntime":
             name = config.message.default_model_filename or DEFAULT_FILES["onnxruntime"]
@@ -102,7 +102,7 @@ def _file_line(config: ConfigFile) -> int | None:
 
 
 def _pairs(subject: Subject) -> Iterator[tuple[ConfigFile, str, Path, str, Any, OnnxTensor | None]]:
-    """Each declared input and output, batch inputs too, with the file's tensor of that name."""
+    """Yield each declared input (batch inputs included) and output with the file's tensor of that name."""
     for config, path, facts in _readable(subject):
         for tensor in config.message.input:
             yield config, "input", path, tensor.name, tensor, facts.inputs.get(tensor.name)
@@ -160,7 +160,10 @@ def dimensions(subject: Subject) -> Iterator[Problem]:
 
 
 def _describes(declared: tuple[int, ...], actual: tuple[int, ...], kind: str) -> bool:
-    """Whether every shape that the configuration allows fits the graph; an output's may be narrower in either."""
+    """Whether every shape that the configuration allows fits the graph.
+
+    An output's dimension may also be fixed in the graph and free in the configuration.
+    """
     if len(declared) != len(actual):
         return False
     return all(a in (d, -1) or (kind == "output" and d == -1) for d, a in zip(declared, actual, strict=True))

@@ -17,7 +17,7 @@ from hfx.strict_json import read_json, read_text
 
 MODEL_FILE = "model.py"
 SOURCE_BYTES = 4 << 20
-KEPT_CHARACTERS = 1 << 16  # of a file that is parsed once for all models
+KEPT_CHARACTERS = 1 << 16  # the largest file whose result is cached, so that it is parsed once for all models
 CPU_RUNTIME = "cpu_runtime"  # the parameter of a generator's engine
 ENGINE_FILE = "cpu/engine.json"
 ENGINE_BYTES = 1 << 20
@@ -46,7 +46,7 @@ def does_not_compile(subject: Subject) -> Iterator[Problem]:
     for version in _versions(subject):
         for path in sorted(version.rglob("*.py")):
             if PACKAGES_FOLDER in path.relative_to(version).parts:
-                continue  # of wheels, which are for the Python that their names say
+                continue  # files of wheels, which are for the Python that their names state
             if problem := _syntax_problem(path, subject.release.python):
                 yield Problem(subject.relative(path), *problem, fix)
 
@@ -69,7 +69,10 @@ def missing_runtime(subject: Subject) -> Iterator[Problem]:
 
 
 def _runtimes(path: Path) -> tuple[str, ...]:
-    """What an engine's folder has files for; nothing where that can't be read, which other rules and the server say."""
+    """Return the runtimes that an engine's folder has files for.
+
+    The result is empty if ENGINE_FILE can't be read, which other rules and the server report.
+    """
     try:
         facts = dict(read_json(path, ENGINE_BYTES).items())
     except RepositoryError:
@@ -92,7 +95,7 @@ def _syntax_problem(path: Path, python: str | None) -> tuple[str, int | None] | 
 def _problem_of(text: str, python: str) -> tuple[str, int | None] | None:
     major, minor = python.split(".")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of invalid escapes and the like: not this rule's subject
+        with warnings.catch_warnings(action="ignore"):  # invalid escapes and the like are not this rule's subject
             ast.parse(text, feature_version=(int(major), int(minor)))
     except SyntaxError as error:
         return f"does not compile: {error.msg}.", error.lineno

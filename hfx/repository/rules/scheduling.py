@@ -114,7 +114,7 @@ def cached_generator(subject: Subject) -> Iterator[Problem]:
 
 
 def _behind_admission(view: View) -> Iterator[str]:
-    """The members of ensembles of which one refuses what would wait for too long (python_backends/admission.py)."""
+    """Yield the members of ensembles that refuse requests with too long a wait (python_backends/admission.py)."""
     for members in _members(view).values():
         parameters = [view[name].message.parameters for name in members if name in view]
         bounds = [each[key].string_value for each in parameters for key in ADMISSION if key in each]
@@ -123,7 +123,7 @@ def _behind_admission(view: View) -> Iterator[str]:
 
 
 def _members(view: View) -> dict[str, set[str]]:
-    """The models that work on one request: an ensemble's members, or a model that is no member."""
+    """Return the models that compute one request: the members of each ensemble, or a single model that is no member."""
     ensembles = {
         name: {step.model_name for step in config.message.ensemble_scheduling.step}
         for name, config in view.items()
@@ -134,7 +134,10 @@ def _members(view: View) -> dict[str, set[str]]:
 
 
 def _threads(config: ConfigFile, cores: int) -> int:
-    """Compute threads on CPUs: instances x intra-op threads; ONNX Runtime takes every core when nothing is said."""
+    """The number of compute threads on CPUs: instances x intra-op threads.
+
+    Without a setting, ONNX Runtime uses every core.
+    """
     message = config.message
     groups = [group for group in message.instance_group if not _on_gpu(group)]
     instances = sum(max(group.count, 1) for group in groups) if message.instance_group else 1
