@@ -1,6 +1,6 @@
 """Starting, supervising and stopping a real Triton server: a process of a local tritonserver, or a container.
 
-`EmbeddedServer` is the process that runs the nvidia-pytriton wheel's tritonserver, unless it is given another one.
+`EmbeddedServer` is a process that runs the tritonserver of the nvidia-pytriton wheel, or of another installation.
 """
 
 from hfx.triton.docker import DockerServer

@@ -1,10 +1,10 @@
-"""The tritonserver arguments that hold wherever the server runs.
+"""The arguments of tritonserver that are the same wherever the server runs.
 
-What is served is what is written (no auto-completion, no loading by request), and the parts of the API that no
-client needs are closed. Addresses, ports and paths of the machine are added where the server is started.
+Triton serves exactly the configurations in the repository (no auto-completion, no loading by request), and the parts of
+its API that no client needs are closed. The code that starts the server adds addresses, ports and paths of the machine.
 
-This file runs alone in the image of docker/Dockerfile: `python3 arguments.py DEVICE` becomes a plain tritonserver of
-/models, without hfx.
+This file also runs alone in the image of docker/Dockerfile: `python3 arguments.py DEVICE` becomes a plain tritonserver
+for /models, without hfx.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import secrets
 import sys
 from collections.abc import Iterable
 
-SHARED_MEMORY_BYTES = 1 << 20  # a Python stub's first region; it grows by itself
+SHARED_MEMORY_BYTES = 1 << 20  # the initial region of a Python stub, which grows by itself
 CONTAINER_MODELS = "/models"
-CONTAINER_SECONDS = (300, 30)  # that loading the models, and requests under way at the end, may take
+CONTAINER_SECONDS = (300, 30)  # for loading the models, and for requests in progress at the end
 BODY_DEFAULT, BODY_MARGIN = 64 << 20, 8 << 20
 CLOSED_APIS = "shared-memory,trace,logging"  # they write files or map memory
-# The name of the header that would open them. Every local user can read the arguments, so it is one that can't be sent:
-# a name in HTTP/1 has no colon, and the gRPC of Triton 2.51 refuses a request with such a name. Libraries differ in
-# that, so its value is another one at each start, which callers from elsewhere can't know.
+# The name of the header that would open them. Every local user can read the arguments, so the name is one that can't be
+# sent: a name in HTTP/1 has no colon, and the gRPC of Triton 2.51 refuses a request with such a name. As libraries
+# differ in that, the header's value is also new at each start, and unknown to callers on other machines.
 CLOSED_NAME = "no:key"
 
 
@@ -34,10 +34,10 @@ def server_arguments(
     secret: str = "",
     load: Iterable[str] = ("*",),
 ) -> list[str]:
-    """Arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model).
+    """Return the arguments for a server of REPOSITORY on DEVICE (cpu or gpu: configs/DEVICE.pbtxt of each model).
 
-    With `controlled` every client of HTTP can load and unload models; gRPC stays closed to that. Those in `load` are
-    loaded at the start (*: all). `secret` is the value of the header that opens what is closed; without, a random one.
+    With `controlled`, every HTTP client can load and unload models, but no gRPC client. The models in `load` are loaded
+    at the start (*: all). `secret` is the value of the header that opens the closed parts; by default it is random.
     """
     closed = f"{CLOSED_NAME}={secret or secrets.token_hex(16)}"
     loads = [f"--load-model={name}" for name in load]
@@ -57,16 +57,16 @@ def server_arguments(
 
 
 def body_arguments(largest: int, is_bounded: bool) -> list[str]:
-    """Arguments for HTTP bodies of up to `largest` bytes, of a Triton that `is_bounded`.
+    """Return the arguments for HTTP bodies of up to `largest` bytes; none for a Triton that is not `is_bounded`.
 
-    The front writes the numbers of JSON anew in up to 8 bytes, and a head: BODY_MARGIN holds both.
+    The front may write each number in JSON anew with up to 8 bytes, and adds a head. BODY_MARGIN covers both.
     """
     needed = largest + BODY_MARGIN
     return [f"--http-max-input-size={needed}"] if is_bounded and needed > BODY_DEFAULT else []
 
 
 def trace_arguments(endpoint: str) -> list[str]:
-    """Arguments that send spans of requests with a `traceparent`, and of no others, to an OTLP collector."""
+    """Return the arguments that send spans to an OTLP collector, only for requests with a `traceparent`."""
     settings = (
         "mode=opentelemetry",
         "rate=0",
@@ -78,7 +78,7 @@ def trace_arguments(endpoint: str) -> list[str]:
 
 
 def grpc_tls_arguments(certificate: str, key: str, client_authorities: str) -> list[str]:
-    """Arguments that encrypt gRPC by PEM files; with `client_authorities` clients need a certificate, too."""
+    """Return the arguments that encrypt gRPC with PEM files. With `client_authorities`, clients need a certificate."""
     files = [f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}"]
     if client_authorities:
         return ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={client_authorities}", *files]

@@ -1,6 +1,7 @@
-"""Commands to a running `hfx serve`, from another process of its user: what is served, reload, unload.
+"""Commands to a running `hfx serve` from another process of its user: list the served models, reload, unload.
 
-One JSON object in a line each way, over a Unix socket in the server's own folder, which only its user can enter.
+A command and its answer are one line of JSON each. They are sent over a Unix socket in the server's own folder, which
+only its user can enter.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.workspace import PREFIX
 
 SOCKET = "commands"
-STATUS_SECONDS = 5.0  # for all servers together, as they are asked at the same time
+STATUS_SECONDS = 5.0  # for all servers together, as the requests are sent at the same time
 WATCH_SECONDS = 1.0
-STILL_SECONDS = 2.0  # without a change of its files: then a model that did not load may have been copied to its end
+STILL_SECONDS = 2.0  # without a change of its files, after which a model that did not load may have been fully copied
 
 
 Files = frozenset[tuple[str, int, int]]
@@ -34,7 +35,7 @@ Files = frozenset[tuple[str, int, int]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a model: `reloaded`, `added`, `unchanged`, `unloaded`, or `failed` for a `reason`."""
+    """The outcome for a model: `reloaded`, `added`, `unchanged`, `unloaded`, or `failed` with a `reason`."""
 
     model: str
     outcome: str
@@ -44,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class FilesSeen:
-    """A model's files when it was `tried`, and those that are there `since` then (time.monotonic)."""
+    """A model's files when loading it was `tried`, and the `files` that are unchanged `since` a time.monotonic()."""
 
     tried: Files
     files: Files
@@ -52,36 +53,36 @@ class FilesSeen:
 
 
 class Commands:
-    """Carries commands out on the models `loaded`, and says so in lines to `report`."""
+    """Carries out commands on the models `loaded`, and reports each change with a line to `report`."""
 
     def __init__(self, loaded: LoadedModels, report: Callable[[str], None]) -> None:
         self._loaded = loaded
         self._report = report
         self.path = loaded.folder / SOCKET
-        self._passed_over: dict[str, bytes] = {}  # publications that did not load, or were taken out by a command
-        self._incomplete: dict[str, FilesSeen] = {}  # of models that did not load
-        self._not_loaded: set[str] = set()  # on demand, at last
+        self._passed_over: dict[str, bytes] = {}  # publications that did not load, or that a command unloaded
+        self._incomplete: dict[str, FilesSeen] = {}  # the files of models that did not load
+        self._not_loaded: set[str] = set()  # models whose last load on demand failed
         folder = os.open(loaded.folder, os.O_PATH)
-        try:  # by the folder's descriptor: a socket's path has 107 bytes at most
+        try:  # with the folder's descriptor, as a socket's path has at most 107 bytes
             self._listener = _Listener(f"/proc/self/fd/{folder}/{SOCKET}", self._carry_out)
         finally:
             os.close(folder)
         threading.Thread(target=self._listener.serve_forever, name="commands", daemon=True).start()
 
     def watch(self) -> None:
-        """Reload models from now on when they are published anew, and add new ones, in a thread of its own."""
+        """Start a thread that reloads models when they are published again, and adds new models."""
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def _watch(self) -> None:
         while True:
             time.sleep(WATCH_SECONDS)
-            with suppress(HfxError, OSError):  # the repository, or the server, is away
+            with suppress(HfxError, OSError):  # the repository or the server is not available
                 for name in self._loaded.changed():
                     if self._passed_over.get(name) != self._loaded.published(name) or self._is_copied(name):
                         self._reload(name)
 
     def _is_copied(self, name: str) -> bool:
-        """Whether the files of a model that did not load have changed since, and then been still for STILL_SECONDS."""
+        """Whether a model that did not load has other files by now, unchanged for STILL_SECONDS."""
         seen = self._incomplete.get(name)
         if seen is None:
             return False
@@ -107,7 +108,7 @@ class Commands:
         }
 
     def _table(self, command: str, names: Sequence[str], version: int | None) -> dict[str, Any]:
-        """The table of all models, unless it has that `version`; `names` are loaded or released before."""
+        """Load or release `names`, and return the table of all models; empty if the caller knows this `version`."""
         for name in names:
             if command == "load":
                 self._load(name)
@@ -118,7 +119,7 @@ class Commands:
     def _load(self, name: str) -> None:
         try:
             self._loaded.load(name)
-        except ServerUnreachable:  # no fault of the model
+        except ServerUnreachable:  # not the model's fault
             raise
         except ServerError as error:
             if name not in self._not_loaded:
@@ -156,7 +157,7 @@ class Commands:
 
 
 def files_of(repository: Path, name: str) -> Files:
-    """The files of the folders whose names begin with `name`: path, size and time of the last change in ns."""
+    """Return path, size and time of the last change (ns) of the files in all folders whose names begin with `name`."""
     found = set()
     for path in repository.glob(f"{name}*/**/*"):
         with suppress(OSError):  # it has just been renamed
@@ -181,15 +182,15 @@ class _Handler(socketserver.StreamRequestHandler):
             answer = self.server.carry_out(json.loads(self.rfile.readline()))
         except (HfxError, OSError, ValueError, LookupError, TypeError) as error:
             answer = {"error": str(error), "has_ended": isinstance(error, ServerUnreachable)}
-        with suppress(OSError):  # who gave the command has gone
+        with suppress(OSError):  # the caller has gone
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
-# The other end
+# Sending commands
 
 
 def servers_of(repository: Path) -> list[Path]:
-    """The sockets of the servers of this user that serve `repository`."""
+    """Find the sockets of this user's servers that serve `repository`."""
     paths = sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{SOCKET}"))
     with ThreadPoolExecutor(max(1, len(paths))) as pool:
         served = list(pool.map(_repository, paths))
@@ -197,15 +198,18 @@ def servers_of(repository: Path) -> list[Path]:
 
 
 def _repository(path: Path) -> str:
-    """The repository of the server at `path`; empty where it does not answer this user."""
-    with suppress(OSError, ServerError):  # another user's, one that has ended, or one that is stopped
+    """Return the repository of the server at `path`; empty if the server does not answer this user."""
+    with suppress(OSError, ServerError):  # another user's server, or one that has ended or is stopped
         if path.lstat().st_uid == os.getuid():
             return str(send(path, "status", timeout=STATUS_SECONDS)["repository"])
     return ""
 
 
 def send(path: Path, command: str, models: Sequence[str] = (), timeout: float | None = None) -> dict[str, Any]:
-    """The answer of the server at `path`: `repository`, `models`, `outcomes`. Raises OSError or ServerError."""
+    """Send a command to the server at `path`, and return its answer: `repository`, `models`, `outcomes`.
+
+    Raises OSError or ServerError.
+    """
     with connect_socket(path, timeout) as connection, connection.makefile("rwb") as stream:
         stream.write(json.dumps({"command": command, "models": list(models)}).encode() + b"\n")
         stream.flush()

@@ -1,7 +1,7 @@
 """Triton in a container: the `docker run` line for a repository, printed or run.
 
-The image is hfx's own, built by docker/Dockerfile from an NGC release: it adds what Python backends import and does
-not run as root. Each model folder is mounted by itself and read-only.
+The image is hfx's own, built by docker/Dockerfile from an NGC release. It adds the packages that Python backends
+import, and does not run as root. Each model folder is mounted by itself and read-only.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ STOP_MARGIN_SECONDS = 10.0
 class DockerServer(Server):
     """A Triton server in a container.
 
-    `triton` is an image tag such as 26.07 (releases.py), `image` an image to use as it is (with a digest, if you
+    `triton` is an image tag such as 26.07 (releases.py), `image` an image to use without changes (with a digest, if you
     give one). `options` are further arguments of tritonserver. `command()` is the whole `docker run` line.
 
-    Raises ServerError: no docker, no engine, no such image (each with the line to run), a port taken, a model that
-    does not load, not ready in time.
+    Raises ServerError if there is no docker, no engine or no such image (each with the line to run), if a port is
+    taken, if a model does not load, or if the server is not ready in time.
     """
 
     _: KW_ONLY
@@ -63,7 +63,7 @@ class DockerServer(Server):
         return f"Publishing at {self.host}: every machine that reaches it can use the models."
 
     def command(self) -> list[str]:
-        """The `docker run` line; docker chooses ports that are 0."""
+        """Return the `docker run` line. Docker chooses a port in place of each 0."""
         names = select_models(self.repository, self.models)
         ports = (
             (f"{self.inner_host}:{self.ports.http}", HTTP),
@@ -84,13 +84,13 @@ class DockerServer(Server):
         ]
 
     def image_command(self) -> list[str]:
-        """The line that gets the image: built in a checkout of hfx, or pulled where it is not hfx's."""
+        """Return the line that builds hfx's image in a checkout, or pulls another image."""
         if not self._built_here:
             return ["docker", "pull", self.image]
         return self.release.build_command(self.device, self.image)
 
     def start(self) -> None:
-        """Start and return when every model answers."""
+        """Start the container, and return when every model answers."""
         if self._process is not None:
             raise ServerError("This server is running already.", "Call stop() first.")
         self.ports = choose_ports(self.ports, self.host)
@@ -100,17 +100,20 @@ class DockerServer(Server):
         self._rotation = LogRotation(self.log)
 
     def deaths(self) -> list[Death]:
-        """How the container ended, when it has. What happens inside only probes see."""
+        """How the container ended, if it has. Deaths inside the container are visible only to probes."""
         code = None if self._process is None else self._process.poll()
         return [] if code is None else [Death((), f"the container ended by itself ({exit_reason(code)})")]
 
     def restart(self) -> None:
-        """Remove the container at once and start a new one at the same ports; may be called again when it fails."""
+        """Remove the container at once and start a new one at the same ports. May be called again after a failure."""
         self._remove(grace=0)
         self._launch(self.command(), lambda line: None)
 
     def stop(self) -> bool:
-        """End the server and remove the container and its log; False: not all requests finished in `exit_timeout`."""
+        """End the server and remove the container and its log.
+
+        Returns False if not all requests finished within `exit_timeout`.
+        """
         try:
             return self._remove(self.exit_timeout + STOP_MARGIN_SECONDS)  # docker passes SIGTERM on
         finally:
@@ -119,7 +122,7 @@ class DockerServer(Server):
             self.log.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """End the container at once, also while `stop` waits for it; harmless without one."""
+        """End the container at once, also while `stop` waits for it. Without a container this does nothing."""
         if self._process is not None:
             subprocess.run(["docker", "kill", self.container], capture_output=True, check=False)
 
@@ -151,7 +154,7 @@ class DockerServer(Server):
             raise
 
     def _remove(self, grace: float) -> bool:
-        """End the container within `grace` seconds; False: requests were still in flight."""
+        """End the container within `grace` seconds. Returns False if requests were still in flight."""
         if self._process is None:
             return True
         try:
@@ -162,12 +165,12 @@ class DockerServer(Server):
 
 
 def _user() -> str:
-    """The user that owns the files here, for it can read them; never root."""
+    """The user of this process, which can read the files; UNPRIVILEGED instead of root."""
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() else UNPRIVILEGED
 
 
 def _mount(source: Path, name: str) -> str:
-    """A --mount value; docker reads it as a line of CSV."""
+    """Return the value of a --mount option, which docker parses as a line of CSV."""
     field = f"source={source}"
     if any(character in field for character in ',"\n'):
         field = '"' + field.replace('"', '""') + '"'
@@ -175,7 +178,7 @@ def _mount(source: Path, name: str) -> str:
 
 
 def _refusal(command: Sequence[str]) -> str:
-    """What `command` said when it failed; an empty string when it succeeded."""
+    """Run `command`, and return its error message; empty if it succeeded."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_SECONDS, check=False)
     except subprocess.TimeoutExpired:

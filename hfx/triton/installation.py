@@ -1,6 +1,6 @@
-"""Where a tritonserver is and what it runs with: that of the nvidia-pytriton wheel, or the one on PATH.
+"""Installations of tritonserver: that of the nvidia-pytriton wheel, or the tritonserver on PATH.
 
-Nothing of pytriton is imported: the server process and `hfx --help` must not pay for it.
+pytriton itself is not imported, because that would slow down the server process and `hfx --help`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from hfx.releases import MINIMUM_SECURE, security_warning
 from hfx.triton.liveness import SERVER, STUB
 
 BACKENDS_VARIABLE = "HFX_TRITON_BACKENDS"
-RELEASE_VARIABLE = "NVIDIA_TRITON_SERVER_VERSION"  # in NVIDIA's images their tag; 2.51 has no --version
+RELEASE_VARIABLE = "NVIDIA_TRITON_SERVER_VERSION"  # the image's tag in NVIDIA's images; 2.51 has no --version
 DEFAULT_BACKENDS = Path("/opt/tritonserver/backends")
 PYTHON = "python"
 LIBRARY = "libtriton_python.so"
 ONNXRUNTIME = "onnxruntime"
-HFX_ONNXRUNTIME = "hfx_onnxruntime"  # hfx's, beside one of NVIDIA's
+HFX_ONNXRUNTIME = "hfx_onnxruntime"  # hfx's own, beside NVIDIA's
 
 
 @dataclass(frozen=True)
 class Installation:
-    """A tritonserver and what belongs to it.
+    """A tritonserver and its files.
 
-    `binary` is its executable, `environment` that of the server and its stubs, `backends` the folder of its backends,
-    `stub` the executable that runs Python models, `arguments` what it needs wherever it runs. `release` is the image
-    tag, empty where that is not known; `risk` says what is known against running it.
+    `binary` is its executable, `environment` the environment of the server and its stubs, `backends` the folder of its
+    backends, and `stub` the executable that runs Python models. `arguments` are the arguments that it always needs.
+    `release` is the image tag, which is empty if it is unknown. `risk` describes the known risks of running it.
     """
 
     binary: Path
@@ -46,18 +46,20 @@ class Installation:
     risk: str = ""
 
     def hfx_onnxruntime(self, device: str) -> str | None:
-        """The name of hfx's onnxruntime among the backends, which runs hfx's encoders; None where NVIDIA's does.
+        """The name of hfx's onnxruntime backend for hfx's encoders; None if NVIDIA's backend runs them.
 
-        On CPUs hfx's is taken beside NVIDIA's: it has native operators and pads less (docs/benchmarks-encoder.md).
+        On CPUs, hfx's backend is preferred even if NVIDIA's is there, because it has native operators and pads less
+        (docs/benchmarks-encoder.md).
         """
         if not (self.backends / ONNXRUNTIME).is_dir():
-            return ONNXRUNTIME  # for all models: there is no other
+            return ONNXRUNTIME  # for all models, as there is no other
         return HFX_ONNXRUNTIME if device == "cpu" and importlib.util.find_spec(ONNXRUNTIME) else None
 
     def backend_directory(self, folder: Path, device: str = "cpu") -> Path:
-        """The folder of backends to start it with: its own, or `folder`, made of those and of hfx's.
+        """Return the folder of backends to start the server with.
 
-        Everything in `folder` is a symbolic link, except for the library: Triton refuses a linked one for python-based
+        This is the installation's own folder, or `folder`, which is filled with its backends and hfx's. Everything in
+        `folder` is a symbolic link, except for the library, because Triton refuses a linked library for python-based
         backends ("backend library name 'libtriton_python.so' escapes backend directory").
         """
         name = self.hfx_onnxruntime(device)
@@ -88,7 +90,7 @@ def _link_onnxruntime(folder: Path) -> None:
 
 
 def find_on_path() -> Installation:
-    """The tritonserver on PATH, as in NVIDIA's images; raises ServerError without one, and without its backends."""
+    """Find the tritonserver on PATH, as in NVIDIA's images. Raises ServerError if it or its backends are missing."""
     found = shutil.which(SERVER)
     if found is None:
         raise ServerError(
@@ -102,7 +104,7 @@ def find_on_path() -> Installation:
 
 
 def _backends(binary: Path) -> Path:
-    """The folder of the backends of the tritonserver `binary`."""
+    """Find the folder of the backends of the tritonserver `binary`. Raises ServerError."""
     if named := os.environ.get(BACKENDS_VARIABLE):
         candidates = [Path(named)]
     else:
@@ -133,7 +135,7 @@ RISK = f"The embedded tritonserver {VERSION} lacks the security fixes since 2025
 
 
 def find_wheel() -> Installation:
-    """The tritonserver of this environment; raises ServerError when it is missing or has no build for this Python."""
+    """Find the tritonserver of this environment. Raises ServerError if it is missing or has no stub for this Python."""
     triton = _package() / SERVER
     stub = triton / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}" / STUB
     if not stub.is_file():
@@ -152,7 +154,7 @@ def find_wheel() -> Installation:
 
 
 def libraries() -> Path:
-    """The folder of the shared libraries that the wheel brings; raises ServerError without the wheel."""
+    """Return the folder of the wheel's shared libraries. Raises ServerError if the wheel is not installed."""
     return _package().parent / "nvidia_pytriton.libs"
 
 
@@ -169,10 +171,10 @@ def _package() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The environment for the server and its stubs.
+    """Return the environment for the server and its stubs.
 
-    The stub needs the libpython of this very interpreter (LIBDIR comes first, else the loader may take the
-    distribution's) and finds its packages as `python3` on PATH does; it ignores PYTHON* variables.
+    The stub needs the libpython of this interpreter (LIBDIR comes first, as the loader might otherwise take the
+    distribution's). It finds its packages in the same way as `python3` on PATH, and ignores PYTHON* variables.
     """
     environment = dict(os.environ)
     folders = [str(sysconfig.get_config_var("LIBDIR")), str(libraries())]

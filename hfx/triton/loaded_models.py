@@ -1,6 +1,7 @@
-"""The models of a running tritonserver process: which died, and how single ones are replaced while others serve.
+"""The models of a running tritonserver process: finding dead models, and replacing single models while others serve.
 
-Models that died are loaded again from the server's own folder, models that were published anew from the repository.
+Models that died are loaded again from the server's own folder. Models that were published again are loaded from the
+repository.
 """
 
 from __future__ import annotations
@@ -28,53 +29,57 @@ from hfx.triton.residency import MB, Residency
 
 
 class Instances:
-    """The processes of the server with process group `group`, as they are now; later ones once they are noted."""
+    """The processes of the server with process group `group`, as they are now. Later ones are added by `note`."""
 
     def __init__(self, group: int) -> None:
         self.group = group
         self._serving = {instance: pids[-1] for instance, pids in process.stubs(group).items()}
 
     def deaths(self) -> list[Death]:
-        """The processes that should serve and have died."""
+        """The deaths of processes that should serve."""
         return [_death(name, pid) for name, pid in list(self._serving.items()) if not self._runs(pid)]
 
     def run_beside(self, models: Collection[str]) -> bool:
-        """Whether a process of another model runs."""
+        """Whether a process of a model other than `models` runs."""
         return any(model_of(name) not in models and self._runs(pid) for name, pid in list(self._serving.items()))
 
     def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
-        """Whether the processes of `models` counted their open requests in `folder`, and none was open at last."""
+        """Whether the processes of `models` count their open requests in `folder`, and none was open at last."""
         counts = [folder / str(pid) for pid in self._pids(models)]
         return all(count.exists() and not any(count.read_bytes()) for count in counts)
 
     def all_answered(self, models: Collection[str], folder: Path) -> bool:
-        """Whether no process, also of those replaced, has an open request by its count in `folder`.
+        """Whether no process, not even a replaced one, has an open request by its count in `folder`.
 
-        Those of `models` that do not count have none once they have ended: a stopping server unloads what is answered.
+        A process of `models` that does not count has no open request once it has ended, as a stopping server unloads a
+        model when its requests are answered.
         """
         if any(not (folder / str(pid)).exists() and self._runs(pid) for pid in self._pids(models)):
             return False
         return not any(any(count.read_bytes()) for count in folder.iterdir() if self._runs(int(count.name)))
 
     def kill(self, models: Collection[str]) -> None:
-        """End the processes of `models`; a stopped one that ran on could end the server."""
+        """End the processes of `models`, as a stopped process that continues could end the server."""
         for name, pid in list(self._serving.items()):
             if model_of(name) in models and self._runs(pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def forget(self, models: Collection[str]) -> dict[str, int]:
-        """Watch those of `models` no longer: they may end. Returns them: instance -> process id."""
+        """Stop watching the processes of `models`, which may then end. Returns them: instance -> process id."""
         forgotten = {name: pid for name, pid in self._serving.items() if model_of(name) in models}
         self._serving = {name: pid for name, pid in self._serving.items() if name not in forgotten}
         return forgotten
 
     def restore(self, forgotten: Mapping[str, int]) -> None:
-        """Watch those processes again that `forget` returned."""
+        """Watch the processes again that `forget` returned."""
         self._serving |= forgotten
 
     def note(self, models: Collection[str], before: Collection[int]) -> None:
-        """Watch the processes of `models`: the latest that is not one of `before`, which may still end its requests."""
+        """Watch the latest process of each instance of `models`.
+
+        Processes in `before` are passed over, as they may still be finishing their requests.
+        """
         for name, pids in process.stubs(self.group).items():
             if model_of(name) in models:
                 self._serving[name] = ([pid for pid in pids if pid not in before] or pids)[-1]
@@ -91,14 +96,14 @@ def _death(instance: str, pid: int) -> Death:
     return Death((model,), f"the Python process of {model} died" + (f" ({how})" if how else ""))
 
 
-OPEN_REQUESTS = "open_requests"  # a file for each process that counts its own
-CLOSE_SECONDS = 10.0  # for what is being replaced when the server has ended
+OPEN_REQUESTS = "open_requests"  # the folder with a file for each process that counts its open requests
+CLOSE_SECONDS = 10.0  # for a replacement that is in progress when the server has ended
 
 
 class LoadedModels:
     """The models of `served`, which come from `repository` and are limited to `names` (none: all), on `device`.
 
-    Replacing them needs Triton's model control, where `served.http_url` is. `revision` changes with the set of models.
+    Replacing them needs Triton's model control at `served.http_url`. `revision` changes with the set of models.
     """
 
     def __init__(self, served: Served, repository: Path, names: Sequence[str], device: str) -> None:
@@ -111,13 +116,13 @@ class LoadedModels:
         self._names = names
         self._device = device
         self._instances = Instances(0)
-        self._unsettled = ""  # why the server must be started again from its files
+        self._unsettled = ""  # the reason why the server must be started again from its files, if there is one
         self.residency = Residency(served)
         (served.folder / OPEN_REQUESTS).mkdir()
 
     @property
     def folder(self) -> Path:
-        """The folder that the server has for itself."""
+        """The server's own folder."""
         return self._served.folder
 
     def begin(self, group: int) -> None:
@@ -128,35 +133,36 @@ class LoadedModels:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A context in which no other thread replaces models. Raises ServerError once they are closed."""
+        """A context in which no other thread replaces models. Raises ServerError after `close`."""
         with self._changing:
             if self._closed:
                 raise ServerError("The server has been stopped.")
             yield
 
     def close(self) -> None:
-        """Let no model be replaced any more; one that is being replaced fails soon, as its server has ended."""
+        """Allow no more replacements. One that is in progress fails soon, as its server has ended."""
         self._closed = True
         if self._changing.acquire(timeout=CLOSE_SECONDS):
             self._changing.release()
 
     def disconnect(self) -> None:
-        """Close the connection for loads, which a stopping Triton would wait for, unless a model is being loaded."""
+        """Close the connection for loads, unless a model is being loaded. A stopping Triton would wait for it."""
         if self._changing.acquire(blocking=False):
             self.residency.disconnect()
             self._changing.release()
 
     def deaths(self) -> list[Death]:
-        """The processes that have died, and how.
+        """The deaths of processes, with their reasons.
 
-        Triton never restarts a stub that died, and keeps saying that the model is ready.
+        Triton never restarts a stub that died, and continues to report the model as ready.
         """
         return [Death((), self._unsettled)] if self._unsettled else self._instances.deaths()
 
     def all_answered(self, by_triton: bool) -> bool:
-        """Whether no request is open; False where that can't be known.
+        """Whether no request is open; False if that can't be known.
 
-        Where it is known `by_triton` that it counts none, of those that it does not count when it stops; else of all.
+        With `by_triton`, Triton itself has counted no open request, and only the requests that a stopping Triton does
+        not count are checked. Without it, all requests are.
         """
         folders = model_folders(self._served.repository)
         later = [folder.name for folder in folders if answers_later(folder, self._device)]
@@ -167,9 +173,9 @@ class LoadedModels:
     # Models that died
 
     def can_swap(self, models: Sequence[str]) -> bool:
-        """Whether `models` can be replaced while the others serve, without a caller left hanging.
+        """Whether `models` can be replaced while the others serve, without leaving a request that never ends.
 
-        The requests inside a model that answers later, as a stream does, never end when its process dies (Triton 2.51).
+        When a process dies, the requests inside a model that answers later, such as streams, never end (Triton 2.51).
         """
         repository = self._served.repository
         if not all((repository / model).is_dir() for model in models):
@@ -178,13 +184,14 @@ class LoadedModels:
         return self._instances.have_no_open_request(later, self.folder / OPEN_REQUESTS)
 
     def others_serve(self, models: Sequence[str]) -> bool:
-        """Whether a process of a model beside `models` runs."""
+        """Whether a process of a model other than `models` runs."""
         return self._instances.run_beside(models)
 
     def swap(self, models: Sequence[str]) -> None:
-        """Replace the processes of `models`, dead or not, while the others serve: 0.2 to 0.5 s for a small one.
+        """Replace the processes of `models`, dead or not, while the others serve.
 
-        Raises ServerError with the reason when one does not load; it may be called again.
+        This takes 0.2 to 0.5 s for a small model. Raises ServerError with the reason if a model does not load; it may
+        be called again.
         """
         with self.changing():
             models = [model for model in models if model in self.residency.loaded_folders()]
@@ -200,10 +207,10 @@ class LoadedModels:
             self.has_failed_to_swap = False
             self._instances.note(models, before.values())
 
-    # Models that are published anew
+    # Models that are published again
 
     def served(self) -> list[str]:
-        """The models that are served, without the members of others."""
+        """The sorted names of the models that are served, without the members of others."""
         return sorted({*entry_points(self._served.http_url), *self.residency.unloaded})
 
     def published(self, name: str) -> bytes:
@@ -211,7 +218,7 @@ class LoadedModels:
         return manifest_text(self.repository, name)
 
     def changed(self) -> list[str]:
-        """The models that are published otherwise than they are served; new ones too, unless the names are limited."""
+        """The models whose publication is not the one that is served; new models too, unless the names are limited."""
         copies = self._served.repository
         names = [entry.name for entry in catalogue(self.repository) if entry.manifest]
         return [
@@ -222,9 +229,9 @@ class LoadedModels:
         ]
 
     def reload(self, name: str) -> None:
-        """Serve `name` as it is published now, new or in place of the one before, without a request that fails.
+        """Serve `name` as it is published now, as a new model or in place of the previous one. No request fails.
 
-        Raises RepositoryError or ServerError with the reason when it does not load; the one before serves on then.
+        Raises RepositoryError or ServerError with the reason if it does not load; the previous model then remains.
         """
         with self.changing():
             folders = {*self._served.members(name), *select_models(self.repository, [name])}
@@ -239,7 +246,7 @@ class LoadedModels:
                 self.revision += 1
 
     def unload(self, name: str) -> None:
-        """Serve `name` no longer, once its requests are answered."""
+        """Stop serving `name`, once its requests are answered."""
         with self.changing():
             folders = self._served.members(name)
             self._instances.forget(folders)
@@ -251,7 +258,7 @@ class LoadedModels:
     # Models that are loaded on demand
 
     def load(self, name: str) -> None:
-        """Have `name` in memory. Raises ServerError with the reason when it does not load, or is not served."""
+        """Load `name` unless it is in memory. Raises ServerError with the reason if that fails, or it is not served."""
         with self.changing():
             if name not in self.residency.names():
                 raise ServerError(f"{name} is not served.")
@@ -261,7 +268,7 @@ class LoadedModels:
                 self._instances.note(folders, ())
 
     def release(self, name: str) -> None:
-        """Give the memory of `name` back; it is served on, as it is loaded again on demand."""
+        """Free the memory of `name`. The model is still served, as it is loaded again on demand."""
         with self.changing():
             if name in self.residency.names() and name not in self.residency.unloaded:
                 self._instances.forget(self.residency.own_folders(name))
@@ -270,10 +277,10 @@ class LoadedModels:
     def load_in_turn(
         self, budget: int, progress: Callable[[str], None], leave_out: Callable[[str, ServerError], None]
     ) -> None:
-        """Load each model, which measures it; the last ones stay, as many as take `budget` bytes together.
+        """Load each model, which measures it. The last models stay loaded, as many as fit into `budget` bytes.
 
-        Raises UsageError for a model that takes more than that by itself. `leave_out` is called with one that does not
-        load.
+        Raises UsageError for a model that takes more than `budget` by itself. `leave_out` is called for a model that
+        does not load.
         """
         residency, loaded = self.residency, list[str]()
         for name in residency.names():
@@ -291,28 +298,29 @@ class LoadedModels:
                 self.release(loaded.pop(0))
 
     def table(self, version: int | None) -> dict[str, Any]:
-        """All models as the front has to know them; empty where it knows this `version`.
+        """Return the table of all models for the front; empty if `version` is the present one.
 
-        A front that starts while a model is loaded does not wait for the load.
+        A front that starts while a model is being loaded is not delayed by the load.
         """
         return {} if version == self.residency.version else self.residency.table()
 
 
-# As a server tells them
+# Models as Triton reports them
 ANSWER_SECONDS = 10.0
 
 
 def entry_points(http_url: str) -> list[str]:
-    """The names of the ready models, sorted, without the members of others."""
+    """Return the sorted names of the ready models, without the members of others."""
     ready = {name for name in statistics(http_url) if TEMPORARY not in name}
     members = {name + end for name in ready for end in MEMBER_SUFFIXES}
     return sorted(ready - members)
 
 
 def statistics(http_url: str) -> dict[str, dict[str, Any]]:
-    """Triton's inference statistics: model name -> the object of its statistics extension.
+    """Return Triton's inference statistics: model name -> the object of its statistics extension.
 
-    E.g. `["inference_count"]` (rows), `["execution_count"]` (batches), `["batch_stats"]`; times are nanoseconds.
+    Its members are, for example, `["inference_count"]` (rows), `["execution_count"]` (batches) and `["batch_stats"]`;
+    times are in nanoseconds.
     """
     url = f"{http_url}/v2/models/stats"
     try:

@@ -1,6 +1,6 @@
-"""Triton's log: progress while it starts, the reason when it fails, and the end of all models when it stops.
+"""Triton's log: the progress of a start, the reason why a start failed, and the end of all models at a stop.
 
-HTTP opens only after every model has loaded, so until then the log is the only source. The patterns are those of
+HTTP opens only after every model has loaded, so until then the log is the only source. The patterns match the log of
 tritonserver 2.51.
 """
 
@@ -29,20 +29,20 @@ CONFIG_SYNTAX = re.compile(r"Error parsing text-format inference.ModelConfig: (.
 NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
 GIVEN_UP = re.compile(r'"Waiting for in-flight requests to complete\."|^error: creating server')
 SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
-SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also said of addresses that it can't listen at
+SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also for addresses that it can't listen at
 METRICS_FAILED = "failed to start Metrics service"
-# Every response has been handed to its connection, or the time is over; Triton 2.51 may run on for open gRPC streams.
+# Every response has been handed to its connection, or the time is over. Triton 2.51 may run on for open gRPC streams.
 STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
-# Streams are not in flight by this count, yet their models stay loaded: counted once a second after it.
+# This count does not include streams, but their models stay loaded; Triton counts these once a second after it.
 IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferences")
 LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0
 UNLOADING = '"All models are stopped, unloading models"'
-# Said once a second by 25.05 and later, which take no more requests then and wait for N to become 0 before they count
-# what is in flight. An idle stream is among the N, so this may last until the exit timeout.
+# Written once a second by 25.05 and later, which then take no more requests, and wait for N to become 0 before they
+# count the requests in flight. N includes idle streams, so this may last until the exit timeout.
 WAITING = re.compile(r"Found \d+ gRPC service connections and inference handlers")
 SENT_SECONDS = 0.5  # for responses that an engine has sent on their way through Triton
-# A phrase of a reason that a model did not load for -> what helps.
+# A phrase in the reason why a model did not load -> the advice.
 ADVICE = (
     ("no GPUs are available", "This machine has no usable GPU: serve with --device cpu."),
     ("does not support GPUs", "This Triton was built without GPUs: serve with --device cpu."),
@@ -65,15 +65,18 @@ class PortLost(Exception):
 
 
 class SocketRefused(Exception):
-    """Triton can't listen for HTTP at a Unix socket; the message is its own."""
+    """Triton can't listen for HTTP at a Unix socket. The message is Triton's."""
 
 
 class CrashedAtStart(ServerError):
-    """A signal has ended Triton as it started, as a client's request may have caused it: another start may succeed."""
+    """A signal ended Triton while it started. A client's request may be the cause, so another start may succeed."""
 
 
 class StartFailed(Exception):
-    """Triton did not start: `error` says why, `models` did not load, `crashed` when a signal ended it instead."""
+    """Triton did not start, for the reason in `error`.
+
+    `models` are those that did not load. `crashed` is true if a signal ended Triton instead.
+    """
 
     def __init__(self, error: ServerError, models: Sequence[str], crashed: bool) -> None:
         super().__init__(error.message)
@@ -83,7 +86,10 @@ class StartFailed(Exception):
 
 
 class ServerLog:
-    """The log of a server with so many `models`, members included (0: not known), read as it grows from now on."""
+    """The log of a server, read as it grows from now on.
+
+    `models` is the number of its models, members included (0: not known).
+    """
 
     def __init__(self, path: Path, models: int = 0) -> None:
         self.path = path
@@ -94,7 +100,7 @@ class ServerLog:
         self._stopped_at: float | None = None
 
     def read(self) -> None:
-        """Append to `text` what was written since the last call."""
+        """Append the lines that were written since the last call to `text`."""
         with self.path.open("rb") as log:
             if self.path.stat().st_size < self.offset:
                 self.offset = 0  # it was rotated
@@ -105,7 +111,7 @@ class ServerLog:
         self.text += complete.decode(errors="replace")
 
     def progress(self) -> list[str]:
-        """`loaded NAME (3 of 8)` for each model that was loaded since the last call."""
+        """Return a line `loaded NAME (3 of 8)` for each model that was loaded since the last call."""
         loaded = list(dict.fromkeys(LOADED.findall(self.text)))
         total = max(self.models, len(loaded))
         lines = [f"loaded {name} ({count} of {total})" for count, name in enumerate(loaded, 1)][self.said :]
@@ -113,7 +119,7 @@ class ServerLog:
         return lines
 
     def failures(self) -> dict[str, str]:
-        """The models that did not load, each with its first reason, in the order in which they failed."""
+        """Return the models that did not load, each with its first reason, in the order in which they failed."""
         reasons: dict[str, str] = {}
         syntax = ""
         for line in self.text.splitlines():
@@ -125,22 +131,22 @@ class ServerLog:
         return reasons
 
     def has_given_up(self) -> bool:
-        """Whether the server has decided to end; all reasons stand in the log by then."""
+        """Whether the server has decided to end. By then, all reasons are in the log."""
         return any(GIVEN_UP.search(line) for line in self.text.splitlines())
 
     def has_stopped(self) -> bool:
-        """Whether Triton has had nothing to do for FLUSH_SECONDS but to wait for connections that are merely open."""
+        """Whether Triton has, for FLUSH_SECONDS, only waited for connections that are merely open."""
         self.read()
         if self._stopped_at is None and STOPPED.search(self.text):
             self._stopped_at = time.monotonic()
         return self._stopped_at is not None and time.monotonic() - self._stopped_at > FLUSH_SECONDS
 
     def is_unloading(self) -> bool:
-        """Whether a stopping server has no request in flight that it counts, and takes none."""
+        """Whether a stopping server takes no more requests, and none that it counts is in flight."""
         return UNLOADING in self.text
 
     def is_stopping(self) -> bool:
-        """Whether the server takes no more requests; it may count as open what has none."""
+        """Whether the server takes no more requests. It may still count connections without a request as open."""
         return self.is_unloading() or WAITING.search(self.text) is not None
 
     def is_idle(self) -> bool:
@@ -150,25 +156,28 @@ class ServerLog:
         return requests[-1:] == ["0"] and not has_streams
 
     def refused_socket(self) -> str:
-        """What it said when it could not listen at a Unix socket; an empty string when it could."""
+        """Return Triton's message if it could not listen at a Unix socket, and an empty string otherwise."""
         match = SOCKET_REFUSED.search(self.text)
         return match[0] if match else ""
 
     def taken_port(self, metrics: int) -> int:
-        """The port that another process took; 0 when all three were free."""
+        """Return the port that another process took, or 0 if all three were free."""
         if METRICS_FAILED in self.text:
             return metrics
         match = SOCKET_TAKEN.search(self.text)
         return int(match[1]) if match else 0
 
     def tail(self, lines: int = REASON_LINES) -> str:
-        """The last `lines` lines, without the tables."""
+        """Return the last `lines` lines, without the tables."""
         plain = [line for line in self.text.splitlines() if line and line[0] not in "+|"]
         return "\n".join(plain[-lines:])
 
 
 def _readable(reason: str) -> str:
-    """Triton escapes line ends in its log; a Python traceback follows the message after `At:`."""
+    """Restore the line ends of `reason`, which Triton escapes in its log, and shorten it to REASON_LINES lines.
+
+    A Python traceback follows the message after `At:`.
+    """
     lines = reason.replace("\\n", "\n").replace('\\"', '"').removeprefix("Internal: ").strip().splitlines()
     shown = [line for line in lines if line.strip()]
     return "\n".join(shown if len(shown) <= REASON_LINES else [*shown[:2], "…", *shown[3 - REASON_LINES :]])
@@ -181,7 +190,7 @@ def wait_until_ready(
     timeout: float,
     progress: Callable[[str], None],
 ) -> bool:
-    """Follow `log` until `is_ready()`; False as soon as `has_failed()` or the log says that the server gave up.
+    """Read `log` until `is_ready()`. Returns False as soon as `has_failed()`, or the log says that the server gave up.
 
     Raises ServerError after `timeout` seconds.
     """
@@ -209,11 +218,12 @@ def end_server(
     grace: float,
     all_answered: Callable[[bool], bool] = lambda by_triton: False,
 ) -> bool:
-    """End the server that writes `log` within `grace` seconds; False: requests were still in flight.
+    """End the server that writes `log` within `grace` seconds. Returns False if requests were still in flight.
 
-    It is over too when it takes no more requests and `all_answered()` has said for SENT_SECONDS that none is open: of
-    those that Triton does not count when it has counted the others (True), else of all. Triton 2.51 never unloads a
-    model whose process died with requests in it, and later ones wait for idle streams.
+    The server is also done when it takes no more requests and `all_answered()` has been true for SENT_SECONDS. The
+    argument of `all_answered` is True if Triton has counted no open request, so that only the requests that Triton does
+    not count matter; otherwise all requests do. This is needed because Triton 2.51 never unloads a model whose process
+    died with requests in it, and later releases wait for idle streams.
     """
     answered_at: float | None = None
 
@@ -235,9 +245,9 @@ def end_server(
 def load_error(
     log: ServerLog, paths: Mapping[str, str], code: int | None, backends: str = "the server's image"
 ) -> ServerError:
-    """The error for a server that gave up, ended with `code` (None: not yet).
+    """Return the error for a server that gave up, and ended with `code` (None: not yet).
 
-    `paths` are folders that it saw -> the user's, `backends` is where it looks for backends.
+    `paths` maps the folders that the server saw to the user's; `backends` is where it looks for backends.
     """
     failures = log.failures()
     if not failures:
@@ -255,7 +265,7 @@ def load_error(
 def start_failure(
     log: ServerLog, ports: Mapping[str, int], paths: Mapping[str, str], code: int | None, backends: str
 ) -> Exception:
-    """PortLost (`ports` are numbers by use), SocketRefused, or StartFailed with the `load_error`."""
+    """Return PortLost (`ports` maps uses to numbers), SocketRefused, or StartFailed with the `load_error`."""
     log.read()
     if reason := log.refused_socket():
         return SocketRefused(reason)
@@ -266,7 +276,7 @@ def start_failure(
     return StartFailed(load_error(log, paths, code, backends), tuple(failures), crashed)
 
 
-# Kept within a bound: Triton 2.51 without descriptors writes 16 to 50 MB a second.
+# The log is bounded, because Triton 2.51 writes 16 to 50 MB a second when it has no free descriptors.
 
 
 FILE_BYTES = 16 << 20
@@ -277,8 +287,8 @@ CHECK_SECONDS = 0.2
 class LogRotation:
     """Moves the contents of the file `path`, to which a server appends, to `path`.1 and so on, until `stop()`.
 
-    The file itself stays: the server and its stubs hold it open. What they write while it is copied and emptied, some
-    milliseconds in 16 MB, is lost.
+    The file itself stays, as the server and its stubs hold it open. Lines that they write while it is copied and
+    emptied are lost; this takes some milliseconds for each 16 MB.
     """
 
     def __init__(self, path: Path, file_bytes: int = FILE_BYTES) -> None:
@@ -289,7 +299,7 @@ class LogRotation:
         self._thread.start()
 
     def stop(self) -> None:
-        """Rotate no more; the older files are removed."""
+        """Stop rotating, and remove the older files."""
         self._stopped.set()
         self._thread.join()
         for older in self._older():

@@ -1,8 +1,8 @@
-"""The models that are served: which ones, whether they are as published, and a private copy of them.
+"""The models that are served: their selection, the check that they are as published, and a private copy of them.
 
-Triton's Python stubs write __pycache__ beside the model files, a published repository must stay as it was hashed, and
-neither a re-export nor a program that writes to the published files must change a running server. So a server gets
-files of its own; from read-only file systems it gets links to the large ones.
+A server gets its own copy of the files, and from read-only file systems links to the large files. There are two
+reasons: Triton's Python stubs write __pycache__ beside the model files, while a published repository must stay as it
+was hashed; and neither a re-export nor a program that writes to the published files may change a running server.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path
 
-LINKED_BYTES = 1 << 20  # above which a file on a read-only file system is linked
-FICLONE = 0x40049409  # of ioctl_ficlone(2)
-SETTLED_SECONDS = 2.0  # after which a file that was not written to is complete
+LINKED_BYTES = 1 << 20  # larger files on a read-only file system are linked
+FICLONE = 0x40049409  # see ioctl_ficlone(2)
+SETTLED_SECONDS = 2.0  # a file that was not written to for this time is complete
 MOST_SETTLING_SECONDS = 60.0
 GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
-KIND_GPU, KIND_CPU = 1, 2  # of ModelInstanceGroup
+KIND_GPU, KIND_CPU = 1, 2  # values in ModelInstanceGroup
 REPUBLISH = "Export it again with --force, or serve the others with --models."
 SKIPPED = {"__pycache__"}
 Result = TypeVar("Result")
 
-# Checks of published models; `names` limits them to some.
+# Checks of published models; `names` limits them to some models.
 
 
 def check_published(repository: Path, names: Sequence[str], report: Callable[[str], None]) -> None:
-    """Finish what a crashed export left, and compare every file of the models with its manifest.
+    """Recover from crashed exports, and compare every file of the models with its manifest.
 
-    Raises ModelCorrupt naming the files that are not as they were published.
+    Raises ModelCorrupt that names the files that are not as they were published.
     """
     for done in recover(repository):
         report(done)
@@ -54,10 +54,10 @@ def check_published(repository: Path, names: Sequence[str], report: Callable[[st
 
 
 def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]:
-    """As `check_published` of all models, but the folders of damaged ones, each model with a line to `report`.
+    """Check all models as `check_published` does, and return the damaged ones, each with a line to `report`.
 
-    Raises ModelCorrupt when all are damaged, and while files of a damaged one are being written. The members of one
-    without a readable manifest look like models.
+    Raises ModelCorrupt if all models are damaged, and while files of a damaged model are being written. The members of
+    a model without a readable manifest look like models, and are returned as well.
     """
     damaged: dict[str, ModelCorrupt] = {}
     names = [entry.name for entry in models(repository)]
@@ -77,7 +77,7 @@ def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]
 
 
 def check_release(repository: Path, names: Sequence[str], tag: str) -> None:
-    """Raise UsageError when a model needs a later Triton release than `tag`."""
+    """Raise UsageError if a model needs a later Triton release than `tag`."""
     for entry in _entries(repository, names):
         if entry.manifest and tag < (minimum := entry.manifest.triton.minimum):
             raise UsageError(
@@ -94,7 +94,10 @@ def _entries(repository: Path, names: Sequence[str]) -> list[Entry]:
 
 
 def select_models(repository: Path, names: Sequence[str]) -> list[str]:
-    """All models of `repository`, or those with `names` and the members that they need, sorted by name."""
+    """Return all models of `repository`, or those in `names` and the members that they need, sorted by name.
+
+    Raises RepositoryError if the repository has no model, and ModelMissing for an unknown name.
+    """
     present = [folder.name for folder in model_folders(repository) if (folder / CONFIG).is_file()]
     if not present:
         raise RepositoryError(f"{repository} has no model.", "Publish one with `hfx export MODEL`.")
@@ -114,7 +117,7 @@ def select_models(repository: Path, names: Sequence[str]) -> list[str]:
 
 
 def needs(folder: Path) -> list[str]:
-    """The models that the one in `folder` needs: its manifest's folders and the steps of its ensemble."""
+    """Return the models that the model in `folder` needs: its manifest's folders and the steps of its ensemble."""
     manifest = folder / MANIFEST_FILE
     published = read_manifest(manifest).folders if manifest.exists() else ()
     config = read_config(folder / CONFIG)
@@ -122,7 +125,7 @@ def needs(folder: Path) -> list[str]:
 
 
 def check_gpu(repository: Path, names: Iterable[str]) -> None:
-    """Raise UsageError when one of `names` is configured for a GPU and this machine has none."""
+    """Raise UsageError if one of `names` is configured for a GPU and this machine has none."""
     if any(any(Path("/dev").glob(pattern)) for pattern in GPU_DEVICES):
         return
     for name in names:
@@ -131,15 +134,16 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
 
 
 def answers_later(folder: Path, device: str) -> bool:
-    """Whether all requests of the model in `folder` may be open when its `execute` has returned: a generator's."""
+    """Whether requests of the model in `folder` may be open after its `execute` has returned, as for a generator."""
     config = read_config(config_path(folder, device))
     return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
 
 
 def may_hang(folder: Path, device: str) -> bool:
-    """Whether requests of the model in `folder` never end when its process dies (Triton 2.51).
+    """Whether requests of the model in `folder` may never end when its process dies (Triton 2.51).
 
-    Those of generators, and large ones of hfx's onnxruntime in Python, which is a Python model in a bundle.
+    This applies to generators, and to large requests in hfx's onnxruntime backend in Python, which is a Python model in
+    a bundle.
     """
     config = read_config(config_path(folder, device))
     is_net = config.backend.endswith("onnxruntime") or (config.backend == "python" and MODEL_FILE in config.parameters)
@@ -147,15 +151,15 @@ def may_hang(folder: Path, device: str) -> bool:
 
 
 def is_ensemble(folder: Path) -> bool:
-    """Whether the model in `folder` only calls others."""
+    """Whether the model in `folder` is an ensemble, which only calls other models."""
     return bool(read_config(folder / CONFIG).ensemble_scheduling.step)
 
 
 def python_processes(repository: Path, device: str, backends: Collection[str | None]) -> int:
-    """How many processes the models of `repository` have, at least, of those `backends` that run in Python."""
+    """Return the least number of processes of the models of `repository` in `backends`, which run in Python."""
     processes = 0
     for folder in model_folders(repository):
-        with suppress(RepositoryError):  # a configuration that can't be read: Triton will say so
+        with suppress(RepositoryError):  # Triton reports a configuration that can't be read
             config = read_config(config_path(folder, device))
             if config.backend in backends:
                 processes += sum(group.count or 1 for group in config.instance_group) or 1
@@ -163,7 +167,7 @@ def python_processes(repository: Path, device: str, backends: Collection[str | N
 
 
 def read_config(path: Path) -> Any:
-    """The configuration message in a file; RepositoryError where it can't be parsed."""
+    """Read the configuration message in a file. Raises RepositoryError if it can't be parsed."""
     return parse_config(path.read_text("utf-8", "replace"))
 
 
@@ -171,7 +175,7 @@ def read_config(path: Path) -> Any:
 
 
 def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:
-    """Make `target`, a repository of the models `names`."""
+    """Make the folder `target` a repository with copies of the models `names`."""
     target.mkdir()
     for name in names:
         _copy_folder((repository / name).resolve(), target / name)
@@ -182,7 +186,8 @@ def _copy_folder(source: Path, target: Path) -> None:
     files = [_regular(entry) for entry in entries if not _is_folder(entry)]
     has_python = any(file.suffix == ".py" for file in files)
     if any(map(_is_linked, files)) and not any(map(_is_folder, entries)) and not has_python:
-        # Not file by file: ONNX Runtime and OpenVINO refuse external data that a link leads out of the model's folder.
+        # The folder is linked, not its files: ONNX Runtime and OpenVINO refuse external data if a link leads out of the
+        # model's folder.
         target.symlink_to(source)
         return
     target.mkdir()
@@ -196,9 +201,9 @@ def _copy_folder(source: Path, target: Path) -> None:
 
 
 def _is_linked(file: Path) -> bool:
-    """Whether the server reads `file` itself: a large one of an image or a volume that is mounted read-only.
+    """Whether the server reads `file` through a link, as it does for large files on a read-only file system.
 
-    A copy would take memory there, as /tmp of a container often is a tmpfs.
+    Images and volumes may be mounted in this way. A copy would take memory, as /tmp of a container is often a tmpfs.
     """
     return file.stat().st_size > LINKED_BYTES and bool(os.statvfs(file).f_flag & os.ST_RDONLY)
 
@@ -217,10 +222,10 @@ def _regular(entry: Path) -> Path:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Make `target` a file of its own: Triton maps what it serves, and dies where a file that is mapped gets shorter.
+    """Copy `source` to `target`, a file of its own. Triton maps its files, and dies if a mapped file becomes shorter.
 
-    A hard link would be the same file, which `cp` and `rsync --inplace` write to. Where the file system can share
-    blocks (btrfs, XFS), the copy takes no space. Raises ServerError where there is no room for it.
+    A hard link would be the same file, which `cp` and `rsync --inplace` write to. If the file system can share blocks
+    (btrfs, XFS), the copy takes no space. Raises ServerError if there is no room for it.
     """
     with source.open("rb") as content, target.open("xb") as copy, suppress(OSError):
         fcntl.ioctl(copy, FICLONE, content.fileno())
@@ -238,11 +243,11 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def read_settled(read: Callable[[], Result], folders: Callable[[], Iterable[Path]]) -> Result:
-    """What `read` returns, which checks and copies the files of model `folders`: all in the state of one moment.
+    """Return the result of `read`, which checks and copies the files of model `folders`, all as of one moment.
 
-    It is called again when files have changed meanwhile, and after a failure beside files that are being written, as
-    by `cp`, once they are not: for MOST_SETTLING_SECONDS. Raises what `read` raises, and ServerError for files that
-    change all the time.
+    If files have changed during the call, `read` is called again. If `read` fails while files are being written, for
+    example by `cp`, it is called again when they are complete. Both go on for up to MOST_SETTLING_SECONDS. Raises the
+    errors of `read`, and ServerError if the files change all the time.
     """
     deadline = time.monotonic() + MOST_SETTLING_SECONDS
     while True:
@@ -262,7 +267,7 @@ def read_settled(read: Callable[[], Result], folders: Callable[[], Iterable[Path
 
 
 def _states(folders: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
-    """By its path, what of a file's status changes with its content."""
+    """For each file, the fields of its status that change with its content."""
     states: dict[Path, tuple[int, ...]] = {}
     for folder in folders:
         for path in folder.rglob("*"):

@@ -1,9 +1,9 @@
-"""Encoders of a server's own copy, or of a bundle, as one model in C++: text in, answer out (hfx/native/backend).
+"""Merging the steps of an encoder into one model in C++, which takes texts and returns answers (hfx/native/backend).
 
-What is published is an ensemble whose steps are Python: it runs on every device. On CPUs its members become one model
-with the same name, tensors and parameters, where the export has proven a compiled tokenizer and nothing is configured
-that Python steps alone can do. The tokenizer's Python process, the net's and the last step's are gone
-(docs/benchmarks-encoder.md).
+A published encoder is an ensemble of Python steps, which runs on every device. On CPUs, its members in a server's own
+copy or in a bundle become one model with the same name, tensors and parameters. This requires that the export has
+proven a compiled tokenizer, and that nothing is configured that only the Python steps can do. The Python processes of
+the tokenizer, the net and the last step are no longer needed (docs/benchmarks-encoder.md).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from hfx.triton.installation import ONNXRUNTIME
 from hfx.triton.models import KIND_CPU, read_config
 
 Steps = Literal["native", "python"]
-NET = "net"  # the version folder of NAME_net, in the one model's
-INSTANCES = 2  # one runs the net, the other takes requests meanwhile
+NET = "net"  # the version folder of NAME_net, within that of the merged model
+INSTANCES = 2  # one instance runs the net, while the other takes requests
 
 
 def runtime_library(package: Path) -> Path | None:
-    """The library of ONNX Runtime in its Python `package`; None where it is built into the module."""
+    """Return the library of ONNX Runtime in its Python `package`; None if it is built into the module."""
     return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
 
 
 def prepare_encoders(repository: Path, backend: str | None, native: bool) -> dict[str, str]:
-    """Make of each encoder in `repository` what is served on this machine.
+    """Convert each encoder in `repository` to the model or models that are served on this machine.
 
-    One model, where it can be and `native` models are wanted; the nets of the others run in `backend`, hfx's
-    onnxruntime in Python, if there is one. Returns, by name, why encoders keep their steps though `native` ones are
-    wanted.
+    With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, hfx's
+    onnxruntime in Python, if there is one. Returns the reasons, by name, why encoders keep their steps in spite of
+    `native`.
     """
     kept = dict[str, str]()
     spec = importlib.util.find_spec(ONNXRUNTIME) if native else None
@@ -66,7 +66,7 @@ def _use_backend(net: Path, backend: str) -> None:
 
 
 def why_not(repository: Path, name: str) -> str:
-    """Why the model NAME can't be served in one hop; empty where it can."""
+    """Return the reason why the steps of the model NAME can't be merged into one model; empty if they can."""
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
         return "it is not an encoder of hfx"
@@ -80,7 +80,7 @@ def why_not(repository: Path, name: str) -> str:
 
 
 def _needs_python(folder: Path) -> str:
-    """What a step is configured to do that only Triton's own queue and instances do."""
+    """Return the setting of a step that needs Triton's own queue or instances; empty if there is none."""
     config = read_config(config_path(folder, "cpu"))
     if any(group.kind != KIND_CPU or group.count > 1 for group in config.instance_group):
         return f"{folder.name} has its own instance_group"
@@ -92,14 +92,14 @@ def _needs_python(folder: Path) -> str:
 
 
 def merge(repository: Path, name: str, runtime: str) -> None:
-    """Make one model of the members of NAME, whose files move to it.
+    """Merge the members of NAME into one model, and move their files to it.
 
     `runtime` is the path of ONNX Runtime's library, absolute or relative to the version folder of NAME.
     """
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     folder, version = repository / name, repository / name / "1"
     library = tokenize / "1" / LIBRARY
-    # Triton keeps a library by its path for as long as it runs, so that another one needs another name.
+    # Triton keeps a library under its path for as long as it runs, so a different library needs a different name.
     backend = f"hfx_{hashlib.sha256(library.read_bytes()).hexdigest()[:12]}"
     moves = {
         tokenize / "1" / COMPILED_TOKENIZER: version / COMPILED_TOKENIZER,
@@ -107,7 +107,7 @@ def merge(repository: Path, name: str, runtime: str) -> None:
         tokenize / "1" / "settings.json": version / "settings.json",
         tokenize / "warmup": folder / "warmup",
         last / "1" / "settings.json": version / "answer.json",
-        net / "1": version / NET,  # whole, as ONNX files have their weights beside them
+        net / "1": version / NET,  # the whole folder, as ONNX files have their weights beside them
     }
     config = read_config(folder / CONFIG)
     config.backend = backend
@@ -121,13 +121,13 @@ def merge(repository: Path, name: str, runtime: str) -> None:
 
 
 def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
-    """Turn the configuration of the ensemble into the one model's: the same tensors, the parameters of the steps."""
+    """Change the ensemble's configuration to that of the merged model: the same tensors, the steps' parameters."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
     config.instance_group.add(count=INSTANCES, kind=KIND_CPU)
     config.model_warmup.extend(tokenize.model_warmup)
     settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
-    settings.pop(OPERATORS_SHA256, None)  # they are in the backend's library, which has all in one file
+    settings.pop(OPERATORS_SHA256, None)  # the operators are in the backend's library
     model = settings.get(MODEL_FILE) or net.default_model_filename or "model.onnx"
     for key, value in (settings | {MODEL_FILE: f"{NET}/{model}", ONNXRUNTIME: runtime}).items():
         config.parameters[key].string_value = value

@@ -1,6 +1,6 @@
-"""One tritonserver child process and its stubs: started, and seen as the kernel has them.
+"""Starting a tritonserver child process, and inspecting it and its stubs through the kernel.
 
-It dies with its parent, is never reached by the terminal's Ctrl-C (it has its own session), and its output goes to
+The process dies with its parent. The terminal's Ctrl-C never reaches it, as it has its own session. Its output goes to
 one log file.
 """
 
@@ -21,22 +21,23 @@ from hfx.errors import ServerError
 from hfx.process import ends_with_parent, exit_reason
 from hfx.triton.liveness import STUB, processes, read_process
 
-# What ends Triton with a signal, where one cause is known.
+# Known causes of Triton's end by a signal.
 CAUSES = {
     -signal.SIGFPE: "as by a gRPC request with the parameter classification on an output of texts; HTTP refuses it",
     -signal.SIGSEGV: "as by gRPC streams with the header triton_grpc_error, or by requests that are cancelled at once",
 }
-EXIT_CODE_FIELD = 52 - 3  # of proc(5)'s stat, counted from the state
-# Triton 2.51 parses the body of a POST that calls itself a form on a thread's stack: with the usual 8 MB a form of 8 MB
-# kills it. The limit is the size of each thread's stack, of which only what is used takes memory.
+EXIT_CODE_FIELD = 52 - 3  # in the stat file of proc(5), counted from the state
+# Triton 2.51 parses the body of a POST with the content type of a form on a thread's stack. With the usual stack of
+# 8 MB, a form of 8 MB kills it. The limit is the size of each thread's stack, of which only the used part takes memory.
 STACK_BYTES = 512 << 20
-# The Python backend's shared memory, which holds callers' texts, would be open to every user: boost.interprocess sets
-# the mode 0644 past the umask. Machine -> its number for the kernel, that of seccomp(2), that of fchmod(2).
+# The Python backend's shared memory, which holds callers' texts, would be open to every user, because
+# boost.interprocess sets the mode 0644 in spite of the umask. The values are the machine's number for the kernel, and
+# the numbers of the system calls seccomp(2) and fchmod(2).
 MACHINES = {"x86_64": (0xC000003E, 317, 91), "aarch64": (0xC00000B7, 277, 52)}
 
 
 def _keep_modes() -> tuple[str, str]:
-    """The number of seccomp(2) and, in hexadecimal, a filter by which fchmod(…, 0644) succeeds and does nothing.
+    """Return the number of seccomp(2), and a filter in hexadecimal that makes fchmod(…, 0644) succeed and do nothing.
 
     Both are empty for a machine that is not in MACHINES.
     """
@@ -62,11 +63,11 @@ def spawn(
     inherit: Sequence[int] = (),
     keep_modes: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` in `folder`, with the descriptors `inherit`, its output appended to `log`.
+    """Start `command` in `folder`, with the descriptors `inherit`, and append its output to `log`.
 
-    What it creates only this user can open; with `keep_modes` its shared memory too.
+    Only this user can open the files that it creates, and with `keep_modes` also its shared memory.
 
-    The kernel signals the child when the *thread* that forked it ends, hence only the main thread may start one.
+    The kernel signals the child when the *thread* that forked it ends, so only the main thread may start one.
     """
     if threading.current_thread() is not threading.main_thread():
         raise ServerError("A Triton server must be started from the main thread.", "It would end with this thread.")
@@ -75,7 +76,7 @@ def spawn(
 
 
 def stubs(group: int) -> dict[str, list[int]]:
-    """The live Python stubs of the server with process id `group`: instance name -> pids, oldest first."""
+    """Return the live Python stubs of the server with process id `group`: instance name -> pids, oldest first."""
     pids: dict[str, list[int]] = {}
     for process in sorted(processes(), key=lambda each: each.started):
         if process.group == group and (instance := process.instance):
@@ -84,7 +85,7 @@ def stubs(group: int) -> dict[str, list[int]]:
 
 
 def memory(group: int) -> int:
-    """The bytes of memory that the processes of `group` take, with their share of what they have in common (Pss)."""
+    """Return the bytes of memory that the processes of `group` take, including their share of shared memory (Pss)."""
     return sum(_proportional_bytes(each.pid) for each in processes() if each.group == group)
 
 
@@ -92,7 +93,7 @@ def _proportional_bytes(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
-        return 0  # it has ended
+        return 0  # the process has ended
     return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
 
 
@@ -103,9 +104,9 @@ def is_running(pid: int, group: int) -> bool:
 
 
 def kill_orphans(folder: Path) -> bool:
-    """Kill the stubs that run from `folder` and whose server is gone; whether there were any.
+    """Kill the stubs that run from `folder` without a server, and return whether there were any.
 
-    Triton's stubs don't notice that their server was killed, and ignore SIGTERM: they keep their models.
+    Triton's stubs don't notice that their server was killed, and ignore SIGTERM, so that they keep their models.
     """
     programs = ((process, process.arguments[0]) for process in processes())
     stubs_here = [process for process, path in programs if path.startswith(f"{folder}/") and path.endswith(STUB)]
@@ -117,13 +118,13 @@ def kill_orphans(folder: Path) -> bool:
 
 
 def server_death(code: int) -> str:
-    """How tritonserver ended with the return code `code`, and what is known to end it so."""
+    """Return a description of how tritonserver ended, from its return code, with the known cause if there is one."""
     cause = f", {CAUSES[code]}" if code in CAUSES else ""
     return f"tritonserver died ({exit_reason(code)}{cause})"
 
 
 def ending(pid: int) -> str:
-    """How `pid`, a process that its parent has not waited for, ended; an empty string when that is not visible."""
+    """Return how the process `pid`, which its parent has not waited for, ended; empty if that is not visible."""
     process = read_process(pid)
     if process is None or process.stat[0] != "Z":
         return ""
@@ -136,12 +137,12 @@ def listens(pid: int, port: int) -> bool:
         inodes = [inode for name in ("tcp", "tcp6") for inode in _listening(Path(f"/proc/{pid}/net/{name}"), port)]
         own = {_link(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
-        return False  # it has ended
+        return False  # the process has ended
     return any(f"socket:[{inode}]" in own for inode in inodes)
 
 
 def _listening(table: Path, port: int) -> list[str]:
-    """The inodes of sockets in state LISTEN (0A) at `port`, of a table in the format of /proc/net/tcp."""
+    """Return the inodes of sockets in state LISTEN (0A) at `port`, from a table in the format of /proc/net/tcp."""
     rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
     return [row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port]
 

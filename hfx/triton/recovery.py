@@ -1,7 +1,8 @@
-"""What is done about a death: its model is swapped while the others serve, or the whole server is started again.
+"""Recovery from a death: the model is replaced while the others serve, or the whole server is started again.
 
-Both have a back-off. A model whose swap fails is tried again while the others serve; a model that keeps dying costs
-them a restart, for each death leaves something behind in Triton 2.51 (a process entry, a megabyte).
+Both have a back-off. If replacing a model fails, it is tried again while the others serve. A model that dies again and
+again causes a restart of the server, because each death leaves something behind in Triton 2.51 (a process entry, a
+megabyte).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.log import CrashedAtStart
 from hfx.triton.server import Server
 
-MAX_RESTARTS = 10  # in a row without a server that serves: another start won't cure the reason
-MAX_SWAPS = 3  # of a model in a row
-MAX_LOST = 50  # swaps of all models, then the server is started afresh
-HEALTHY_SECONDS = 20.0  # of serving after which a fault is a new one
+MAX_RESTARTS = 10  # failures in a row, after which another start won't help
+MAX_SWAPS = 3  # of one model in a row
+MAX_LOST = 50  # swaps of all models, after which the server is started again
+HEALTHY_SECONDS = 20.0  # of serving, after which a fault is independent of earlier ones
 MAX_PAUSE_SECONDS = 30.0
 SLOW_RESTART_SECONDS = 3.0
 
@@ -31,7 +32,7 @@ Report = Callable[[str], None]
 
 @dataclass
 class _Row:
-    """What was done in a row: `done` times with success, `failed` times without; the next time not before `due`."""
+    """Attempts in a row: the number that succeeded (`done`) and that `failed`; the next is not made before `due`."""
 
     done: int = 0
     failed: int = 0
@@ -39,7 +40,7 @@ class _Row:
     last: float = 0.0
 
     def begin(self) -> None:
-        """Note the next attempt: a new row after HEALTHY_SECONDS of serving."""
+        """Note the next attempt, which starts a new row after HEALTHY_SECONDS of serving."""
         if not self.failed and time.monotonic() - self.last > HEALTHY_SECONDS:
             self.done = 0
 
@@ -48,37 +49,40 @@ class _Row:
         self.done, self.failed, self.last = self.done + 1, 0, time.monotonic()
 
     def fail(self) -> None:
-        """Note that it failed."""
+        """Note that the attempt failed."""
         self.failed += 1
         self.due = time.monotonic() + pause(self.failed)
 
 
 class Recovery:
-    """Recovers `server` from deaths, and says so in lines to `report`."""
+    """Recovers `server` from deaths, and reports each with a line to `report`."""
 
     def __init__(self, server: Server, report: Report) -> None:
         self._server = server
         self._report = report
         self._restarts = _Row()
         self._swaps: dict[tuple[str, ...], _Row] = {}
-        self.attempts = 0  # to start something again
+        self.attempts = 0  # to replace a model or restart the server
 
     def due(self, deaths: Sequence[Death]) -> list[Death]:
-        """Those of `deaths` that are not in the pause before their next attempt, each model once."""
+        """Return those of `deaths` whose pause before the next attempt is over, each model once."""
         now = time.monotonic()
         by_models = {death.models: death for death in reversed(deaths)}
         return [death for death in by_models.values() if self._row(death.models).due <= now]
 
     def verdict(self, deaths: Sequence[Death]) -> str:
-        """Why the server is not in service while `deaths` are to be replaced; an empty string when it is.
+        """Return the reason why the server is not in service because of `deaths`; empty if it is in service.
 
-        A model that MAX_RESTARTS attempts in a row did not bring back counts as left out: the others are served.
+        A model counts as left out after MAX_RESTARTS failed attempts in a row, as the other models are served.
         """
         by_models = {death.models: death.reason for death in reversed(deaths)}
         return "; ".join(why for models, why in by_models.items() if self._row(models).failed < MAX_RESTARTS)
 
     def recover(self, deaths: Sequence[Death]) -> None:
-        """Replace what died. Raises ServerError when that has failed too often in a row and nothing serves any more."""
+        """Replace the dead models, or restart the server.
+
+        Raises ServerError if that has failed too often in a row, and no model is served any more.
+        """
         loaded = self._server.replaceable
         if loaded is not None and all(self._is_swapped(death.models, loaded) for death in deaths):
             for death in deaths:
@@ -104,7 +108,7 @@ class Recovery:
         except ServerError as error:
             row.fail()
             if self._server.deaths() and not self._server.deaths()[0].models:
-                return  # the whole server died meanwhile
+                return  # the whole server has died
             self._failed(death.reason, row.failed, error)
             if row.failed >= MAX_RESTARTS and not loaded.others_serve(death.models):
                 raise _hopeless(error) from error
@@ -117,8 +121,8 @@ class Recovery:
     def _restart(self, reason: str) -> None:
         """Restart the server until it serves.
 
-        One that serves again and dies again is started again without an end, as requests may have killed it. Raises
-        ServerError when MAX_RESTARTS in a row have not brought it to serve, unless signals end it as it starts.
+        A server that comes to serve and dies again is restarted without a limit, as requests may have killed it. Raises
+        ServerError if MAX_RESTARTS restarts in a row have failed, unless a signal ended the server while it started.
         """
         began, row = time.monotonic(), self._restarts
         row.begin()
@@ -146,7 +150,7 @@ class Recovery:
 
 
 def _row_of(restarts: int) -> str:
-    """What to say of the last of many `restarts` in a row."""
+    """Return what to add to the report on the last of many `restarts` in a row."""
     if restarts < MAX_RESTARTS:
         return ""
     return (
@@ -160,13 +164,13 @@ def _hopeless(failure: ServerError) -> ServerError:
 
 
 def pause(restarts: int) -> float:
-    """Seconds before the next restart after so many in a row: the first comes at once."""
+    """Return the seconds before the next restart after this number of restarts in a row. The first has no pause."""
     return random.uniform(0.5, 1.0) * min(MAX_PAUSE_SECONDS, 2.0 ** min(restarts - 1, 10)) if restarts else 0.0
 
 
 @contextmanager
 def after(seconds: float, action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` in another thread when the body takes longer than `seconds`."""
+    """Call `action` in another thread if the body takes longer than `seconds`."""
     timer = threading.Timer(seconds, action)
     timer.daemon = True
     timer.start()

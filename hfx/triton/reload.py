@@ -1,11 +1,12 @@
-"""Models of a running server are added, replaced and taken out, while all others and the one before serve.
+"""Adding, replacing and removing models of a running server, while all others and the previous version serve.
 
-The folders that a server reads are its private copy (models.py), so what happens here never touches the repository of
-the user. Every state on disk between two steps is one that a restart can load.
+A server reads the folders of its private copy (models.py), so this module never changes the repository of the user. A
+restart can load every state on disk between two steps.
 
-An ensemble and its members can't be replaced in one step under their names: a request would meet members of both. So
-the new members are loaded under other names first, the ensemble is pointed at them (one atomic step for callers), the
-members are replaced under their own names, which no request uses then, and the ensemble is pointed back at those.
+An ensemble and its members can't be replaced in one step under their names, because a request could use members of both
+versions. The new members are therefore first loaded under other names, and the ensemble is changed to use them (one
+atomic step for callers). Then the members are replaced under their own names, which no request uses at that time, and
+the ensemble is changed back to these names.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from hfx.triton.models import copy_models, is_ensemble, needs, read_settled, sel
 from hfx.triton.one_hop import prepare_encoders
 
 GENERATION_FILE = ".generation"
-PUBLICATION_FILE = ".publication"  # by which a relay finds the engine that came with it (serving/ipc.py)
+PUBLICATION_FILE = ".publication"  # with its text a relay finds its own engine (serving/ipc.py)
 
 
 class Unsettled(ServerError):
-    """The new model serves, but Triton did not follow to the end: the server must be started again from its files."""
+    """The new model serves, but Triton failed in a later step: the server must be started again from its files."""
 
 
 @dataclass(frozen=True)
 class Served:
     """The models that Triton at `http_url` serves from `folder`/repository; each load may take `timeout` seconds.
 
-    `backend` and `native`: what encoders are served by (one_hop.prepare_encoders).
+    `backend` and `native` determine how encoders are served (one_hop.prepare_encoders).
     """
 
     folder: Path
@@ -60,9 +61,9 @@ class Served:
         return self.folder / "repository"
 
     def members(self, name: str) -> list[str]:
-        """The folders of `name` that are served, the entry point last; none when it is not served.
+        """Return the folders of `name` that are served, the entry point last; none if the model is not served.
 
-        Of a model without a manifest they are those that its name begins.
+        For a model without a manifest, these are the needed folders whose names begin with its name.
         """
         if not (self.repository / name).is_dir():
             return []
@@ -74,7 +75,7 @@ class Served:
         return _entry_last(name, folders)
 
     def needed(self, name: str) -> list[str]:
-        """The folders of `name` and those of all models that it calls, the entry point last."""
+        """Return the folders of `name` and of all models that it calls, the entry point last."""
         found: dict[str, None] = {}
         pending = [name]
         while pending:
@@ -85,7 +86,7 @@ class Served:
         return [*found][::-1]
 
     def file_bytes(self, folder: str) -> int:
-        """The size of the files in `folder`."""
+        """Return the size of the files in `folder` in bytes."""
         return sum(file.stat().st_size for file in (self.repository / folder).rglob("*") if file.is_file())
 
     def folders(self) -> list[Path]:
@@ -93,7 +94,7 @@ class Served:
         return model_folders(self.repository)
 
     def with_members(self, folders: Iterable[str]) -> set[str]:
-        """`folders` with all others of the models that they belong to, those that are there."""
+        """Return `folders` together with all other existing folders of the models that they belong to."""
         found = set(folders)
         for entry in models(self.repository):
             members = {entry.name, *(entry.manifest.folders if entry.manifest else ())}
@@ -101,14 +102,14 @@ class Served:
         return found & {folder.name for folder in self.folders()}
 
     def load(self, model: str) -> None:
-        """Load `model` from its folder, also when no file of it has changed. Raises ServerError with the reason."""
-        # Triton takes a model with a changed file for a new one. Without, it would keep dead processes; with only
-        # config.pbtxt changed, 2.51 tries to add an instance to them and crashes.
+        """Load `model` from its folder, even if no file in it has changed. Raises ServerError with the reason."""
+        # Triton takes a model with a changed file for a new one. Without a change it would keep dead processes; if only
+        # config.pbtxt has changed, 2.51 tries to add an instance to them and crashes.
         (self.repository / model / GENERATION_FILE).write_text(secrets.token_hex(8))
         self.control(model, "load")
 
     def unload(self, model: str) -> None:
-        """Unload `model`, which ends when its requests are answered, and delete its folder."""
+        """Unload `model`, which ends once its requests are answered, and delete its folder."""
         with suppress(ServerError):  # it was not loaded
             self.control(model, "unload")
         shutil.rmtree(self.repository / model, ignore_errors=True)
@@ -116,12 +117,13 @@ class Served:
     def control(
         self, model: str, action: Literal["load", "unload"], connection: http.client.HTTPConnection | None = None
     ) -> None:
-        """Triton's model control; a model that is loaded anew is served as it was until then, and on when this fails.
+        """Load or unload `model` through Triton's model control.
 
-        Who may load models runs any code as the server's user, and every local user can read a key in the server's
-        arguments. So control is open only where HTTP is a socket in the server's own folder, which no other user can
-        enter. Raises ServerError with Triton's reason, or when the server does not answer for `timeout` seconds;
-        ServerUnreachable where it has ended.
+        While a model is loaded again, and if that fails, Triton serves it as before. A client that may load models can
+        run any code as the server's user, and every local user can read a key in the server's arguments. Control is
+        therefore open only if HTTP is at a socket in the server's own folder, which no other user can enter. Raises
+        ServerError with Triton's reason, or if the server does not answer for `timeout` seconds, and ServerUnreachable
+        if it has ended.
         """
         try:
             url = f"{self.http_url}/v2/repository/models/{quote(model, safe='')}/{action}"
@@ -133,12 +135,12 @@ class Served:
             raise kind(f"Triton did not {action} {model}: {reason}.", "Its log has more.") from error
 
     def replace(self, source: Path, name: str, is_loaded: bool = True) -> None:
-        """Serve `name` as it is published in the repository `source` now, new or in place of the one before.
+        """Serve `name` as it is now published in the repository `source`, new or in place of the previous model.
 
-        One that is not loaded is replaced on disk alone.
+        A model that is not loaded is replaced only on disk.
 
-        Raises ModelMissing, ModelCorrupt, or ServerError with Triton's reason; the one before serves on then. Raises
-        Unsettled when the new one serves and the server is to be started again.
+        Raises ModelMissing, ModelCorrupt, or ServerError with Triton's reason; the previous model then remains in
+        service. Raises Unsettled if the new model serves, but the server must be started again.
         """
         incoming = self.folder / "incoming"
         outgoing = self.folder / "outgoing"
@@ -165,7 +167,7 @@ class Served:
             shutil.rmtree(outgoing, ignore_errors=True)
 
     def _replace_models(self, folders: list[str], incoming: Path, outgoing: Path) -> None:
-        """Load each of `folders` anew; when one does not load, those before it as they were."""
+        """Replace and load each of `folders`. If one does not load, load the ones before it as they were."""
         done: list[str] = []
         try:
             for folder in folders:
@@ -202,11 +204,14 @@ class Served:
         self._settle(name, members, incoming, outgoing)
 
     def _settle(self, name: str, members: Mapping[str, str], incoming: Path, outgoing: Path) -> None:
-        """From the temporary members of the new ensemble to those of its own names, which no request uses any more."""
+        """Switch from the temporary members of the new ensemble to members under their own names.
+
+        No request uses the members under their own names at this time.
+        """
         shutil.rmtree(outgoing / name)
         failure = None
         for member in members:
-            with suppress(ServerError):  # the memory of the one before is free before the new one is loaded
+            with suppress(ServerError):  # frees its memory before the new member is loaded
                 self.control(member, "unload")
             self._replace_folder(member, incoming / member, outgoing)
         self._replace_folder(name, incoming / name, outgoing)
@@ -227,7 +232,7 @@ class Served:
 
 
 def _copy(source: Path, name: str, target: Path) -> list[str]:
-    """Copy `name` with its members to the new folder `target`: all of one publication, and as it was published.
+    """Copy `name` with its members, all of one publication and as published, to the new folder `target`.
 
     Returns the folders, the entry point last. Raises ModelMissing or ModelCorrupt.
     """
@@ -241,13 +246,14 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
         return folders
 
     folders = read_settled(copy, lambda: (source / each for each in member_folders(name)))
-    # Otherwise its process does so, Triton sees a changed folder, and loads it again with its ensemble.
+    # Otherwise the model's process would compile the files, so that Triton would see a changed folder, and load the
+    # model again with its ensemble.
     compileall.compile_dir(target, quiet=2)
     return _entry_last(name, folders)
 
 
 def manifest_text(repository: Path, name: str) -> bytes:
-    """The text of the manifest of `name`; empty where there is none."""
+    """Return the text of the manifest of `name`; empty if there is none."""
     try:
         return (repository / name / MANIFEST_FILE).read_bytes()
     except OSError:
@@ -259,7 +265,7 @@ def _entry_last(name: str, folders: Iterable[str]) -> list[str]:
 
 
 def _reason(text: str) -> str:
-    """Triton's words in the JSON of a refusal."""
+    """Return the message in the JSON of Triton's refusal."""
     _, brace, rest = text.partition("{")
     try:
         words = str(json.loads(brace + rest)["error"])
@@ -269,12 +275,12 @@ def _reason(text: str) -> str:
 
 
 def _temporary(name: str, folder: str) -> str:
-    """Another name for `folder`, a member of `name`, that ends alike; no model can have it."""
+    """Return another name for `folder`, a member of `name`, with the same ending. No model can have this name."""
     return name + TEMPORARY + folder.removeprefix(name)
 
 
 def _renamed_copy(source: Path, target: Path, names: Mapping[str, str]) -> None:
-    """Make `target` a copy of the model folder `source` without space of its own, with other names of models."""
+    """Copy the model folder `source` to `target` with hard links; its configurations get the new model `names`."""
     shutil.copytree(source, target, symlinks=True, copy_function=os.link)
     for path in target.rglob("*.pbtxt"):
         text = path.read_text("utf-8")

@@ -1,7 +1,8 @@
-"""Which of a server's models are in memory: those that are not are served too, and loaded for their next request.
+"""The models of a server that are in memory. Other models are also served, and are loaded for their next request.
 
-The front decides when (front/idle.py), as it knows the requests. Here they are loaded and unloaded, one at a time, and
-measured. Folders that several models need, such as a step of two ensembles, are counted once and stay for the others.
+The front decides when to load and unload a model (front/idle.py), as it knows the requests. This module does it, one
+model at a time, and measures the models. A folder that several models need, such as a step of two ensembles, is counted
+once, and stays in memory as long as another model needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hfx.triton import process
 from hfx.triton.liveness import call, connect
 from hfx.triton.reload import Served
 
-UNLOAD_SECONDS = 10.0  # for requests that Triton has not freed yet, and for those over gRPC
+UNLOAD_SECONDS = 10.0  # for requests that Triton has not freed yet, and for requests over gRPC
 POLL_SECONDS = 0.01
 MB = 1_000_000
 DESCRIPTIONS = ("", "/config")  # below a model's path
@@ -34,13 +35,13 @@ class Residency:
         self.unloaded: set[str] = set()
         self.version = 0
         self._served = served
-        self._folders: dict[str, list[str]] = {}  # of `names`
+        self._folders: dict[str, list[str]] = {}  # by model name
         self._described: dict[str, dict[str, str]] = {}
-        self._connections: dict[int, http.client.HTTPConnection] = {}  # for loads: one, so one thread of Triton
+        self._connections: dict[int, http.client.HTTPConnection] = {}  # one for all loads, so one thread of Triton
         self._bytes: dict[str, int] = {}  # by folder, as measured when it was loaded last
 
     def names(self) -> list[str]:
-        """The models that callers name, without their members, sorted."""
+        """The sorted names of the models that callers can name, without their members."""
         if not self._folders:
             names = {entry.name for entry in models(self._served.repository)}
             names -= {name + end for name in names for end in MEMBER_SUFFIXES}
@@ -57,15 +58,15 @@ class Residency:
         return [folder for folder in self._folders[name] if folder not in others]
 
     def to_load(self) -> Collection[str]:
-        """What Triton is to load when it starts: names of folders, or a * for all."""
+        """The names of the folders that Triton loads when it starts, or a * for all."""
         return sorted(self.loaded_folders()) if self.unloaded else ("*",)
 
     def bytes_of(self, folders: Collection[str]) -> int:
-        """What `folders` take in memory: as measured, or as large as their files."""
+        """Return the bytes that `folders` take in memory: as measured, or otherwise the size of their files."""
         return sum(self._bytes.get(folder) or self._served.file_bytes(folder) for folder in folders)
 
     def check(self, name: str, budget: int) -> int:
-        """The bytes that `name` takes by itself. Raises UsageError where they are more than `budget`."""
+        """Return the bytes that `name` takes by itself. Raises UsageError if this is more than `budget`."""
         size = self.bytes_of(self._folders[name])
         if size > budget:
             raise UsageError(
@@ -75,9 +76,9 @@ class Residency:
         return size
 
     def load(self, name: str, group: int) -> None:
-        """Load `name` into the server with process group `group`. Raises ServerError with the reason.
+        """Load `name` into the server with process group `group`.
 
-        ServerUnreachable: the server has ended, and is started again.
+        Raises ServerError with the reason, and ServerUnreachable if the server has ended, and is being started again.
         """
         begun: list[str] = []
         if group not in self._connections:
@@ -92,25 +93,25 @@ class Residency:
         except ServerError as error:
             self._connections.pop(group).close()
             self._unload(begun[::-1])
-            # Callers read it.
+            # Callers see the message, so it must not have paths of the server.
             raise error.with_message(error.message.replace(f"{self._served.repository}/", "")) from error
         self.unloaded.discard(name)
 
     def disconnect(self) -> None:
-        """Close the connection for loads; the next load opens another one."""
+        """Close the connection for loads. The next load opens a new one."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def unload(self, name: str) -> None:
-        """Unload `name`, and return when its memory is free, or after UNLOAD_SECONDS of requests in it."""
+        """Unload `name`, and return when its memory is free, or after UNLOAD_SECONDS if it still has requests."""
         folders = self.own_folders(name)
         self.unloaded.add(name)
         self.version += 1
         self._unload(folders[::-1])  # an ensemble before its members
 
     def refresh(self, name: str) -> None:
-        """Note that `name` was published again, added or taken out."""
+        """Note that `name` was published again, added or removed."""
         self._folders.clear()
         self.version += 1
         self.unloaded &= set(self.names())
@@ -121,7 +122,7 @@ class Residency:
                 self.describe(name)
 
     def describe(self, name: str) -> None:
-        """Keep Triton's descriptions of `name`, which it has none of when the model is unloaded. Raises ServerError."""
+        """Store Triton's descriptions of `name`, as Triton has none of an unloaded model. Raises ServerError."""
         path = f"/v2/models/{quote(name, safe='')}"
         try:
             texts = {
@@ -139,7 +140,7 @@ class Residency:
         return [json.loads(texts["/config"]) for texts in described if texts]
 
     def table(self) -> dict[str, Any]:
-        """All models as the front has to know them."""
+        """Return the table of all models for the front."""
         for name in self.names():
             if name not in self._described and name not in self.unloaded:
                 with suppress(ServerError):

@@ -1,4 +1,4 @@
-"""A Triton server of this process: the interface of every kind, its addresses, and a few calls of its HTTP API."""
+"""The interface of all kinds of Triton servers that this process runs, their addresses, and calls of their HTTP API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Ports:
-    """The three ports of a server; 0 stands for a free one."""
+    """The three ports of a server; 0 stands for a free port."""
 
     http: int = 0
     grpc: int = 0
@@ -34,13 +34,13 @@ class Ports:
 class Server(ABC):
     """A Triton server that ends with this process; a context manager.
 
-    `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some (with the members
-    they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free one. `host` is
-    the address of gRPC, and of HTTP and metrics too unless `inner_host` is given: a server behind a front. `timeout` is
-    the number of seconds the models may take to load, `exit_timeout` the seconds that requests in flight get at the
-    end. `progress` receives one line for each model loaded.
-    Where not `strict`, models that don't load are left out, with a line to `warn`, if others are left.
-    `check` is called before models are copied: it may raise HfxError, and returns the names of those to leave out.
+    `repository` is a folder of model folders, each with a config.pbtxt; `models` limits it to some models (and the
+    members that they call). `device` picks configs/cpu.pbtxt or configs/gpu.pbtxt. A port of 0 stands for a free port.
+    `host` is the address of gRPC, and also of HTTP and metrics unless `inner_host` is given for a server behind a
+    front. `timeout` is the number of seconds in which the models must load, `exit_timeout` the number of seconds that
+    requests in flight get at the end. `progress` receives one line for each model loaded.
+    If not `strict`, models that don't load are left out, with a line to `warn`, unless no model remains.
+    `check` is called before models are copied. It may raise HfxError, and returns the names of the models to leave out.
     """
 
     repository: Path
@@ -74,7 +74,7 @@ class Server(ABC):
 
     @property
     def grpc_url(self) -> str:
-        """`HOST:PORT` of the gRPC API, as clients take it."""
+        """`HOST:PORT` of the gRPC API, the address for clients."""
         return f"{contact(self.host)}:{self.ports.grpc}"
 
     @property
@@ -84,7 +84,7 @@ class Server(ABC):
 
     @property
     def exposure(self) -> str:
-        """A warning when others than this machine can reach the server, else an empty string."""
+        """A warning if other machines can reach the server, otherwise an empty string."""
         return "" if is_loopback(self.host) else self._exposure()
 
     @abstractmethod
@@ -92,48 +92,48 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start and return when every model answers; raises ServerError with the reason otherwise."""
+        """Start the server, and return when every model answers. Raises ServerError with the reason otherwise."""
 
     @abstractmethod
     def deaths(self) -> list[Death]:
-        """The processes of the server that have died, and how."""
+        """The deaths of the server's processes, with their reasons."""
 
     def fault(self) -> str:
-        """The reasons of `deaths` in a line; an empty string while all processes run."""
+        """The reasons of `deaths` on one line; an empty string while all processes run."""
         return "; ".join(death.reason for death in self.deaths())
 
     @property
     def replaceable(self) -> LoadedModels | None:
-        """The models, where single ones can be replaced while the others serve; None: it is always restarted whole."""
+        """The models, if single ones can be replaced while the others serve; None if only a restart is possible."""
         return None
 
     @property
     def revision(self) -> int:
-        """Of the models that are served: another number, other models."""
+        """A number that changes with the set of the models that are served."""
         return 0
 
     def unloaded_configurations(self) -> list[dict[str, Any]]:
-        """Triton's configurations of the models that are not in memory, and loaded on demand."""
+        """Triton's configurations of the models that are not in memory, but loaded on demand."""
         return [] if self.replaceable is None else self.replaceable.residency.unloaded_configurations()
 
     @abstractmethod
     def restart(self) -> None:
         """Kill the server and start it again at the same ports with the same models.
 
-        Raises ServerError with the reason when that fails; it may be called again.
+        Raises ServerError with the reason if that fails; it may be called again.
         """
 
     @abstractmethod
     def stop(self) -> bool:
-        """End the server and remove what it left; stopping twice is harmless.
+        """End the server and remove its files. Stopping twice is harmless.
 
-        New requests are refused, those in flight get `exit_timeout`; False: some had not finished by its end
-        (streams aside, which Triton may not count).
+        New requests are refused, and requests in flight get `exit_timeout` seconds. Returns False if some had not
+        finished by then, except for streams, which Triton may not count.
         """
 
     @abstractmethod
     def kill(self) -> None:
-        """End every process of the server at once; what it left is removed by `stop`, which may run meanwhile."""
+        """End every process of the server at once. `stop` removes its files, and may run at the same time."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -144,7 +144,7 @@ class Server(ABC):
 
 
 def address(host: str) -> str:
-    """The IPv4 address to listen at; `localhost` is 127.0.0.1."""
+    """Return the IPv4 address to listen at; `localhost` is 127.0.0.1. Raises UsageError for any other text."""
     try:
         return str(ipaddress.IPv4Address(LOOPBACK if host == "localhost" else host))
     except ValueError:
@@ -155,12 +155,12 @@ def address(host: str) -> str:
 
 
 def contact(host: str) -> str:
-    """The address at which this machine reaches a server that listens at `host`."""
+    """Return the address at which this machine reaches a server that listens at `host`."""
     return LOOPBACK if ipaddress.ip_address(host).is_unspecified else host
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens at `host`."""
+    """Whether only this machine can reach a server that listens at `host`."""
     return ipaddress.ip_address(host).is_loopback
 
 
@@ -168,13 +168,14 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_ports(requested: Ports, host: str) -> Ports:
-    """`requested` with a free port for each 0; raises ServerError when another one is taken, naming it and its option.
+    """Return `requested` with a free port for each 0.
 
-    Triton has no "port 0" and runs on without metrics when that port is taken, so all three are tried before it
-    starts. Another process can still take a free port before Triton does: the caller tries again.
+    Raises ServerError, which names the port and its option, if another port is taken. Triton has no "port 0", and runs
+    on without metrics if their port is taken, so all three ports are tried before it starts. Another process can still
+    take a free port before Triton does; the caller must then try again.
     """
     fixed = check_ports(requested)
-    with ExitStack() as held:  # until all are known, so that no port is chosen twice
+    with ExitStack() as held:  # held until all are known, so that no port is chosen twice
         for use, port in fixed.items():
             held.enter_context(bind(host, port, use))
         free = {}
@@ -186,7 +187,7 @@ def choose_ports(requested: Ports, host: str) -> Ports:
 
 
 def check_ports(requested: Ports) -> dict[str, int]:
-    """Those of `requested` that are not 0; raises UsageError for a number that is no port, or that two of them have."""
+    """Return the ports in `requested` that are not 0. Raises UsageError for an invalid port, and for equal ports."""
     fixed = {use: port for use, port in asdict(requested).items() if port}
     for use, port in fixed.items():
         if not 0 < port < 65536:
@@ -198,9 +199,9 @@ def check_ports(requested: Ports) -> dict[str, int]:
 
 
 def bind(host: str, port: int, use: str, listening: bool = True) -> socket.socket:
-    """A socket at HOST:PORT; raises ServerError when another program listens there."""
+    """Return a socket bound to HOST:PORT. Raises ServerError if another program listens there."""
     sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does: a port in TIME_WAIT is free
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as in Triton: a port in TIME_WAIT counts as free
     try:
         sock.bind((host, port))
         if listening:
@@ -223,7 +224,7 @@ def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
 
 
 def is_ready(http_url: str) -> bool:
-    """Whether the server answers that all of its models are ready."""
+    """Whether the server reports that all of its models are ready."""
     try:
         call(f"{http_url}/v2/health/ready")
     except (OSError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""Keeps a started server serving: finds what died, has it recovered (recovery.py), and stops the server on a signal.
+"""Supervision of a started server: finding and recovering dead parts (recovery.py), and stopping on a signal.
 
 Processes are checked five times a second, models by liveness probes (liveness/).
 """
@@ -19,8 +19,8 @@ from hfx.triton.server import Server
 from hfx.triton.server import is_ready as server_is_ready
 
 CHECK_SECONDS = 0.2
-PROBE_SECONDS = 3.0  # between two probes of a model: they should not be felt
-READY_SECONDS = 0.25  # between two looks at Triton's own readiness
+PROBE_SECONDS = 3.0  # between two probes of a model, so that they do not slow it down
+READY_SECONDS = 0.25  # between two checks of Triton's own readiness
 SILENCE_SECONDS = 8.0
 SLOW_STOP_SECONDS = 1.0
 ReportState = Callable[[str, int], None]
@@ -28,12 +28,12 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keep_serving(server: Server, report: Report, report_state: ReportState = lambda fault, restarts: None) -> NoReturn:
-    """Recover `server`, which runs, whenever a part of it dies; ServerError when that has failed too often in a row.
+    """Recover the running `server` whenever a part of it dies. Raises ServerError after too many failures in a row.
 
-    `report_state` receives, again and again, why it is not in service at present (an empty string when it is), and how
-    often something was started again.
+    `report_state` is called again and again with the reason why the server is not in service at present (empty if it
+    is), and with the number of attempts to start something again.
 
-    Belongs into the main thread, as every start of a server. An exception from a signal's handler ends it.
+    Must run in the main thread, like every start of a server. An exception from a signal handler ends it.
     """
     recovery = Recovery(server, report)
     silence = SilenceWatch(server.http_url, report)
@@ -47,9 +47,9 @@ def keep_serving(server: Server, report: Report, report_state: ReportState = lam
 
 
 def stop(server: Server, front: Front, report: Report) -> None:
-    """End `front` and then `server`, each of which gives the requests in flight the server's `exit_timeout` to finish.
+    """End `front` and then `server`. Each gives requests in flight the server's `exit_timeout` to finish.
 
-    Raises ServerError when some did not.
+    Raises ServerError if some did not finish.
     """
     began = time.monotonic()
     waiting = f"Stopping: requests in flight have up to {server.exit_timeout} s to finish; a second signal ends them."
@@ -64,14 +64,14 @@ def stop(server: Server, front: Front, report: Report) -> None:
             f"Triton did not finish within {took:.1f} s: requests still in flight are lost.",
             "Give them more time with --drain.",
         )
-    if is_cut:  # beside an open HTTP connection Triton does not count streams
+    if is_cut:  # while an HTTP connection is open, Triton does not count streams
         report(f"Stopped after {took:.1f} s with connections still open; streams on them are cut off.")
     else:
         report(f"Stopped after {took:.1f} s; no accepted request was lost.")
 
 
 def _next_deaths(server: Server, recovery: Recovery, report_fault: Report) -> list[Death]:
-    """Wait for deaths of which something is to be done now."""
+    """Wait until there are deaths whose recovery is due, and return them."""
     while True:
         revision = server.revision
         probing = ProbeLoop(
@@ -89,11 +89,11 @@ def _next_deaths(server: Server, recovery: Recovery, report_fault: Report) -> li
 
 
 class ProbeLoop:
-    """Probes of the server at `target` until `stop()`, each model every `interval` seconds in a thread of its own.
+    """Sends probes to the server at `target` until `stop()`, to each model every `interval` seconds in its own thread.
 
-    `deaths` are the models that can't answer any longer (see liveness.send for `patience`). When Triton ceases to be
-    ready, all are probed at once: from 26.01 on it does so within 0.3 s of a process's death. It proves nothing by
-    itself, as a model that is replaced is not ready either; nor does it prove life, as a process that hangs is ready.
+    `deaths` has the models that can't answer any longer (see liveness.send for `patience`). When Triton ceases to be
+    ready, all models are probed at once. From 26.01 on, Triton ceases to be ready within 0.3 s of a process's death.
+    Readiness itself proves nothing: a model that is being replaced is not ready, and a process that hangs is ready.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ProbeLoop:
         self._spawn(self._begin)
 
     def stop(self) -> None:
-        """Send no more. Probes without an answer yet break with their server."""
+        """Send no more probes. Probes without an answer yet end with the server's connections."""
         self._stopped.set()
         self._hurry()
 
@@ -136,7 +136,7 @@ class ProbeLoop:
         while not self._stopped.is_set():
             try:
                 return probes(self._target, self._unloaded())
-            except NO_ANSWER:  # a busy or dying server; the process check tells which
+            except NO_ANSWER:  # a busy or dying server, which the process check can tell apart
                 self._stopped.wait(self._interval)
         return []
 
@@ -158,8 +158,8 @@ class ProbeLoop:
 class SilenceWatch:
     """Reports when the server at `url` has answered nothing for SILENCE_SECONDS, and when it answers again.
 
-    It may be stopped, without descriptors, or out of processor time: no death, so that nothing else would say it.
-    `fault` says so meanwhile.
+    The server may be stopped, without descriptors, or out of processor time. This is not a death, so nothing else would
+    report it. `fault` has the reason in the meantime.
     """
 
     def __init__(self, url: str, report: Report) -> None:
@@ -195,8 +195,9 @@ class SilenceWatch:
 class StopSignals:
     """A context in which the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, and further ones call `at_once`.
 
-    So nothing disturbs the stopping: `at_once` may only shorten it. After more than one signal the context ends with
-    KeyboardInterrupt, whatever came of the stopping. A signal that is ignored (nohup) stays so.
+    Further signals therefore don't interrupt the stop, which `at_once` may only shorten. After more than one signal,
+    the context ends with KeyboardInterrupt, whatever the result of the stop. A signal that is ignored (nohup) remains
+    ignored.
     """
 
     def __init__(self) -> None:

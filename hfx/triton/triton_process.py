@@ -1,4 +1,4 @@
-"""A real tritonserver as a child process: that of the nvidia-pytriton wheel, or another installation (installation.py).
+"""A real tritonserver as a child process, from the nvidia-pytriton wheel or another installation (installation.py).
 
 `with TritonProcess("model_repository") as server: server.grpc_url` starts it, waits until every model answers, and
 leaves nothing behind. It serves a private copy of the repository (models.py) and restarts in well under a second.
@@ -39,7 +39,7 @@ from hfx.triton.reload import Served
 from hfx.triton.server import Server, choose_ports, is_ready, port_taken
 from hfx.triton.workspace import Workspace, check_shared_memory, region_prefix, remove_regions, sweep
 
-LAUNCHES = 3  # of one start: a port can be lost meanwhile, and Triton 2.51 now and then crashes while it loads models
+LAUNCHES = 3  # for one start: a port can be lost in between, and Triton 2.51 sometimes crashes while it loads models
 HTTP_SOCKET = "http"
 STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
 
@@ -48,15 +48,16 @@ STOP_MARGIN_SECONDS = 5.0  # Triton checks once a second whether it may end
 class TritonProcess(Server):
     """The tritonserver of an installation; `options` are further arguments of it, `grpc_tls` encrypts gRPC.
 
-    `find` finds the installation; without it, it is the wheel's. The `steps` of encoders are one native model where
-    they can be, or as they are published.
+    `find` finds the installation (default: the wheel). With `steps` "native", the steps of an encoder become one native
+    model if possible; with "python", they remain as published.
 
-    With `private` its HTTP listens at a socket in its own folder, which only this user reaches, and single models can
-    be replaced; `http_url` is then that of liveness.socket_url. Where this Triton can't listen at a socket, `private`
-    becomes False, with a line to `warn`. With a `budget` of bytes for loaded models it starts with those that fit.
+    With `private`, HTTP listens at a socket in the server's own folder, which only this user can reach, and single
+    models can be replaced; `http_url` then has the form of liveness.socket_url. If this Triton can't listen at a
+    socket, `private` becomes False, with a line to `warn`. With a `budget` of bytes for loaded models, the server
+    starts with the models that fit.
 
-    Raises ServerError: no Triton, a port taken, a model that does not load (with the reason), not ready in time.
-    Must be started from the main thread.
+    Raises ServerError if there is no Triton, a port is taken, a model does not load (with the reason), or the server is
+    not ready in time. Must be started from the main thread.
     """
 
     _: KW_ONLY
@@ -81,52 +82,52 @@ class TritonProcess(Server):
 
     @property
     def installation(self) -> Installation:
-        """The Triton that is run; raises ServerError when there is none."""
+        """The installation of Triton. Raises ServerError if there is none."""
         if self._installation is None:
             self._installation = self.find()
         return self._installation
 
     @property
     def http_url(self) -> str:
-        """Where HTTP is: `http://HOST:PORT`, or the URL of a socket."""
+        """The URL of HTTP: `http://HOST:PORT`, or the URL of a socket."""
         return socket_url(self.folder / HTTP_SOCKET) if self.private else super().http_url
 
     @property
     def grpc_url(self) -> str:
-        """`HOST:PORT` of the gRPC API, `grpcs://HOST:PORT` of an encrypted one."""
+        """The address of the gRPC API: `HOST:PORT`, or `grpcs://HOST:PORT` if it is encrypted."""
         return f"grpcs://{super().grpc_url}" if self.grpc_tls else super().grpc_url
 
     @property
     def pid(self) -> int:
-        """The process id of tritonserver, also its process group; ServerError when it is not running."""
+        """The process id of tritonserver, also its process group. Raises ServerError if it is not running."""
         return self._running().pid
 
     @property
     def folder(self) -> Path:
-        """Its own folder, which no other user can enter; only while it runs."""
+        """The server's own folder, which no other user can enter. It exists only while the server runs."""
         assert self._workspace is not None
         return self._workspace.folder
 
     @property
     def log(self) -> Path:
-        """Triton's log file; it goes with the server, and is kept when a start fails."""
+        """Triton's log file, which is deleted with the server, but remains if a start fails."""
         return self.folder / "triton.log"
 
     @property
     def loaded(self) -> LoadedModels:
-        """The models that are served; only while it runs."""
+        """The models that are served. Raises ServerError if the server is not running."""
         if self._loaded is None:
             raise _not_running()
         return self._loaded
 
     @property
     def replaceable(self) -> LoadedModels | None:
-        """The models, where single ones can be replaced: in a private server."""
+        """The models, if single ones can be replaced, as in a private server; otherwise None."""
         return self._loaded if self.private else None
 
     @property
     def revision(self) -> int:
-        """Of the models that are served: another number, other models."""
+        """A number that changes with the set of the models that are served."""
         return self.loaded.revision
 
     def stubs(self) -> dict[str, list[int]]:
@@ -141,7 +142,7 @@ class TritonProcess(Server):
         return statistics(self.http_url)
 
     def deaths(self) -> list[Death]:
-        """The processes of the server that have died, and how."""
+        """The deaths of the server's processes, with their reasons."""
         code = self._running().poll()
         if code is not None:
             return [Death((), process.server_death(code))]
@@ -164,7 +165,7 @@ class TritonProcess(Server):
     # Starting
 
     def start(self) -> None:
-        """Start and return when every model answers."""
+        """Start the server, and return when every model answers."""
         if self._process is not None:
             raise ServerError("This server is running already.", "Call stop() first.")
         installation = self.installation
@@ -178,7 +179,7 @@ class TritonProcess(Server):
             for name, reason in kept.items():
                 self.progress(f"{name} is served by its Python steps: {reason}")
             self._backends = installation.backend_directory(self.folder / "backends", self.device)
-            (self.folder / "cwd").mkdir()  # stubs import from their working directory: nothing is there
+            (self.folder / "cwd").mkdir()  # empty, as stubs import from their working directory
             self._loaded = LoadedModels(self._served(), self.repository, self.models, self.device)
             if self.budget and self.private:
                 self._loaded.residency.unloaded.update(self._loaded.residency.names())
@@ -205,9 +206,9 @@ class TritonProcess(Server):
     def restart(self) -> None:
         """Kill the server with its stubs and start it again at the same ports, from the same files.
 
-        Raises ServerError when it does not start; another restart may succeed.
+        Raises ServerError if it does not start; another restart may succeed.
         """
-        end(self._running(), grace=0)  # and with it what a reload waits for
+        end(self._running(), grace=0)  # this also ends the wait of a reload in progress
         self._kept_log = None
         try:
             with self.loaded.changing():
@@ -235,7 +236,7 @@ class TritonProcess(Server):
                     shutil.rmtree(served.repository / folder)
 
     def _leave_out(self, name: str, error: ServerError) -> None:
-        """Serve without `name`, which does not load, where others are left; else raise `error`."""
+        """Serve without `name`, which does not load, if other models remain; otherwise raise `error`."""
         if self.strict or self.models or len(self.loaded.residency.names()) == 1:
             raise error
         self.warn(f"{error.message}\nThe other models are served.")
@@ -244,7 +245,7 @@ class TritonProcess(Server):
     def _launch_private_or_not(self) -> None:
         try:
             return self._launch_on_free_ports()
-        except SocketRefused as refused:  # then without model control, which no other local user may have
+        except SocketRefused as refused:  # serve without model control, which no other local user may have
             self.private = False
             self.loaded.residency.unloaded.clear()
             self.warn(
@@ -266,19 +267,19 @@ class TritonProcess(Server):
                     raise
 
     def _launch(self, progress: Callable[[str], None]) -> None:
-        """Start and return when every model answers; else no process of it is left.
+        """Start the server, and return when every model answers. After an error, no process of it remains.
 
-        Raises PortLost, SocketRefused, StartFailed, or ServerError when it takes longer than `timeout` seconds.
+        Raises PortLost, SocketRefused, StartFailed, or ServerError if it takes longer than `timeout` seconds.
         """
         assert self._workspace is not None
-        remove_regions(self.folder)  # of a server that crashed
+        remove_regions(self.folder)  # left by a server that crashed
         in_python = {PYTHON, self.installation.hfx_onnxruntime(self.device)}
         check_shared_memory(self.folder, python_processes(self.folder / "repository", self.device, in_python))
         (self.folder / HTTP_SOCKET).unlink(missing_ok=True)
         environment = {
             **self.installation.environment,
             "HFX_OPEN_REQUESTS": str(self.folder / OPEN_REQUESTS),
-            "ORT_DISABLE_TELEMETRY": "1",  # of the runtime in encoders of one hop
+            "ORT_DISABLE_TELEMETRY": "1",  # for the runtime in merged encoders
         }
         folder, inherited = self.folder / "cwd", [self._workspace.lock]
         log = ServerLog(self.log, len(self._served().folders()))
@@ -296,20 +297,20 @@ class TritonProcess(Server):
         self.loaded.begin(self.pid)
 
     def _wait(self, running: subprocess.Popen[bytes], log: ServerLog, progress: Callable[[str], None]) -> bool:
-        """Whether the server came to serve."""
+        """Wait for the start, and return whether the server came to serve."""
 
         def has_failed() -> bool:
             return running.poll() is not None or bool(log.taken_port(self.ports.metrics))
 
         def is_serving() -> bool:
-            # Metrics come last, and the log says "started" even when their port is taken: only the socket is proof.
+            # Metrics start last, and the log says "started" even if their port is taken. Only the socket is proof.
             return is_ready(self.http_url) and process.listens(running.pid, self.ports.metrics)
 
         return wait_until_ready(log, is_serving, has_failed, self.timeout, progress)
 
     def _failure(self, log: ServerLog, code: int | None) -> Exception:
-        """What the log says about a start that failed."""
-        paths = {str(self.folder / "repository"): str(self.repository)}  # as it names them -> as the user does
+        """Return the error for a start that failed, from the log."""
+        paths = {str(self.folder / "repository"): str(self.repository)}  # the server's path -> the user's
         return start_failure(log, asdict(self.ports), paths, code, str(self.installation.backends))
 
     def _command(self) -> list[str]:
@@ -343,7 +344,7 @@ class TritonProcess(Server):
         return Served(self.folder, self.http_url, self.timeout, backend, self._is_native)
 
     def _abandon(self, error: BaseException) -> None:
-        """Clean up after a start that failed; the log stays when the error tells its path."""
+        """Clean up after a start that failed. The log remains if the error names its path."""
         if self._process is not None:
             end(self._process, grace=0)
         if self._workspace is not None:
@@ -351,15 +352,16 @@ class TritonProcess(Server):
         self._process = self._loaded = self._workspace = None
 
     def _if_named(self, error: BaseException) -> Path | None:
-        """The log, when `error` tells its path."""
+        """Return the path of the log if `error` names it, otherwise None."""
         return self.log if str(self.log) in str(error) else None
 
     # Stopping
 
     def stop(self) -> bool:
-        """End the server and remove all it left; False: not all requests had finished after `exit_timeout` seconds.
+        """End the server and remove its files.
 
-        False too for a server of which a part is dead: it can't finish anything, and is killed.
+        Returns False if some requests had not finished after `exit_timeout` seconds. Also returns False if a part of
+        the server is dead: such a server can't finish requests, and is killed.
         """
         try:
             return self._process is None or self._end(self._process)
@@ -376,7 +378,7 @@ class TritonProcess(Server):
                 self._workspace = self._loaded = None
 
     def kill(self) -> None:
-        """End every process of the server at once, also while `stop` waits for it; harmless without one."""
+        """End every process of the server at once, also while `stop` waits for it. Does nothing if there is none."""
         if self._process is not None:
             kill(self._process)
 

@@ -1,8 +1,8 @@
-"""The private folder of one running server, and the sweep of those that crashed.
+"""The private folders of running servers, and the removal of those whose servers crashed.
 
-A workspace holds a lock that the server and its stubs inherit: it is free exactly when all of them are gone, also
-across containers that share a temporary folder. What a crash leaves (stubs without a server, the folder, regions in
-/dev/shm) is removed at the next start.
+A workspace holds a lock that the server and its stubs inherit. The lock is free exactly when all of them are gone, also
+across containers that share a temporary folder. The next start removes what a crash leaves behind: stubs without a
+server, the folder, and regions in /dev/shm.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from hfx.triton.process import kill_orphans
 PREFIX = "hfx-triton-"
 LOCK = "lock"
 LOG = "triton.log"
-KEPT_LOGS = 3  # of starts that failed, whose errors name them
+KEPT_LOGS = 3  # logs of failed starts, whose errors name them
 SHARED_MEMORY = Path("/dev/shm")
-ROOM_BYTES = 2 << 20  # of it for a Python process: the region that it begins with (arguments.py), and its first growth
+ROOM_BYTES = 2 << 20  # for each Python process: its initial region (arguments.py), and the first growth of the region
 ROOM_FIX = (
     "Containers have their own: docker run --shm-size 1g; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm, "
     "and its size in the container's memory. On a machine: mount -o remount,size=1g /dev/shm"
 )
-ORPHAN_SECONDS = 2.0  # that killed stubs may take to be gone
+ORPHAN_SECONDS = 2.0  # for killed stubs to end
 
 
 class Workspace:
-    """A fresh folder with a held lock; `remove()` frees both and the shared memory that carries its name."""
+    """A new folder with a lock that is held; `remove()` frees both, and the shared memory with the folder's name."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # Locked under another name first: a sweep only looks at "lock", so it never meets one that isn't held yet.
+        # The file is locked under another name first. As a sweep only looks at "lock", it never finds it unlocked.
         unborn = self.folder / f"{LOCK}.new"
         self.lock = os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
@@ -55,18 +55,21 @@ class Workspace:
 
 
 def region_prefix(folder: Path) -> str:
-    """The shared memory prefix of the workspace `folder`: its unique name, without what region names can't hold."""
+    """Return the prefix of the shared memory of the workspace `folder`: its unique name, in characters for regions."""
     return folder.name.replace("-", "_") + "_"
 
 
 def remove_regions(folder: Path) -> None:
-    """Remove the shared memory regions that carry the name of the workspace `folder`."""
+    """Remove the shared memory regions that have the name of the workspace `folder`."""
     for region in SHARED_MEMORY.glob(region_prefix(folder) + "*"):
         region.unlink(missing_ok=True)
 
 
 def check_shared_memory(folder: Path, processes: int) -> None:
-    """Raise ServerError when the Python `processes` of the server in `folder` can't have regions in SHARED_MEMORY."""
+    """Raise ServerError if SHARED_MEMORY has no room for the server in `folder` with this number of Python `processes`.
+
+    Also raises ServerError if this user can't create files there.
+    """
     trial = SHARED_MEMORY / f"{region_prefix(folder)}trial"
     try:
         os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -79,7 +82,7 @@ def check_shared_memory(folder: Path, processes: int) -> None:
             f"Mount a tmpfs there that this user can write to. {ROOM_FIX}",
         ) from None
     free = room.f_bavail * room.f_frsize
-    if room.f_blocks and free < processes * ROOM_BYTES:  # without blocks it has no limit
+    if room.f_blocks and free < processes * ROOM_BYTES:  # 0 blocks: no limit
         raise ServerError(
             f"{SHARED_MEMORY} has {free >> 20} MiB free of {room.f_blocks * room.f_frsize >> 20}; the {processes} "
             f"Python processes of these models take {processes * ROOM_BYTES >> 20} to begin with, and more with "
@@ -89,7 +92,7 @@ def check_shared_memory(folder: Path, processes: int) -> None:
 
 
 def sweep() -> None:
-    """Remove this user's workspaces whose servers are all gone, and end what is left of those."""
+    """Remove this user's workspaces whose servers are gone, and kill the stubs that are left of them."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             if lock.parent.lstat().st_uid == os.getuid():
@@ -101,7 +104,7 @@ def sweep() -> None:
 
 
 def _failed_starts() -> list[Path]:
-    """The folders of this user of which only the log of a failed start is left, oldest first."""
+    """Return this user's folders in which only the log of a failed start is left, oldest first."""
     found: dict[Path, float] = {}
     for log in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOG}"):
         with suppress(FileNotFoundError):
@@ -121,7 +124,7 @@ def _sweep_one(lock: Path) -> None:
 
 
 def _is_free(descriptor: int, patience: float = 0.0) -> bool:
-    """Whether the lock is free within `patience` seconds; this process holds it then."""
+    """Whether the lock becomes free within `patience` seconds. If so, this process holds it afterwards."""
     deadline = time.monotonic() + patience
     while True:
         try:

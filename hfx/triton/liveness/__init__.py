@@ -1,8 +1,8 @@
 """The liveness probe: a cheap request over HTTP to each entry point of a running Triton server.
 
-Triton calls a model ready whose Python process has died or hangs, so only an answer proves anything; a busy server is
-never taken for a dead one. This package is by itself the container's health check (__main__.py): standard library and
-Python 3.10 only, relative imports.
+Triton reports a model as ready even if its Python process has died or hangs, so only an answer proves that it is alive.
+A busy server is never taken for a dead one. This package alone is also the container's health check (__main__.py), so
+it uses only Python 3.10, the standard library and relative imports.
 """
 
 from .calls import NO_ANSWER, call, connect, connect_socket, socket_url

@@ -14,7 +14,7 @@ from .probe import Target, probes, send
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one line about the server whose URLs are `arguments`; returns 0 when all of its models can answer."""
+    """Print one line about the server whose URLs are `arguments`, and return 0 if all of its models can answer."""
     parser = argparse.ArgumentParser(description="Whether the models of a Triton server can answer.")
     parser.add_argument("http_url", help="http://HOST:PORT; https is tried, too, where that is an `hfx serve`")
     parser.add_argument("metrics_url", nargs="?", default="", help="http://HOST:PORT/metrics")
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _verdict_of_serve(http_url: str) -> tuple[bool, str] | None:
-    """What `hfx serve` says at its /health, which needs no key; None where only Triton answers."""
+    """Return the verdict of `hfx serve` from its /health, which needs no key; None if only Triton answers."""
     for url in (http_url, http_url.replace("http://", "https://", 1)):
         try:
             status, content = answer(f"{url}/health")

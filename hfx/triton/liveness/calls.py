@@ -14,7 +14,7 @@ CONNECT_SECONDS = 5.0
 MAX_REFUSAL_BYTES = 1 << 14
 SOCKET_SCHEME = "unix"
 JSON_HEADERS = {"Content-Type": "application/json"}
-# What reading the answers of something that is no Triton server, or of none at all, raises.
+# The exceptions when no server answers, or when the answer is not one of a Triton server.
 NO_ANSWER = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -24,9 +24,9 @@ def call(
     timeout: float = CONNECT_SECONDS,
     connection: http.client.HTTPConnection | None = None,
 ) -> bytes:
-    """The content at `url` (POST with a `body`), without proxies; OSError or HTTPException when there is none.
+    """Return the content at `url` (with POST if there is a `body`), without proxies.
 
-    On a `connection` that stays open, if there is one.
+    If a `connection` is given, it is used and stays open. Raises OSError or HTTPException if there is no content.
     """
     status, content = answer(url, body, timeout, connection)
     if status != http.client.OK:
@@ -41,7 +41,7 @@ def answer(
     timeout: float = CONNECT_SECONDS,
     kept: http.client.HTTPConnection | None = None,
 ) -> tuple[int, bytes]:
-    """Status and content at `url`; OSError or HTTPException when no HTTP server answers."""
+    """Return status and content at `url`. Raises OSError or HTTPException if no HTTP server answers."""
     path = urlsplit(url).path
     with nullcontext(kept) if kept is not None else closing(connect(url, timeout)) as connection:
         connection.request("GET" if body is None else "POST", path, body, {} if body is None else JSON_HEADERS)
@@ -50,12 +50,12 @@ def answer(
 
 
 def socket_url(path: Path) -> str:
-    """The URL of an HTTP server that listens at a Unix socket."""
+    """Return the URL of an HTTP server that listens at a Unix socket."""
     return f"{SOCKET_SCHEME}://{quote(str(path), safe='')}"
 
 
 def connect(url: str, timeout: float) -> http.client.HTTPConnection:
-    """A connection to the server of `url`, made when it is used. Certificates are not checked."""
+    """Return a connection to the server of `url`, which opens when it is used. Certificates are not checked."""
     parts = urlsplit(url)
     if parts.scheme == "https":
         context = ssl.create_default_context()
@@ -73,7 +73,7 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 def connect_socket(path: Path, timeout: float | None) -> socket.socket:
-    """A connection to the Unix socket at `path`, however long that is (the kernel takes 107 bytes)."""
+    """Connect to the Unix socket at `path`. The path may be longer than the 107 bytes that the kernel takes."""
     connection = socket.socket(socket.AF_UNIX)
     folder = os.open(path.parent, os.O_PATH)
     try:

@@ -1,4 +1,4 @@
-"""A liveness probe: the cheapest request to each entry point, sent, and what its answer means."""
+"""Liveness probes: making the cheapest request to each entry point, sending it, and interpreting the answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .calls import CONNECT_SECONDS, JSON_HEADERS, NO_ANSWER, call, connect
 from .process_table import cpu_seconds
 
 TEXT = "hi"
-MASKED = "hi [MASK] <mask> <special1>"  # for models that fill masks: one of them is the tokenizer's own
-SETTINGS = {"max_tokens": 1, "timeout_ms": 10_000}  # of generators, where their configuration lists them
+MASKED = "hi [MASK] <mask> <special1>"  # for models that fill masks, with the mask of each tokenizer
+SETTINGS = {"max_tokens": 1, "timeout_ms": 10_000}  # sent to models whose configuration has these inputs
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Probe:
 
 
 def probes(target: Target, unloaded: Sequence[Mapping[str, Any]] = ()) -> list[Probe]:
-    """A probe for each entry point whose required inputs are all texts, by name; raises one of NO_ANSWER.
+    """Return a probe for each entry point whose required inputs are all texts, by name. Raises one of NO_ANSWER.
 
-    `unloaded` are configurations of models that are loaded on demand: until then Triton refuses their probes.
+    `unloaded` has the configurations of models that are loaded on demand; until then, Triton refuses their probes.
 
-    Members of an ensemble with a probe are covered by it, and models that take other inputs by those that call them.
-    The names are those of the statistics, which are open where the repository's index is not.
+    The probe of an ensemble covers its members, and models with other inputs are covered by the models that call them.
+    The names come from the statistics, which are available even if the repository's index is closed.
     """
     models = json.loads(call(f"{target.http_url}/v2/models/stats"))["model_stats"]
     names = sorted({model["name"] for model in models})
@@ -67,7 +67,7 @@ def _steps(config: Mapping[str, Any]) -> list[str]:
 
 def _probe(config: Mapping[str, Any]) -> Probe:
     name = config["name"]
-    engine = config.get("parameters", {}).get("engine", {}).get("string_value", "")  # of a generator's relay
+    engine = config.get("parameters", {}).get("engine", {}).get("string_value", "")  # set in a generator's relay
     workers = tuple(_steps(config)) or (name, *filter(None, [engine]))
     decoupled = config.get("model_transaction_policy", {}).get("decoupled")
     path, body = ("generate", _generate(config)) if decoupled else ("infer", _infer(config))
@@ -75,7 +75,7 @@ def _probe(config: Mapping[str, Any]) -> Probe:
 
 
 def _generate(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The body for the generate endpoint: it adds shapes and types by itself."""
+    """Return the body for the generate endpoint, which adds shapes and types by itself."""
     values = {tensor["name"]: data for tensor, data in _values(config)}
     return {name: data[0] if len(data) == 1 else data for name, data in values.items()}
 
@@ -95,7 +95,7 @@ def _infer(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(config: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[Any]]]:
-    """The tensors to send with their elements: the required texts, and the settings that make an answer cheap."""
+    """Return the tensors to send, with their elements: the required texts, and settings that make an answer cheap."""
     values: list[tuple[Mapping[str, Any], list[Any]]] = []
     fills = any(tensor["name"] == "fills" for tensor in config.get("output", ()))
     for tensor in config["input"]:
@@ -111,27 +111,30 @@ def _shape(tensor: Mapping[str, Any]) -> list[int]:
 
 
 def model_path(model: str) -> str:
-    """The path of `model` in the V2 protocol."""
+    """Return the path of `model` in the V2 protocol."""
     return f"/v2/models/{quote(model, safe='')}"
 
 
-# What an answer means
+# Interpreting an answer
 
 
-# What the Python backend says of a process that it has lost; no other answer is the end of a model.
+# The Python backend's message for a process that it has lost. No other answer means that a model is dead.
 LOST = re.compile(
     r"Stub process(?: '(?P<model>[^'\"\\]+)_\d+_\d+')?[^\"\\]*is not healthy\.?|Failed to obtain the health mutex\.?"
 )
-PATIENCE_SECONDS = 10.0  # without an answer: then the model's progress is measured, and again after as long
-LOOK_SECONDS = 1.0  # between two looks at the progress of a model that has not answered
-FAILING_SECONDS = 2.0  # in which requests failed and nothing was done: requests before the probe fail one by one
-BUSY_SHARE = 0.05  # of a core: a process that takes more is at work
-MAX_BYTES = 1 << 20  # read of an answer
+PATIENCE_SECONDS = 10.0  # without progress, after which a model without an answer may be dead
+LOOK_SECONDS = 1.0  # between two measurements of the progress of a model that has not answered
+FAILING_SECONDS = 2.0  # in which requests failed and none succeeded: the requests before the probe fail one by one
+BUSY_SHARE = 0.05  # of a core; a process that takes more is working
+MAX_BYTES = 1 << 20  # read from an answer
 
 
 @dataclass(frozen=True)
 class Death:
-    """Why a model can't answer: `models` are those whose processes are to be replaced, none: the whole server."""
+    """The reason why a model can't answer.
+
+    `models` are the models whose processes must be replaced; empty if the whole server must be.
+    """
 
     models: tuple[str, ...]
     reason: str
@@ -139,9 +142,10 @@ class Death:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a probe's workers have completed so far; `counts` is empty when the server gives none.
+    """The progress of a probe's workers so far; `counts` is empty if the server reports none.
 
-    `failures` are requests that failed, which is no progress: a stopped engine under streams fails one after the other.
+    `failures` is the number of requests that failed. They are not progress, as a stopped engine with streams fails them
+    one after the other.
     """
 
     counts: tuple[int | bytes, ...]
@@ -156,9 +160,9 @@ class Progress:
 
 
 def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> Death | None:
-    """Why the model is dead; None when it is not, or when the connection broke.
+    """Send `probe`, and return the reason why the model is dead; None if it is not, or if the connection broke.
 
-    Waits for the answer for as long as the model makes progress, so a server that is merely overloaded is alive.
+    Waits for the answer as long as the model makes progress, so a server that is only overloaded counts as alive.
     """
     connection = connect(target.http_url, CONNECT_SECONDS)
     with closing(connection):
@@ -176,9 +180,9 @@ def send(target: Target, probe: Probe, patience: float = PATIENCE_SECONDS) -> De
 
 
 def _wait(connection: http.client.HTTPConnection, look: Callable[[], Progress], patience: float) -> str:
-    """Wait for the answer; returns why none will come, or an empty string when one has begun to."""
+    """Wait for the answer. Returns the reason why none will come, or an empty string if it has begun to arrive."""
     began = time.monotonic()
-    last: Progress | None = None  # that was seen to be made
+    last: Progress | None = None  # the last measurement that showed progress
     while not _readable(connection, min(patience, LOOK_SECONDS)):
         now = look()
         if last is None or now.beyond(last):
@@ -199,7 +203,7 @@ def _readable(connection: http.client.HTTPConnection, seconds: float) -> bool:
 
 
 def progress(target: Target, probe: Probe) -> Progress:
-    """What the workers of `probe` have completed until now: requests, an engine's steps, and CPU time."""
+    """Measure the progress of the workers of `probe` until now: requests, an engine's steps, and CPU time."""
     counts: list[int | bytes] = []
     failures = 0
     with suppress(*NO_ANSWER):
@@ -213,7 +217,7 @@ def progress(target: Target, probe: Probe) -> Progress:
 
 
 def _requests(versions: Sequence[Mapping[str, Any]], outcome: str) -> int:
-    """The requests to all versions of a model with an `outcome`: success, fail."""
+    """Return the number of requests to all versions of a model with an `outcome`: success or fail."""
     return sum(int(version["inference_stats"][outcome]["count"]) for version in versions)
 
 

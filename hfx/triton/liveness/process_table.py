@@ -1,4 +1,4 @@
-"""The processes of this machine: those of Triton among them, by their arguments, and their CPU time."""
+"""The processes of this machine, with their CPU time, and Triton's processes among them, found by their arguments."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from pathlib import Path
 STUB = "triton_python_backend_stub"
 STUB_INSTANCE_ARGUMENT = 8  # the stub's argv: …, instance name such as NAME_tokenize_0_0, …
 SERVER = "tritonserver"
-# Of proc(5)'s stat, counted from the state: process group, user and system time, time of the start.
+# Fields of the stat file of proc(5), counted from the state: process group, user and system time, time of the start.
 GROUP_FIELD, CPU_FIELDS, START_FIELD = 5 - 3, slice(14 - 3, 16 - 3), 22 - 3
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process, with the fields of proc(5)'s stat from the state on."""
+    """A process, with the fields of its stat file (proc(5)) from the state on."""
 
     pid: int
     stat: Sequence[str]
 
     @property
     def group(self) -> int:
-        """The process id of the leader of its group."""
+        """The process id of the leader of the process group."""
         return int(self.stat[GROUP_FIELD])
 
     @property
     def started(self) -> tuple[int, int]:
-        """Sorts processes by their start, in ticks since the machine's; process ids begin anew at times."""
+        """A key that sorts processes by their start, in ticks since the machine's, and then by process id.
+
+        The process id alone would not do, as the ids start again from low numbers at times.
+        """
         return int(self.stat[START_FIELD]), self.pid
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that it has taken."""
+        """The CPU time that the process has taken."""
         return sum(map(int, self.stat[CPU_FIELDS])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def arguments(self) -> list[str]:
-        """Its command line; one empty string once it has ended."""
+        """The command line; one empty string after the process has ended."""
         try:
             return Path(f"/proc/{self.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
@@ -46,19 +49,19 @@ class Process:
 
     @property
     def instance(self) -> str:
-        """The model instance that it runs, such as NAME_tokenize_0_0; an empty string for no Python stub."""
+        """The model instance that a Python stub runs, such as NAME_tokenize_0_0; empty for other processes."""
         arguments = self.arguments
         is_stub = len(arguments) > STUB_INSTANCE_ARGUMENT and arguments[0].endswith(STUB)
         return arguments[STUB_INSTANCE_ARGUMENT] if is_stub else ""
 
 
 def model_of(instance: str) -> str:
-    """The model of an instance such as NAME_tokenize_0_0."""
+    """Return the model of an instance such as NAME_tokenize_0_0."""
     return instance.rsplit("_", 2)[0]
 
 
 def read_process(pid: int) -> Process | None:
-    """The process `pid` as it is now; None when there is none."""
+    """Read the process `pid` as it is now; None if there is none."""
     try:
         return Process(pid, Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split())
     except OSError:
@@ -66,15 +69,16 @@ def read_process(pid: int) -> Process | None:
 
 
 def processes() -> list[Process]:
-    """Every process that this one can see."""
+    """List every process that this process can see."""
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
     return [process for process in map(read_process, pids) if process is not None]
 
 
 def cpu_seconds(models: Sequence[str]) -> float:
-    """CPU time of the visible processes that run `models`: their stubs, or the server without stubs.
+    """Return the CPU time of the visible processes that run `models`: their stubs, or the server without stubs.
 
-    Without `models` it is that of every such process. Another server's are counted too: they can only add patience.
+    Without `models`, this is the time of all such processes. The processes of other servers are included, which can
+    only make a probe more patient.
     """
     stubs: dict[str, float] = {}
     server = 0.0
