@@ -1,6 +1,6 @@
-"""The dialects of the public HTTP port: one file each, beside Triton's V2 protocol.
+"""The dialects of the public HTTP port besides Triton's V2 protocol, each in one file.
 
-A new dialect is a file with a `DIALECT`, and its row in `DIALECTS`.
+To add a dialect, write a file with a `DIALECT` and add it to `DIALECTS`.
 """
 
 from hfx.front.dialect import Dialect

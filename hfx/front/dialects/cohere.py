@@ -1,4 +1,4 @@
-"""Cohere's second API: POST /v2/rerank and /v2/embed. The first one's rerank is that of jina.py.
+"""Version 2 of Cohere's API: POST /v2/rerank and /v2/embed. The rerank of version 1 is in jina.py.
 
 Source: the OpenAPI description of api.cohere.com (v2) and its Python client, 2026.
 """
@@ -32,18 +32,18 @@ from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
 
 T = TypeVar("T")
 
-# Fields that no model here has: the values that change nothing.
+# Fields that hfx does not support, with the values that have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {"relevant_spans": ({"enabled": False},), "priority": (0,)}
 MOST_TOKENS = "max_tokens_per_doc"
 META = {"api_version": {"version": "2"}}
-# What vectors are for, and the prompt for it where a model has one of this name.
+# The purposes of vectors, each with the name of its prompt, which is used if a model has it.
 INPUT_TYPES = {"search_query": "query", "search_document": "document", "classification": "", "clustering": ""}
 OF_EMBED: dict[str, tuple[Any, ...]] = {"embedding_types": (["float"],), "priority": (0,)}
 CUTS = {"END": True, "NONE": False}
 
 
 async def rerank(request: DialectRequest) -> bytes:
-    """POST /v2/rerank: the documents that answer a query, best first; scores are sigmoids of the logits."""
+    """POST /v2/rerank: rank documents for a query, best first. Scores are sigmoids of the logits."""
     fields = known_fields(request.content, BODY)
     refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING)
@@ -53,13 +53,13 @@ async def rerank(request: DialectRequest) -> bytes:
         raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
     sources = texts(documents, "documents")
     ranks = await best(request, model, fields, sources)
-    has_text = flag(fields, "return_documents")  # of clients that send it to both versions
+    has_text = flag(fields, "return_documents")  # some clients send it to both versions
     results = [result(rank) | ({"document": {"text": sources[rank.index]}} if has_text else {}) for rank in ranks]
     return dumped({"id": request.id, "results": results, "meta": META})
 
 
 async def embed(request: DialectRequest) -> bytes:
-    """POST /v2/embed: the vectors of texts."""
+    """POST /v2/embed: return the vectors of texts."""
     fields = known_fields(request.content, EMBED)
     refuse_unsupported(fields, OF_EMBED)
     model = await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
@@ -82,7 +82,7 @@ async def embed(request: DialectRequest) -> bytes:
 
 
 def _choice(fields: Fields, name: str, choices: Mapping[str, T], default: str | None = None) -> T:
-    """What the value of a field means. Raises Refusal for one that is not in `choices`."""
+    """Return the meaning of a field's value in `choices`. Raises Refusal for a value that is not in `choices`."""
     value = fields.get(name, default)
     if not isinstance(value, str) or value not in choices:
         raise Refusal(400, f"{name} is {shown(value)}. Send {' or '.join(choices)}.", param=name)
@@ -90,7 +90,7 @@ def _choice(fields: Fields, name: str, choices: Mapping[str, T], default: str | 
 
 
 def _check_length(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
-    """Raise Refusal for documents that are to be cut before the model cuts them."""
+    """Raise Refusal if the request asks to cut documents at fewer tokens than the model does."""
     if fields.get(MOST_TOKENS) is None:
         return
     read = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
@@ -100,7 +100,7 @@ def _check_length(request: DialectRequest, model: ServedModel, fields: Fields) -
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error."""
+    """Return the status and JSON of an error."""
     return refusal.status, {"message": refusal.message}
 
 

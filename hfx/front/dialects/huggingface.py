@@ -1,8 +1,8 @@
 """Hugging Face's inference API: `{"inputs": …, "parameters": {…}}` to a model, for each of hfx's tasks.
 
-Answers have the forms of the pipelines behind Inference Endpoints; streams are text-generation-inference's, and so is
-`return_full_text`, which is false unless it is sent. Source: the schemas of @huggingface/tasks, 2026, from which
-huggingface_hub's InferenceClient is made.
+Answers have the structure of the pipelines behind Inference Endpoints. Streams are text-generation-inference's, and so
+is the default of `return_full_text`, false. Source: the schemas of @huggingface/tasks, 2026, from which
+huggingface_hub's InferenceClient is generated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from hfx.python_backends.tasks import PROMPTS, TASKS
 
 Result = TypeVar("Result")
 TOP = {"inputs", "parameters", "options", "stream"}
-# Parameters of generators that no model here has: the values that change nothing.
+# Parameters of generators that hfx does not support, with the values that have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **LACKING,
     "decoder_input_details": (False,),
@@ -78,7 +78,7 @@ ERROR_TYPES = {400: "validation", 429: "overloaded"}
 
 @dataclass(frozen=True)
 class Inputs:
-    """A request to `model`: its inputs, one or a list, and its parameters."""
+    """A request to `model`: a single input or a list of inputs, and the parameters."""
 
     request: DialectRequest
     model: ServedModel
@@ -87,22 +87,22 @@ class Inputs:
 
     @property
     def is_list(self) -> bool:
-        """Whether there is a list of inputs, which has a list of answers."""
+        """Whether the inputs are a list. The answers are then a list, too."""
         return isinstance(self.inputs, list)
 
     def check_parameters(self, *known: str) -> None:
-        """Raise Refusal (400) for a parameter that is not `known`, unless it changes nothing."""
+        """Raise Refusal (400) for a parameter that is not `known`, unless it has no effect."""
         task, has_exported = self.model.task, self.parameters.keys() & pipelines.EXPORTED[self.model.task].keys()
         exported = self.request.files.settings(self.model, TOKENIZE_SUFFIX) if has_exported else {}
         pipelines.take_arguments(task, self.parameters, known, exported)
 
     async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
-        """What `call` gives for each of the inputs, which are texts. Raises Refusal (400, 413) for others."""
+        """Return the result of `call` for each input. Raises Refusal (400, 413) if an input is not a text."""
         return await self.request.inference.rows(self.model, [call(one) for one in texts(self.inputs, "inputs")])
 
 
 async def infer(request: DialectRequest) -> bytes | Events:
-    """POST /models/NAME, and POST / where one model is served alone."""
+    """POST /models/NAME, and POST / if only one model is served."""
     fields = json_object(request.content)
     catalog = request.inference.catalog
     model = await (catalog.model(request.model) if request.model else catalog.only())
@@ -114,7 +114,7 @@ async def infer(request: DialectRequest) -> bytes | Events:
 
 
 def inputs_of(request: DialectRequest, model: ServedModel, fields: Fields) -> Inputs:
-    """The inputs and parameters in `fields`; those of feature-extraction stand beside the inputs, too."""
+    """Return the inputs and parameters in `fields`; for feature-extraction, other fields are parameters, too."""
     beside: Fields = {}
     if model.task is Task.FEATURE_EXTRACTION:
         beside = {name: value for name, value in fields.items() if name not in TOP}
@@ -127,14 +127,14 @@ def inputs_of(request: DialectRequest, model: ServedModel, fields: Fields) -> In
 
 
 async def sentence_similarity(request: DialectRequest) -> bytes:
-    """POST /models/NAME/pipeline/sentence-similarity: cosines of a sentence's vector with those of others."""
+    """POST /models/NAME/pipeline/sentence-similarity: return the cosines of a sentence with other sentences."""
     fields = json_object(request.content)
     model = await request.inference.catalog.model(request.model)
     return dumped(await _similarities(request, model, fields.get("inputs")))
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error."""
+    """Return the status and JSON of an error."""
     kind = ERROR_TYPES.get(refusal.status, "generation" if refusal.status >= 500 else "")
     return refusal.status, {"error": refusal.message, **({"error_type": kind} if kind else {})}
 
@@ -165,7 +165,7 @@ async def _label_tokens(inputs: Inputs) -> Any:
 
 
 async def _fill_masks(inputs: Inputs) -> Any:
-    """A list of one text has the answer of the text, as the pipeline has it."""
+    """Return the answers. As in the pipeline, the answer to a list of one text is that to the text."""
     inputs.check_parameters("top_k", "targets")
     targets = inputs.parameters.get("targets")
     top_k = whole_number(inputs.parameters, "top_k", 1, INT32_MAX, 5)
@@ -175,7 +175,7 @@ async def _fill_masks(inputs: Inputs) -> Any:
 
 
 async def _answer_questions(inputs: Inputs) -> Any:
-    """An object for the only answer, and a list of several, as the pipeline has them."""
+    """Return the answers. As in the pipeline, a single answer is an object, and several are a list."""
     inputs.check_parameters(*TASKS[Task.QUESTION_ANSWERING].options)
     pairs = inputs.inputs if isinstance(inputs.inputs, list) and inputs.inputs else [inputs.inputs]
     check_count(len(pairs), "inputs")
@@ -231,7 +231,7 @@ async def _rank(inputs: Inputs) -> Any:
 
 
 async def generate(inputs: Inputs) -> list[dict[str, Any]]:
-    """A generated text for each input."""
+    """Generate a text for each input."""
     settings, has_prompt = _settings(inputs)
     prompts = texts(inputs.inputs, "inputs")
     inference = inputs.request.inference
@@ -244,7 +244,7 @@ async def generate(inputs: Inputs) -> list[dict[str, Any]]:
 
 
 def _details(result: Generation, settings: GenerationSettings) -> dict[str, Any]:
-    """The `details` of a text where they are wanted."""
+    """Return the `details` of a text if the request has them."""
     if settings.logprobs is None:
         return {}
     ending = _ending(result.finish_reason, result.output_tokens, result.tokens, settings)
@@ -268,7 +268,7 @@ ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
 
 
 async def stream(inputs: Inputs) -> Events:
-    """A text's pieces as the events of text-generation-inference; the last one has the whole text."""
+    """Yield the pieces of a text as text-generation-inference's events. The last event has the whole text."""
     settings, has_prompt = _settings(inputs)
     prompt = text(inputs.inputs, "inputs")
     whole = prompt if has_prompt else ""
@@ -285,7 +285,7 @@ async def stream(inputs: Inputs) -> Events:
 
 
 def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
-    """The settings of a generator, and whether its answer begins with the prompt."""
+    """Return the settings of a generator, and whether its answer begins with the prompt."""
     parameters = dict(inputs.parameters)
     nested = parameters.pop("generate_parameters", None) or {}
     if not isinstance(nested, dict):
@@ -307,7 +307,7 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
 
 
 def _sampled(named: Fields) -> Fields:
-    """Without a `do_sample` of false beside settings of sampling: these sample there (NextTokenChooser)."""
+    """If `do_sample` is false, drop it beside sampling settings that are on: these sample in TGI (NextTokenChooser)."""
     if named.get("do_sample") is not False:
         return named
     fields = set(of_scope(SAMPLING))
@@ -317,7 +317,7 @@ def _sampled(named: Fields) -> Fields:
 
 
 def _alternatives(parameters: dict[str, Any]) -> int | None:
-    """How many alternatives of each token the details have; None: there are no details. Takes both out."""
+    """Remove `details` and `top_n_tokens`. Return the number of alternatives for each token; None: no details."""
     has_details = flag(parameters, "details")
     count = whole_number(parameters, "top_n_tokens", 0, MOST_ALTERNATIVES, 0)
     for name in ("details", "top_n_tokens"):
@@ -348,7 +348,7 @@ def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None
         raise Refusal(400, message, param=name)
 
 
-# The parameters of all tasks; each model takes those of its own.
+# The parameters of all tasks. A model takes those of its own task.
 PARAMETERS: Mapping[str, Schema] = {
     "top_k": WHOLE,
     "function_to_apply": TEXT,

@@ -1,7 +1,7 @@
-"""The API for rerankers that Jina, vLLM and Cohere's first version have at one path: POST /v1/rerank.
+"""POST /v1/rerank, the API for rerankers that Jina, vLLM and version 1 of Cohere's API have at the same path.
 
-Where they differ, what is not sent is as in Jina's: the documents are returned. Sources: the OpenAPI descriptions of
-api.jina.ai and api.cohere.com (v1), 2026.
+Where they differ, Jina's defaults apply: the documents are returned. Sources: the OpenAPI descriptions of api.jina.ai
+and api.cohere.com (v1), 2026.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import Task
 
-# Cohere's fields, with the values that change nothing: a document is its text, of which the model reads one part.
+# Cohere's fields, with the values that have no effect: a document is its text, and the model reads one part of it.
 NEUTRAL: dict[str, tuple[Any, ...]] = {"rank_fields": (["text"],), "max_chunks_per_doc": (1,)}
 
 
 async def rerank(request: DialectRequest) -> bytes:
-    """POST /v1/rerank: the documents that answer a query, best first; scores are sigmoids of the logits."""
+    """POST /v1/rerank: rank documents for a query, best first. Scores are sigmoids of the logits."""
     fields = known_fields(request.content, BODY)
     refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING)
@@ -46,9 +46,9 @@ async def rerank(request: DialectRequest) -> bytes:
 
 
 async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> ServedModel:
-    """The model that the path or a field names, or the only one for `tasks`. Raises Refusal for one of another.
+    """Return the model that the path or a field names, or the only model for `tasks`.
 
-    A ColBERT ranks, too.
+    It may also be a ColBERT, because a ColBERT ranks, too. Raises Refusal for a model of another task.
     """
     catalog, name = request.inference.catalog, request.model or fields.get("model")
     if colbert := await only_colbert(request, None if name is None else text(name, "model")):
@@ -59,20 +59,20 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
 
 
 def texts_of(documents: Any) -> list[str]:
-    """The texts of documents, each a text or an object with one. Raises Refusal (400, 413)."""
+    """Return the texts of documents. A document is a text or an object with a text. Raises Refusal (400, 413)."""
     if not isinstance(documents, list):
         raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
     return texts([each.get("text") if isinstance(each, dict) else each for each in documents], "documents")
 
 
 async def best(request: DialectRequest, model: ServedModel, fields: Fields, sources: Sequence[str]) -> list[Rank]:
-    """The ranks of the `top_n` best of `sources` for the query in `fields`."""
+    """Return the ranks of the `top_n` best texts in `sources` for the query in `fields`."""
     most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))
     return (await ranked(request, model, text(fields.get("query"), "query"), sources))[:most]
 
 
 def result(rank: Rank) -> dict[str, Any]:
-    """A rank as all of these APIs have it."""
+    """Return a rank in the structure that all of these APIs share."""
     return {"index": rank.index, "relevance_score": rank.score}
 
 
@@ -82,7 +82,7 @@ def _returned(documents: Any, rank: Rank) -> Any:
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error."""
+    """Return the status and JSON of an error."""
     return refusal.status, {"detail": refusal.message}
 
 

@@ -1,9 +1,9 @@
-"""MLServer's Hugging Face runtime: the V2 protocol with that server's own habits.
+"""MLServer's Hugging Face runtime: the V2 protocol with that server's own conventions.
 
-Its requests go to Triton's path, /v2/models/NAME/infer: inputs are called as the arguments of a pipeline, and each
-element of the pipeline's answer is a JSON text in the one output. They are known by a shape of one dimension, which no
-model of hfx has, by inputs of a pipeline's names, or by a content type of that runtime's codecs. Source: the codecs and
-the runtime of mlserver and mlserver-huggingface 1.7.1.
+Its requests go to Triton's path, /v2/models/NAME/infer. Inputs have the names of a pipeline's arguments, and each
+element of the pipeline's answer is a JSON text in the only output. Such a request is recognized by a shape of one
+dimension, which no model of hfx has, by inputs with a pipeline's names, or by a content type of that runtime's codecs.
+Source: the codecs and the runtime of mlserver and mlserver-huggingface 1.7.1.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ TASKS = (
     Task.ZERO_SHOT_CLASSIFICATION,
     *GENERATION_TASKS,
 )
-# Tasks whose pipelines have a list for one input.
+# Tasks whose pipelines may answer one input with a list.
 LISTED = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING)
 
 
 async def infer(request: DialectRequest) -> bytes:
-    """POST /v2/models/NAME/infer, with the inputs of a pipeline."""
+    """POST /v2/models/NAME/infer with the inputs of a pipeline."""
     fields = known_fields(request.content, INFER)
     model = await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
@@ -79,7 +79,7 @@ Values = dict[str, list[Any]]
 async def _answers(
     request: DialectRequest, model: ServedModel, inputs: Values, parameters: dict[str, Any], single: set[str]
 ) -> Sequence[Any]:
-    """Those of Hugging Face's API, in the forms of a pipeline that MLServer calls. Raises Refusal."""
+    """Return the answers of Hugging Face's API, in the structure of a pipeline that MLServer calls. Raises Refusal."""
     task, best_only, is_single = model.task, "top_k" not in parameters, not single.isdisjoint(inputs)
     sources = _sources(model, inputs, parameters)
     is_single = len(sources) == 1 and (is_single or task is Task.QUESTION_ANSWERING)
@@ -101,7 +101,7 @@ async def _answers(
 
 
 def _single(fields: Fields) -> set[str]:
-    """The inputs of one value that the pipeline is not given as a list: `args`, and those of some content types."""
+    """Return the inputs whose only value the pipeline gets without a list: `args`, and those of some content types."""
     return {
         row["name"]
         for row in fields["inputs"]
@@ -110,7 +110,10 @@ def _single(fields: Fields) -> set[str]:
 
 
 def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> list[Any]:
-    """The texts, or the questions with their contexts; candidate labels may be an input. Raises Refusal (400)."""
+    """Return the texts, or the questions with their contexts. Raises Refusal (400).
+
+    If an input has candidate labels, it becomes a parameter.
+    """
     if model.task is Task.QUESTION_ANSWERING and len(inputs) == 1 and inputs.keys() <= set(TEXT_NAMES):
         return next(iter(inputs.values()))
     if model.task is Task.QUESTION_ANSWERING:
@@ -128,12 +131,12 @@ def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> 
 
 
 def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Candidate labels as the pipeline of zero-shot classification has them."""
+    """Return candidate labels as the pipeline of zero-shot classification returns them."""
     return {"sequence": source, "labels": [each["label"] for each in row], "scores": [each["score"] for each in row]}
 
 
 def _inputs(fields: Fields) -> Values:
-    """The decoded data of the inputs by name. Raises Refusal (400)."""
+    """Return the decoded data of the inputs by name. Raises Refusal (400)."""
     rows = fields.get("inputs")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise Refusal(400, f"inputs is {shown(rows)}. Send a list of inputs.", param="inputs")
@@ -153,14 +156,17 @@ def _data(row: Fields) -> list[Any]:
 
 
 def _json(value: Any) -> Any:
-    """What the JSON text `value` stands for. Raises Refusal (400)."""
+    """Return the parsed JSON text `value`. Raises Refusal (400)."""
     encoded = text(value, "data").encode()
     check_json(encoded)
     return parsed(encoded)
 
 
 def _parameters(fields: Fields, inputs: Values) -> dict[str, Any]:
-    """The arguments beside the texts: the request's parameters, `extra` in them, and inputs of one other value."""
+    """Return the arguments besides the texts: the request's parameters, those in `extra`, and all other inputs.
+
+    The other inputs are removed from `inputs`. An input with one value becomes that value, any other a list.
+    """
     parameters = dict(json_object(fields.get("parameters") or {}))
     extra = json_object(parameters.pop("extra", None) or {})
     named = {name: value for name, value in (parameters | extra).items() if name not in ENVELOPE}

@@ -1,7 +1,7 @@
 """OpenAI's API: models, completions, chat completions and embeddings.
 
-What is not sent is as the model's own generation_config.json says, also where OpenAI's default differs. What can't be
-honoured is a 400 that names it in `param`. Source: the OpenAPI description of api.openai.com/v1, 2026.
+The defaults are those of the model's own generation_config.json, also where OpenAI's defaults differ. A field that
+can't be honoured is a 400 that names the field in `param`. Source: the OpenAPI description of api.openai.com/v1, 2026.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hfx.python_backends.engine.generation_settings import LACKING
 
 MOST_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
-# Fields that this API has and no model here: the values that change nothing.
+# Fields of this API that hfx does not support, with the values that have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
@@ -84,7 +84,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-# Clients that send token ids by default, and the setting that ends it.
+# Clients that send token ids by default, and the setting that prevents it.
 TOKEN_IDS = {
     "input": "LangChain does so with OpenAIEmbeddings(check_embedding_ctx_length=False)",
     "prompt": "lm-eval does so with tokenized_requests=False",
@@ -100,10 +100,11 @@ CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceed
 
 @dataclass(frozen=True)
 class Style:
-    """How completions and chat completions differ: names of objects, and the forms of a choice's text and tokens.
+    """The differences between completions and chat completions: names of objects, and the JSON of text and tokens.
 
-    `delta` is the form of a stream's piece, `opening` the piece before any text. `alternatives` reads what a request
-    says of log-probabilities, `logprobs` makes the form of those of a choice.
+    `message` makes the JSON of a choice's text, and `delta` that of a stream's piece. `opening` is the piece before any
+    text. `alternatives` reads the fields for log-probabilities in a request. `logprobs` returns a function that makes
+    the JSON of a choice's log-probabilities.
     """
 
     prefix: str
@@ -140,7 +141,10 @@ CHAT = Style(
 
 @dataclass(frozen=True)
 class Completion:
-    """A request for texts: one for each prompt and each of `n` seeds; `has_usage`: a stream ends with its counts."""
+    """A request for a text for each prompt and each of `choices`.
+
+    If `has_usage` is true, a stream ends with the numbers of tokens.
+    """
 
     model: ServedModel
     prompts: tuple[str, ...]
@@ -151,27 +155,27 @@ class Completion:
 
     @property
     def texts(self) -> list[tuple[str, GenerationSettings]]:
-        """The prompt and settings of each choice, by its index."""
+        """The prompt and settings of each choice, in the order of their indices."""
         return [(prompt, settings) for prompt in self.prompts for settings in self.choices]
 
     def logprobs(self, style: Style) -> LogprobsForm:
-        """The form of a choice's log-probabilities."""
+        """Return a function that makes the JSON of a choice's log-probabilities."""
         alternatives = self.choices[0].logprobs
         return (lambda tokens: None) if alternatives is None else style.logprobs(alternatives)
 
 
 async def list_models(request: DialectRequest) -> bytes:
-    """GET /v1/models."""
+    """GET /v1/models: list the served models."""
     return dumped({"object": "list", "data": [_model(model) for model in await request.inference.catalog.models()]})
 
 
 async def get_model(request: DialectRequest) -> bytes:
-    """GET /v1/models/NAME."""
+    """GET /v1/models/NAME: describe a served model."""
     return dumped(_model(await request.inference.catalog.model(request.model)))
 
 
 async def completions(request: DialectRequest) -> bytes | Events:
-    """POST /v1/completions."""
+    """POST /v1/completions: continue prompts."""
     fields = _fields(request)
     model = await _named_model(request, fields)
     check_generator(model)
@@ -180,7 +184,7 @@ async def completions(request: DialectRequest) -> bytes | Events:
 
 
 async def chat_completions(request: DialectRequest) -> bytes | Events:
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions: generate the next message of a conversation."""
     fields = _fields(request)
     model = await _named_model(request, fields)
     check_generator(model)
@@ -190,7 +194,7 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
 
 
 async def embeddings(request: DialectRequest) -> bytes:
-    """POST /v1/embeddings."""
+    """POST /v1/embeddings: return the vectors of texts."""
     fields = _fields(request)
     model = await _named_model(request, fields)
     check_task(model, Task.FEATURE_EXTRACTION)
@@ -213,7 +217,7 @@ async def embeddings(request: DialectRequest) -> bytes:
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error."""
+    """Return the status and JSON of an error."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
     param = "prompt" if refusal.param == "text_input" else refusal.param
     code = UNKNOWN_PATH if refusal.reason == UNKNOWN_PATH else CODES.get(refusal.status)
@@ -226,7 +230,7 @@ def _model(model: ServedModel) -> dict[str, Any]:
 
 
 def _fields(request: DialectRequest) -> dict[str, Any]:
-    """The body's fields; what changes nothing, and may be large, is not kept until the text is written."""
+    """Return the body's fields, without IGNORED: their values may be large, and would be kept for the whole request."""
     fields = json_object(request.content)
     for name in IGNORED:
         fields.pop(name, None)
@@ -238,7 +242,7 @@ async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
 
 
 def _texts(fields: Fields, name: str) -> list[str]:
-    """The texts of a field. Raises Refusal (400) for token ids, which may be of any tokenizer."""
+    """Return the texts in a field. Raises Refusal (400) for token ids, which may come from any tokenizer."""
     value = fields.get(name)
     if isinstance(value, list) and value and isinstance(value[0], (int, list)):
         raise Refusal(400, f"{name} has token ids, which are not supported. Send texts: {TOKEN_IDS[name]}.", param=name)
@@ -270,7 +274,7 @@ def _settings(fields: Fields) -> GenerationSettings:
         message = f"max_completion_tokens is {shown(longest)}, and max_tokens another number. Send one of them."
         raise Refusal(400, message, param="max_completion_tokens")
     named |= openai_form(fields)
-    if named.get("top_k") == -1:  # vLLM's word for all tokens
+    if named.get("top_k") == -1:  # vLLM's value for all tokens
         named["top_k"] = 0
     settings = generation_settings(named)
     if not flag(fields, "ignore_eos"):
@@ -281,7 +285,7 @@ def _settings(fields: Fields) -> GenerationSettings:
 
 
 def _seeded(settings: GenerationSettings, count: int) -> tuple[GenerationSettings, ...]:
-    """The settings of each of `count` choices: their seeds follow that of the request."""
+    """Return the settings of each of `count` choices, whose seeds count up from the request's seed."""
     if settings.seed is None:
         return (settings,) * count
     return tuple(replace(settings, seed=(settings.seed + number) % 2**64) for number in range(count))
@@ -333,7 +337,7 @@ def _chunk(style: Style, completion: Completion, choice: Mapping[str, Any]) -> b
 
 
 def _usage(completion: Completion, results: Sequence[Generation]) -> dict[str, int]:
-    """The tokens of each prompt once, and of all texts."""
+    """Return the numbers of tokens: those of each prompt counted once, and those of all texts."""
     prompt = sum(result.input_tokens for result in results[:: len(completion.choices)])
     written = sum(result.output_tokens for result in results)
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}

@@ -1,8 +1,8 @@
-"""Keyword arguments of transformers' pipelines that change no answer here, by task.
+"""Keyword arguments of transformers' pipelines that do not change hfx's answers, by task.
 
-Hugging Face's API and SageMaker's toolkit hand `parameters` to a pipeline as they come. Those of the table are taken
-with the values that say what hfx does anyway: texts that are too long are cut, and padding is never seen. Source: the
-pipelines of transformers 4.57.
+Hugging Face's API and SageMaker's toolkit pass `parameters` to a pipeline unchanged. The arguments in the tables are
+accepted with the values that describe what hfx does anyway: texts that are too long are cut, and padding has no effect.
+Source: the pipelines of transformers 4.57.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hfx.names import Task
 from hfx.python_backends.tasks.question_answering import MOST_TOP_K
 
 Values = Mapping[str, tuple[Any, ...]]
-COUNTS = ("batch_size", "num_workers")  # which change the speed alone
-QUESTION_COUNTS = ("max_question_len",)  # which the pipeline, too, ignores with a fast tokenizer
+COUNTS = ("batch_size", "num_workers")  # these change only the speed
+QUESTION_COUNTS = ("max_question_len",)  # the pipeline, too, ignores this with a fast tokenizer
 CUT: Values = {"truncation": (True, "longest_first", "only_first")}
 PADDED: Values = {"padding": (True, False, "longest", "max_length", "do_not_pad"), "return_tensors": (False,)}
 ARGUMENTS: Mapping[Task, Values] = {
@@ -31,14 +31,15 @@ ARGUMENTS: Mapping[Task, Values] = {
     Task.ZERO_SHOT_CLASSIFICATION: {**CUT, **PADDED},
     Task.TEXT_RANKING: {**CUT, **PADDED},
 }
-# Arguments that must be as the model was exported: those of the tokenizing step's settings, by their names there.
+# Arguments that must have the values with which the model was exported, and their names in the tokenizing step's
+# settings.
 EXPORTED: Mapping[Task, Mapping[str, str]] = {
     **{task: {"max_length": "max_length"} for task in ARGUMENTS},
     Task.QUESTION_ANSWERING: {"max_seq_len": "max_length"},
     Task.ZERO_SHOT_CLASSIFICATION: {"max_length": "max_length", "hypothesis_template": "hypothesis_template"},
 }
-# The pipelines' arguments. One that this model's task has not is refused without "did you mean": the caller has not
-# misspelled it.
+# All arguments of the pipelines. If the model's task does not have such an argument, the refusal has no "did you mean",
+# because the caller has not misspelled it.
 OTHERS = frozenset(
     {
         "aggregation_strategy", "candidate_labels", "delimiter", "doc_stride", "function_to_apply", "grouped_entities",
@@ -48,7 +49,8 @@ OTHERS = frozenset(
         *COUNTS, *QUESTION_COUNTS, *(name for table in (*ARGUMENTS.values(), *EXPORTED.values()) for name in table),
     }
 )  # fmt: skip
-# Of the pipelines that generate. A text that is too long is cut where `truncation` is sent: see `truncates`.
+# Arguments of the pipelines that generate. A text that is too long is cut only if `truncation` is sent: see
+# `truncates`.
 GENERATING: Values = {
     "padding": PADDED["padding"],
     "return_tensors": (False,),
@@ -61,7 +63,7 @@ GENERATING: Values = {
 
 
 def take_arguments(task: Task, parameters: Fields, known: Collection[str], exported: Mapping[str, Any]) -> None:
-    """Raise Refusal (400) for an argument that is not `known`, unless it changes nothing.
+    """Raise Refusal (400) for an argument that is not `known`, unless it has no effect.
 
     `exported` are the settings of the model's tokenizing step.
     """
@@ -81,16 +83,16 @@ def take_arguments(task: Task, parameters: Fields, known: Collection[str], expor
 
 
 def check_counts(parameters: Fields, names: Sequence[str] = COUNTS) -> None:
-    """Raise Refusal (400) for one of the `names` that is no whole number."""
+    """Raise Refusal (400) if a parameter in `names` is not a whole number."""
     for name in names:
         if name in parameters:
             whole_number(parameters, name, 0, INT32_MAX, 0)
 
 
 def answer_settings(parameters: Fields) -> AnswerSettings:
-    """The settings of question answering. Raises Refusal (400)."""
+    """Return the settings of question answering. Raises Refusal (400)."""
     settings: AnswerSettings = {}
-    if (top_k := whole_number(parameters, "top_k", 1, MOST_TOP_K, 1)) > 1:  # which older models take, too
+    if (top_k := whole_number(parameters, "top_k", 1, MOST_TOP_K, 1)) > 1:  # older models lack this setting
         settings["top_k"] = top_k
     if "max_answer_len" in parameters:
         settings["max_answer_len"] = whole_number(parameters, "max_answer_len", 1, INT32_MAX, 1)
@@ -102,7 +104,7 @@ def answer_settings(parameters: Fields) -> AnswerSettings:
 
 
 def truncates(value: Any) -> bool:
-    """What a generator's `truncation` says. Raises Refusal (400)."""
+    """Return whether a generator's `truncation` cuts long texts. Raises Refusal (400)."""
     allowed = {True: True, "longest_first": True, "only_first": True, False: False, "do_not_truncate": False}
     if not isinstance(value, bool | str) or value not in allowed:
         raise Refusal(400, f"truncation is {shown(value)}. Send true or false, or leave it out.", param="truncation")

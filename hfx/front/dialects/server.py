@@ -1,4 +1,7 @@
-"""Requests in dialects: found by their paths, described, handed to the dialect's function, and its answer sent."""
+"""Finds the dialect of a request by its path, calls the dialect's handler, and sends the answer.
+
+The OpenAPI description of all paths is made here, too.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ STREAM_HEAD: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-
 class DialectServer:
     """Answers requests in `dialects` with the models behind `upstream`, whose files are in the folder `repository`.
 
-    `others` are paths that are described, and answered elsewhere: method, path, what it answers, what is sent. `idle`
-    has the models that are loaded on demand.
+    `others` are paths that are only described here and answered elsewhere: method, path, summary, schema of the body.
+    `idle` manages the models that are loaded on demand.
     """
 
     def __init__(
@@ -54,10 +57,13 @@ class DialectServer:
         self._catalog = Catalog(partial(fetch, upstream), idle)
         self._files = ModelFiles(repository)
         self.described = self._catalog.model
-        self.find = lru_cache(1024)(self._find)  # of a hundred paths a request's is tried with each
+        self.find = lru_cache(1024)(self._find)  # `_find` tries each of a hundred patterns
 
     def _find(self, method: str, path: bytes) -> Target | None:
-        """What a request is for; None where its path is no dialect's. Raises Refusal (405) for another method."""
+        """Return the target of a request, or None if no dialect has the path.
+
+        Raises Refusal (405) if a dialect has the path, but not with this method.
+        """
         matches = [
             (found, route, dialect)
             for regex, route, dialect in self._rows
@@ -74,25 +80,25 @@ class DialectServer:
         return None
 
     def error(self, path: bytes, refusal: Refusal) -> tuple[int, Any]:
-        """The status and JSON of a refusal at a path that is no route: of the dialect with such `paths`."""
+        """Return the status and JSON of a refusal at a path without a route, by the dialect whose `paths` match."""
         like = next((dialect for _, _, dialect in self._rows if dialect.paths.fullmatch(path)), None)
         return (like.error if like else error_object)(refusal)
 
     async def claim(self, path: bytes, body: bytes, read: Callable[..., Awaitable[bool]]) -> Target | None:
-        """What a POST to a path of Triton's is for, where `body` is a dialect's and the model one of hfx's.
+        """Return the target of a POST to a path of Triton's, if `body` is a dialect's and the model has a task of hfx.
 
-        `read` calls a function that reads the body, apart from the event loop where that takes long.
+        `read` calls a function that reads the body, outside of the event loop if that takes long.
         """
         for regex, route, dialect in self._rows:
             if route.is_own is not None and (found := regex.fullmatch(path)) and await read(route.is_own, body):
                 target = _target(dialect, route, found)
-                with suppress(HfxError, Refusal):  # Triton says the rest
+                with suppress(HfxError, Refusal):  # the request goes to Triton, which reports the error
                     await self._catalog.model(target.model)
                     return target
         return None
 
     def ended_if_left(self, client: ClientConnection, model: str, name: str) -> AbstractContextManager[None]:
-        """Ends the request `name` of Triton's protocol where its client leaves."""
+        """Return a context that ends the request `name` of Triton's protocol if its client disconnects."""
         return ended_if_left(self._upstream, self._catalog, client, model, name)
 
     async def answer(self, request: ClientRequest, target: Target, content: Any) -> None:
@@ -117,11 +123,11 @@ class DialectServer:
         finally:
             response.model = inference.model or response.model
             response.input_tokens, response.output_tokens = inference.input_tokens, inference.output_tokens
-            response.caller.spend(-inference.held)  # what was used is counted with the response
+            response.caller.spend(-inference.held)  # the used tokens are counted with the response
 
 
 def _about(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]]) -> Dialect:
-    """The description of all paths, as a path of its own."""
+    """Return a dialect whose only path answers with the description of all paths."""
 
     async def describe(request: DialectRequest) -> bytes:
         return description((*dialects, about), others)
@@ -132,7 +138,7 @@ def _about(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Sc
 
 
 async def _send_events(events: Events, response: Response, dialect: Dialect) -> None:
-    """Send a stream; what fails before its first event has a status of its own, and is an event later."""
+    """Send a stream. A failure before the first event is raised, for its own status; a later one becomes an event."""
     async with aclosing(events) as pieces:
         first = await anext(pieces)
         await response.start(200, STREAM_HEAD)
@@ -151,14 +157,14 @@ def _target(dialect: Dialect, route: Route, found: re.Match[bytes]) -> Target:
 
 
 def pattern(route: Route) -> re.Pattern[bytes]:
-    """What paths of the route match; the group `model` is the model's name, quoted."""
+    """Return the pattern of the route's paths. Its group `model` is the model's name, quoted."""
     before, name, after = route.path.partition("{model}")
     model = b"(?P<model>%b)" % NAME if name else b""
     return re.compile(re.escape(before.encode()) + model + re.escape(after.encode()))
 
 
 def description(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]] = ()) -> bytes:
-    """The OpenAPI 3.1 description of Triton's paths, those of `dialects` and `others`."""
+    """Return the OpenAPI 3.1 description of the paths of Triton, of `dialects` and of `others`."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, summary in TRITON_PATHS:
         _describe(paths, method, path, summary, "Triton", TRITON_BODIES.get(path.rpartition("/")[2], {}))

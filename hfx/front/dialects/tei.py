@@ -1,6 +1,6 @@
 """text-embeddings-inference's API: embed, predict, rerank, similarity, tokenize and info.
 
-A server of that kind has one model. Here the paths are those of the model that is served alone for the task, or below
+Such a server has one model. Here, the paths are for the only model of the task. For any other model they are below
 /models/NAME, which is then the client's base URL. Source: text-embeddings-inference's own docs/openapi.json, 1.9.
 """
 
@@ -45,21 +45,21 @@ from hfx.tasks import kind_of
 from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 MOST_INPUTS = 512
-TOKENIZED_BYTES = 1 << 17  # of one request: as many tokens, of which the answer has 65 bytes each
+TOKENIZED_BYTES = 1 << 17  # of one request, which may have as many tokens, with 65 bytes of the answer for each
 DUMPED_TOKENS = 1000
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
 WRONG_MODEL = "WRONG_MODEL"
 EMPTY = "EMPTY"
-# Statuses of refusals here, and the kinds of errors.
+# The statuses of refusals in this API by the front's statuses and reasons, and the kinds of errors.
 STATUSES = {400: 422, 500: 424, 502: 424, 504: 424}
 REASONS = {EMPTY: 400, TOO_LONG.name: 413, WRONG_MODEL: 424}
 KINDS = {400: "Empty", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 
 async def embed(request: DialectRequest) -> bytes:
-    """POST /embed: a vector for each input, of length 1 unless `normalize` is false."""
+    """POST /embed: return a vector for each input, of length 1 unless `normalize` is false."""
     fields = known_fields(request.content, EMBED)
-    parameters = json_object(fields.pop("parameters", None) or {})  # where huggingface_hub's client has them
+    parameters = json_object(fields.pop("parameters", None) or {})  # huggingface_hub's client sends them here
     refuse_unknown(parameters, EMBED["properties"].keys() - {"parameters"})
     fields |= parameters
     vectors = await vectors_of(request, await _model(request, Task.FEATURE_EXTRACTION), fields, _inputs(fields))
@@ -67,7 +67,7 @@ async def embed(request: DialectRequest) -> bytes:
 
 
 async def embed_sparse(request: DialectRequest) -> bytes:
-    """POST /embed_sparse: the numbers of each input's vector that are not 0, of a SPLADE model."""
+    """POST /embed_sparse: return the numbers of each input's vector that are not 0, from a SPLADE model."""
     fields = known_fields(request.content, EMBED_SPARSE)
     model = await _model_of_kind(request, "sparse vectors", {Kind.SPARSE})
     vectors = await vectors_of(request, model, fields, _inputs(fields))
@@ -75,7 +75,7 @@ async def embed_sparse(request: DialectRequest) -> bytes:
 
 
 async def embed_all(request: DialectRequest) -> bytes:
-    """POST /embed_all: the vectors of each input's tokens, of a model that was exported with them."""
+    """POST /embed_all: return the vectors of each input's tokens, from a model that was exported with them."""
     fields = known_fields(request.content, EMBED_SPARSE)
     model = await _model_of_kind(request, "vectors of tokens", VECTORS_OF_TOKENS)
     call = calls.embed_tokens(model.name, **prompt_of(fields))
@@ -85,7 +85,7 @@ async def embed_all(request: DialectRequest) -> bytes:
 
 
 async def similarity(request: DialectRequest) -> bytes:
-    """POST /similarity: cosines of a sentence's vector with those of others."""
+    """POST /similarity: return the cosines of a sentence with other sentences."""
     fields = known_fields(request.content, SIMILARITY)
     inputs, parameters = fields.get("inputs"), fields.get("parameters") or {}
     if not isinstance(inputs, dict) or not isinstance(parameters, dict):
@@ -98,9 +98,9 @@ async def similarity(request: DialectRequest) -> bytes:
 
 
 async def predict(request: DialectRequest) -> bytes:
-    """POST /predict: the scores of all labels for a text, or for each of a batch (a list of lists of one text).
+    """POST /predict: return the scores of all labels for a text, or for each text in a list of lists of one text.
 
-    Of a cross-encoder with several labels: of a pair, which is a list of two texts, or a list of such lists.
+    The input of a cross-encoder with several labels is a pair, which is a list of two texts, or a list of pairs.
     """
     fields = known_fields(request.content, PREDICT)
     if request.model:
@@ -121,7 +121,7 @@ async def predict(request: DialectRequest) -> bytes:
 
 
 async def _predict_pairs(request: DialectRequest, model: ServedModel, fields: Fields) -> bytes:
-    """The softmax of the labels' logits, or with `raw_scores` these, best first."""
+    """Return the softmax of the labels' logits, best first, or the logits if `raw_scores` is true."""
     if model.kind is not Kind.PAIR_CLASSIFIER:
         raise Refusal(400, f"{model.name} has one label. Send its texts to /rerank.", reason=WRONG_MODEL)
     inputs = fields.get("inputs")
@@ -142,7 +142,7 @@ async def pair_labels(
     softmax: bool,
     **prompt: Any,
 ) -> list[list[dict[str, Any]]]:
-    """The labels of each pair and their scores, best first."""
+    """Return the labels of each pair with their scores, best first."""
     names = request.files.settings(model)["labels"]
     call = calls.predict(model.name, raw or None, softmax or None, **prompt)
     rows = await request.inference.rows(model, [call(pair) for pair in pairs])
@@ -153,10 +153,10 @@ async def pair_labels(
 
 
 async def rerank(request: DialectRequest) -> bytes:
-    """POST /rerank: the scores of texts for a query, best first.
+    """POST /rerank: return the scores of texts for a query, best first.
 
-    As in that server they are sigmoids of the logits, or with `raw_scores` the logits, whatever the checkpoint says.
-    `documents` are of vLLM's and other clients, whose API is Jina's.
+    As in text-embeddings-inference, the scores are sigmoids of the logits, or the logits if `raw_scores` is true,
+    whatever the checkpoint says. vLLM's clients and others send `documents`; they get the answer of Jina's API.
     """
     fields = json_object(request.content)
     if "documents" in fields:
@@ -170,12 +170,12 @@ async def rerank(request: DialectRequest) -> bytes:
     raw = flag(fields, "raw_scores")
     ranks = await ranked(request, model, query, sources, raw_scores=raw, **prompt_of(fields))
     check_cut(fields, ranks, default=False)
-    most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))  # of litellm's client
+    most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))  # litellm's client sends it
     return dumped(ranking(ranks[:most], sources if flag(fields, "return_text") else None))
 
 
 async def tokenize(request: DialectRequest) -> bytes:
-    """POST /tokenize: the tokens of each input."""
+    """POST /tokenize: return the tokens of each input."""
     fields = known_fields(request.content, TOKENIZE)
     model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
     inputs = _inputs(fields)
@@ -190,7 +190,7 @@ async def tokenize(request: DialectRequest) -> bytes:
 
 
 async def info(request: DialectRequest) -> bytes:
-    """GET /info: the model and the bounds of requests."""
+    """GET /info: describe the model and the limits of requests."""
     model = await _model(request, *TASKS)
     longest = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
     manifest = request.files.manifest(model)
@@ -215,13 +215,13 @@ async def info(request: DialectRequest) -> bytes:
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error."""
+    """Return the status and JSON of an error."""
     status = REASONS.get(refusal.reason, STATUSES.get(refusal.status, refusal.status))
     return status, {"error": refusal.message, "error_type": KINDS.get(status, "Validation")}
 
 
 async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
-    """The model of the path, or the only one for `tasks`. Raises Refusal for one of another task."""
+    """Return the model of the path, or the only model for `tasks`. Raises Refusal for a model of another task."""
     catalog = request.inference.catalog
     try:
         model = await (catalog.model(request.model) if request.model else catalog.only(*tasks))
@@ -236,7 +236,10 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
 
 
 async def _model_of_kind(request: DialectRequest, what: str, kinds: Container[Kind]) -> ServedModel:
-    """The model of the path, or the only one, of one of `kinds`, which give `what`. Raises Refusal for another."""
+    """Return the model of the path, or the only model of a kind in `kinds`, whose results are `what`.
+
+    Raises Refusal for a model of another kind.
+    """
     catalog = request.inference.catalog
     models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
     if request.model or not models:
@@ -250,21 +253,21 @@ async def _model_of_kind(request: DialectRequest, what: str, kinds: Container[Ki
 
 
 def _kind_of(request: DialectRequest, model: ServedModel) -> Kind | None:
-    """The model's kind; for an export that names none in its configuration by its manifest, too."""
+    """Return the model's kind. If the configuration of an export does not name it, the manifest is used, too."""
     if model.metadata.kind:
         return model.kind
     return kind_of(model.metadata, model.task, request.files.manifest(model)["choices"])
 
 
 def _pooling(request: DialectRequest, model: ServedModel) -> str:
-    """How the model's vectors are made, as its manifest has it."""
+    """Return the pooling that makes the model's vectors, from its manifest."""
     return ",".join(request.files.manifest(model)["choices"].get("pooling") or ["the model's own"])
 
 
 async def vectors_of(
     request: DialectRequest, model: ServedModel, fields: Fields, inputs: Sequence[str], *, cuts: bool = False
 ) -> Any:
-    """The vectors of texts, a row each, as `fields` say; `cuts`: where they don't, texts are cut."""
+    """Return the vectors of texts, one in each row. `cuts` is the default of the field `truncate`."""
     call = calls.embed(model.name, **embedding_options(model, fields))
     results = await request.inference.rows(model, [call(one) for one in inputs])
     check_cut(fields, results, default=cuts)
@@ -305,7 +308,7 @@ def _counted_tokens(source: str, encoding: Any) -> tuple[int, bytes]:
 
 
 def _tokens(source: str, encoding: Any) -> bytes:
-    """The tokens of a text, in pieces: the interpreter does nothing else while it writes one."""
+    """Return the tokens of a text as JSON. It is encoded in pieces, because each encoding blocks the interpreter."""
     rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
     pieces = []
     while tokens := [_token(source, *row) for row in islice(rows, DUMPED_TOKENS)]:

@@ -1,6 +1,6 @@
 """text-generation-inference's API: generate and generate_stream.
 
-A server of that kind has one model. Here the paths are those of the generator that is served alone, or below
+Such a server has one model. Here, the paths are for the only generator. For any other model they are below
 /models/NAME, which is then the client's base URL. Source: text-generation-inference's own docs/openapi.json, 3.3.
 """
 
@@ -15,7 +15,7 @@ from hfx.front.fields import check_generator, known_fields, text
 from hfx.front.refusals import Refusal, dumped
 from hfx.names import GENERATION_TASKS
 
-VALIDATION = 422  # where others say 400
+VALIDATION = 422  # where other APIs have 400
 
 
 async def generate(request: DialectRequest) -> bytes:
@@ -26,12 +26,12 @@ async def generate(request: DialectRequest) -> bytes:
 
 
 async def generate_stream(request: DialectRequest) -> Events:
-    """POST /generate_stream: its tokens as server-sent events."""
+    """POST /generate_stream: generate a text, and return its tokens as server-sent events."""
     return huggingface.stream(await _inputs(request))
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
-    """The status and JSON of an error."""
+    """Return the status and JSON of an error."""
     status, content = huggingface.error(refusal)
     return VALIDATION if status == 400 else status, content
 

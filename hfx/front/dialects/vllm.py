@@ -1,4 +1,4 @@
-"""vLLM's API for scores of pairs of texts: POST /score. Its other paths are those of OpenAI's API and Jina's.
+"""vLLM's API for scores of pairs of texts: POST /score. vLLM's other paths belong to OpenAI's and Jina's APIs.
 
 Source: vLLM's entrypoints (pooling/scoring), 2026.
 """
@@ -23,16 +23,16 @@ from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
 from hfx.names import Kind, Task
 
-# The two sides of the pairs, by any of these names.
+# A request has the two sides of the pairs in the fields of one of these rows.
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 TEXT_FIELDS = tuple(dict.fromkeys(name for names in SIDES for name in names))
-# Fields that no model here has: the values that change nothing.
+# Fields that hfx does not support, with the values that have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {"truncate_prompt_tokens": (-1,), "priority": (0,)}
 Pairs = Sequence[tuple[str, str]]
 
 
 async def score(request: DialectRequest) -> bytes:
-    """POST /score: a score for each pair, of a re-ranker, of a ColBERT, or the cosine of an embedder's vectors."""
+    """POST /score: return a re-ranker's or ColBERT's score for each pair, or the cosine of an embedder's vectors."""
     fields = known_fields(request.content, BODY)
     refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING, Task.FEATURE_EXTRACTION)
@@ -52,7 +52,7 @@ async def score(request: DialectRequest) -> bytes:
 
 
 async def _ranked(request: DialectRequest, model: ServedModel, pairs: Pairs, raw: bool) -> list[float]:
-    """The scores as the checkpoint has them, or its logits."""
+    """Return the scores with the checkpoint's own activation, or the logits if `raw` is true."""
     sent = [calls.rank(model.name, query, raw or None)((index, each)) for index, (query, each) in enumerate(pairs)]
     return [rank.score for rank in await request.inference.rows(model, sent)]
 
@@ -66,7 +66,10 @@ async def _similar(request: DialectRequest, model: ServedModel, pairs: Pairs) ->
 
 
 def _pairs(fields: Fields) -> Pairs:
-    """One text with each of the other side, or as many on both sides. Raises Refusal (400, 413)."""
+    """Return the pairs: one text with each text of the other side, or equal numbers of texts on both sides.
+
+    Raises Refusal (400, 413).
+    """
     sent = [name for name in TEXT_FIELDS if fields.get(name) is not None]
     if tuple(sent) not in SIDES:
         message = f"The texts are in {' and '.join(sent) or 'no field'}. Send text_1 and text_2."

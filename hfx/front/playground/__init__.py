@@ -1,6 +1,7 @@
-"""The playground: a page at / of the front, on which the served models are tried (docs/playground.md).
+"""The playground: a page at / of the front on which users try the served models (docs/playground.md).
 
-The page is static and holds no secrets, so it is read without a key; what it requests needs one, as every request.
+The page is static and holds no secrets, so reading it needs no key. The requests of the page need a key, as all
+requests do.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from hfx.tasks.task import FieldKind, FormField
 
 KINDS: Mapping[str, FieldKind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
 LANGUAGES = of_scope(TRANSLATION)
-COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the others are folded away
+COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the page folds the other settings away
 UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS, ADD_SPECIAL_TOKENS)  # the page shows texts, not their tokens
 
 
 async def list_models(request: DialectRequest) -> bytes:
-    """GET /models."""
+    """GET /models: return the served models, with the fields of a request to each."""
     models = await request.inference.catalog.models()
     return dumped({"models": [described(model, request.files) for model in models]})
 
 
 def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
-    """A model: name, task, checkpoint and precision (null where the repository does not say), chat, and its fields."""
+    """Return a model's name, task, checkpoint, precision, fields, and whether it has a chat template.
+
+    The checkpoint and the precision are null if the repository does not have them.
+    """
     manifest: Mapping[str, Any] = {}
     with suppress(Refusal):
         manifest = files.manifest(model)
@@ -49,7 +53,7 @@ def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
 
 
 def _form(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
-    """The fields of the model's task; an example with a mask has the model's own."""
+    """Return the fields of the model's task. An example text with a mask uses the model's own mask token."""
     form = TASKS[model.task].form
     if model.task is Task.FILL_MASK:
         with suppress(Refusal):
@@ -66,7 +70,10 @@ def _has_chat(model: ServedModel, files: ModelFiles) -> bool:
 
 
 def _settings(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
-    """The settings that a generator can honour, with its own defaults; all of them where its files can't be read."""
+    """Return fields for the settings that a generator can honour, with its own defaults.
+
+    If the generator's files can't be read, the general defaults are used, and languages and chunks are left out.
+    """
     if model.task not in GENERATION_TASKS:
         return ()
     configuration: Mapping[str, Any] = {}
@@ -121,7 +128,7 @@ SCRIPTS = (
 )  # fmt: skip
 STYLES = ("page.css",)
 MEDIA_TYPES = {".html": b"text/html", ".js": b"text/javascript", ".css": b"text/css"}
-# Nothing but these files and requests to this server: no inline script or style, no other origin, no frame around it.
+# Allow only these files and requests to this server: no inline script or style, no other origin, no frame around it.
 POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -137,7 +144,7 @@ HEADERS: tuple[Header, ...] = (
 
 
 def document_route(path: str, file: str, summary: str) -> Route:
-    """A route to a file of this folder, which is read once."""
+    """Return a route to a file of this folder. The file is read once, when the route is made."""
     media_type = MEDIA_TYPES[Path(file).suffix] + b"; charset=utf-8"
     document = Document((FOLDER / file).read_bytes(), ((b"content-type", media_type), *HEADERS))
 
