@@ -1,6 +1,7 @@
-"""The public HTTP port: a process that bounds, checks and passes on requests to Triton's own HTTP port.
+"""The public HTTP port: a process that limits requests, checks them and forwards them to Triton's own HTTP port.
 
-Triton's port must not be reachable by callers: one body can end it (docs/front.md). Everything here runs in a process
-of its own (`python -m hfx.front SETTINGS`), which `hfx.triton.front` starts, watches and replaces. Beside Triton's V2
-protocol it speaks other servers' APIs (dialects/), whose answers it makes of the models' results with `hfx.client`.
+Callers must not reach Triton's port, because a single body can end Triton (docs/front.md). This package runs in a
+process of its own (`python -m hfx.front SETTINGS`), which `hfx.triton.front` starts, watches and replaces. Besides
+Triton's V2 protocol, it speaks the APIs of other servers (dialects/). It makes their answers from the results of the
+models, with `hfx.client`.
 """

@@ -1,4 +1,4 @@
-"""`python -m hfx.front SETTINGS`: the front process, from its settings to the end of its last request."""
+"""`python -m hfx.front SETTINGS` runs the front process, from its settings to the end of its last request."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TICK_SECONDS = 1.0
 
 def main(argument: str) -> None:
     """Serve until SIGTERM, and then until the requests in progress are answered."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # chats' processes are forked beside
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the front forks processes for chats
     settings = Settings.from_json(argument)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients decide how often it would say something
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients could make it log without a limit
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.process raises it
     upstream, idle, sources = Upstream(settings.upstream), None, []
     if settings.shadow:
@@ -87,10 +87,11 @@ def _config(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server of `app` at the sockets of `settings`, with a clock.
+    """A uvicorn server that serves `app` on the sockets in `settings`, with a task that runs each second.
 
-    Each second it sends a heartbeat to the process that watches it, which sends back the State of the server, and ends
-    the connections whose time is over. `background` is the configuration for the requests of batches.
+    Each second, the server sends a heartbeat to the process that watches it, and ends the connections that have
+    exceeded a time limit. The watching process sends the State of the server. `background` is the configuration for
+    the requests of batches.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Server(uvicorn.Server):
         self._control.setblocking(False)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve; uvicorn's own way has no time limit for TLS handshakes."""
+        """Start serving. This replaces uvicorn's own method, which sets no time limit for TLS handshakes."""
         loop, settings, backlog = asyncio.get_running_loop(), self._settings, self.config.backlog
         if self._idle is not None:
             await self._idle.start()
@@ -153,14 +154,14 @@ class Server(uvicorn.Server):
         message = self._control.recv(MESSAGE_BYTES)
         if message:
             self._app.state = State.from_message(message)
-        else:  # the watching process has ended, and this one will
+        else:  # the watching process has ended, and this process is about to end too
             asyncio.get_running_loop().remove_reader(self._control)
 
     def _tick(self) -> None:
-        """Done each second, also while draining; what fails this time does not end it."""
+        """Do the work of one second, also while draining. The next call is scheduled first, in case the work fails."""
         loop = asyncio.get_running_loop()
         loop.call_later(TICK_SECONDS, self._tick)
-        with suppress(OSError):  # the watching process is stopped, and reads nothing
+        with suppress(OSError):  # the watching process may be stopped, and read nothing
             self._control.send(b".")
         self._reload_files()
         for connection in list(self.server_state.connections):
@@ -168,7 +169,7 @@ class Server(uvicorn.Server):
                 connection.check(loop.time())
 
     def _reload_files(self) -> None:
-        """Take what has changed of the API keys and the certificate; what can't be used changes nothing."""
+        """Load the API keys and the certificate again if they have changed. An unusable file changes nothing."""
         if message := self._app.keys.reload():
             log_line(message)
         tls, context = self._settings.tls, self.config.ssl
@@ -176,7 +177,7 @@ class Server(uvicorn.Server):
             try:
                 for file in (tls.certificate, tls.key):
                     open_regular(file).close()
-                for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):  # the first one is a trial
+                for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):  # the first context is only a trial
                     each.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
                 message = "New connections get the new certificate"
             except OSError as error:  # also ssl.SSLError
@@ -184,7 +185,7 @@ class Server(uvicorn.Server):
             log_line(f"{message}.")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and return when those in progress are answered."""
+        """Accept no more requests, and return when the requests in progress are answered."""
         self._upstream.close()
         await super().shutdown(sockets)
         self._app.large_bodies.close()

@@ -1,8 +1,8 @@
-"""Which web pages may use the server.
+"""Rules for which web pages may use the server.
 
-A browser sends requests of every page that is open in it, also to 127.0.0.1. The names of `Host` end DNS rebinding,
-where a page's own name is resolved to 127.0.0.1 (CVE-2024-28224 of Ollama); `Origin` and `Sec-Fetch-Site`, which no
-page can forge, tell the requests of other sites (Fetch standard, 2026).
+Any page that is open in a browser can make the browser send requests, also to 127.0.0.1. The check of `Host` prevents
+DNS rebinding, in which the page's own name is resolved to 127.0.0.1 (CVE-2024-28224 of Ollama). The headers `Origin`
+and `Sec-Fetch-Site`, which no page can forge, identify requests from other sites (Fetch standard, 2026).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ METHODS: Header = (b"access-control-allow-methods", b"GET, POST")
 EXPOSED: Header = (b"access-control-expose-headers", b"inference-header-content-length, retry-after, x-request-id")
 PREFLIGHT_SECONDS = 600
 HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,1000}")
-# Which a page can't send to another origin without a preflight.
+# A page can't send bodies of these media types to another origin without a preflight.
 MEDIA_TYPES = (b"application/json", b"application/octet-stream")
-SHOWN = 100  # characters of a header in a message
+SHOWN = 100  # characters of a header that a message repeats
 
 
 class WebAccess:
-    """Requests with a `Host` of `hosts` (none: any), from pages of this server and of `origins`."""
+    """Accepts requests for a `Host` in `hosts` (empty: any) from pages of this server and of `origins`."""
 
     def __init__(self, hosts: Sequence[str], origins: Sequence[str]) -> None:
         self._hosts = frozenset() if ANY in hosts else frozenset(host.lower().encode() for host in hosts)
         self._origins = frozenset(origin.lower().encode() for origin in origins)
 
     def check_host(self, headers: Mapping[bytes, bytes], http_version: str) -> None:
-        """Raise Refusal (400 where HTTP/1.1 names no host, 403 for a foreign one)."""
+        """Raise Refusal (400 if an HTTP/1.1 request has no Host, 403 if the Host is not in `hosts`)."""
         host = headers.get(b"host")
         if host is None and http_version == "1.1":
             raise Refusal(400, "The request has no Host. Send one, as HTTP/1.1 requires.")
@@ -40,9 +40,9 @@ class WebAccess:
             raise Refusal(403, f"The server does not answer as {_shown(host)}. {fix}")
 
     def check_origin(self, method: str, headers: Mapping[bytes, bytes]) -> list[Header]:
-        """The headers of an answer that a page of another origin may read; none where no such page asks.
+        """Return the headers that let a page of another origin read the answer, or `vary` alone for other requests.
 
-        Raises Refusal (403) for a page that may not.
+        The list is empty if no origins are allowed. Raises Refusal (403) if the request's page may not use the server.
         """
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"")
         is_known = origin is not None and (ANY.encode() in self._origins or origin.lower() in self._origins)
@@ -55,7 +55,7 @@ class WebAccess:
 
 
 def check_media_type(method: str, headers: Mapping[bytes, bytes]) -> None:
-    """Raise Refusal (415) for a body of a web page that it could send to any server without a preflight."""
+    """Raise Refusal (415) if a web page sends a body of a type that it could send without a preflight."""
     if method != "POST" or b"origin" not in headers:
         return
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -64,7 +64,7 @@ def check_media_type(method: str, headers: Mapping[bytes, bytes]) -> None:
 
 
 def preflight(method: str, headers: Mapping[bytes, bytes]) -> list[Header] | None:
-    """The further headers of the answer to a preflight; None where the request is none."""
+    """Return the additional headers of the answer to a preflight, or None if the request is not a preflight."""
     if method != "OPTIONS" or b"origin" not in headers or b"access-control-request-method" not in headers:
         return None
     requested = headers.get(b"access-control-request-headers", b"")
@@ -73,8 +73,8 @@ def preflight(method: str, headers: Mapping[bytes, bytes]) -> list[Header] | Non
 
 
 def _is_own(method: str, origin: bytes | None, site: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request is of no web page, of one of this server, or of a link to it."""
-    if site == b"same-origin":  # also behind a proxy, which names another Host
+    """Whether a request comes from a page of this server, from a link to it, or from no web page at all."""
+    if site == b"same-origin":  # this holds also behind a proxy, which sends another Host
         return True
     if origin is not None:
         return origin.lower().partition(b"://")[2] == headers.get(b"host", b"").lower() != b""
@@ -83,7 +83,7 @@ def _is_own(method: str, origin: bytes | None, site: bytes, headers: Mapping[byt
 
 @lru_cache(64)
 def _name(host: bytes) -> bytes:
-    """The name of `host` without its port, in lower case."""
+    """Return the name in `host` without its port, in lower case."""
     found = re.fullmatch(rb"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::[0-9]{0,5})?", host)
     return found[1].lower() if found else b""
 

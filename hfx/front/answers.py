@@ -1,4 +1,4 @@
-"""Parts of answers that several dialects have: results as in pipelines, vectors, tokens and their log-probabilities."""
+"""Parts of answers that several dialects share: pipeline results, vectors, and tokens with log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from hfx.front.fields import Fields, flag, shown, whole_number
 from hfx.front.refusals import Refusal
 from hfx.names import Task
 
-# Results in the forms of transformers' pipelines and of the hub's tasks
+# Results as transformers' pipelines and the hub's tasks represent them
 
-# The field of a generated text; others have `generated_text`.
+# The field with the generated text, for the tasks that do not use `generated_text`.
 TEXT_FIELDS = {Task.SUMMARIZATION: "summary_text", Task.TRANSLATION: "translation_text"}
 
 
 def text_field(task: Task) -> str:
-    """The name of the field that has a generator's text."""
+    """Return the name of the field with the generated text."""
     return TEXT_FIELDS.get(task, "generated_text")
 
 
 def labels(result: Classification) -> list[dict[str, Any]]:
-    """The labels of a text, best first."""
+    """Return the labels of a text, best first."""
     return [{"label": each.label, "score": each.score} for each in result.predictions]
 
 
 def ranking(ranks: Sequence[Rank], texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """`ranks`, best first, each with its text where there are `texts`."""
+    """Return `ranks`, best first, each with its text if `texts` are given."""
     rows = [{"index": each.index, "score": each.score} for each in best_first(ranks)]
     return rows if texts is None else [{**row, "text": texts[int(row["index"])]} for row in rows]
 
 
 def fills(result: Fills) -> list[Any]:
-    """The tokens for the mask of a text; where there are several, a list for each."""
+    """Return the tokens for the mask of a text, or a list of such lists if the text has several masks."""
     rows = [[asdict(each) for each in mask] for mask in result.masks]
     return rows[0] if len(rows) == 1 else rows
 
 
 def entities(result: Entities, aggregation: str) -> list[dict[str, Any]]:
-    """The entities of a text; a label is that of a token where the model was exported without `aggregation`."""
+    """Return the entities of a text. With an `aggregation` of "none", they are single tokens with labels."""
     label = "entity" if aggregation == "none" else "entity_group"
     return [
         {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
@@ -55,12 +55,12 @@ def entities(result: Entities, aggregation: str) -> list[dict[str, Any]]:
 # Vectors
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
-UNIT_TOLERANCE = 1e-5  # of a length that float32 says is 1
+UNIT_TOLERANCE = 1e-5  # the length of a unit vector may differ from 1 by this much in float32
 TINY = 1e-12
 
 
 def vector_json(vector: Vector, encoding: Any) -> Any:
-    """A vector as `encoding` has it in JSON: float, or base64 of little-endian float32. Raises Refusal (400)."""
+    """Return a vector as JSON: a list for "float", or base64 of little-endian float32. Raises Refusal (400)."""
     if encoding == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     if encoding != "float":
@@ -69,7 +69,7 @@ def vector_json(vector: Vector, encoding: Any) -> Any:
 
 
 def normalized(vectors: Vector) -> Vector:
-    """The rows of `vectors` with length 1; a row that has it already is left as it is."""
+    """Return the rows of `vectors` scaled to length 1. A row that already has length 1 is not changed."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.where(np.abs(lengths - 1) < UNIT_TOLERANCE, vectors, vectors / np.maximum(lengths, TINY)).astype(
         "float32"
@@ -77,18 +77,18 @@ def normalized(vectors: Vector) -> Vector:
 
 
 def cosines(vectors: Vector) -> list[float]:
-    """The cosines of the first row with each of the others."""
+    """Return the cosine of the first row with each other row."""
     rows = normalized(vectors)
     return [float(cosine) for cosine in rows[1:] @ rows[0]]
 
 
 def cosine_pairs(first: Vector, second: Vector) -> list[float]:
-    """The cosine of each row of `first` with that of `second`."""
+    """Return the cosine of each row of `first` with the same row of `second`."""
     cosines: list[float] = (normalized(first) * normalized(second)).sum(axis=1).tolist()
     return cosines
 
 
-# Tokens and their log-probabilities, as OpenAI's API and text-generation-inference have them
+# Tokens and their log-probabilities, as OpenAI's API and text-generation-inference represent them
 
 LogprobsForm = Callable[[Sequence[Token]], Mapping[str, Any] | None]
 MOST_OF_COMPLETIONS = 5
@@ -96,7 +96,10 @@ MOST_OF_CHATS = 20
 
 
 def completion_alternatives(fields: Fields) -> int | None:
-    """The `logprobs` of a completion: how many alternatives of each token; None: no tokens. Raises Refusal (400)."""
+    """Return the number of alternatives for each token that `logprobs` of a completion requests.
+
+    The number is None if the answer has no tokens. Raises Refusal (400).
+    """
     value = fields.get("logprobs")
     if fields.get("top_logprobs"):
         raise Refusal(400, "top_logprobs is for chats. Send logprobs alone.", param="top_logprobs")
@@ -104,7 +107,10 @@ def completion_alternatives(fields: Fields) -> int | None:
 
 
 def chat_alternatives(fields: Fields) -> int | None:
-    """The same of a chat, in `logprobs` and `top_logprobs`."""
+    """Return the number of alternatives for each token that `logprobs` and `top_logprobs` of a chat request.
+
+    The number is None if the answer has no tokens. Raises Refusal (400).
+    """
     count = whole_number(fields, "top_logprobs", 0, MOST_OF_CHATS, 0)
     if flag(fields, "logprobs"):
         return count
@@ -114,7 +120,7 @@ def chat_alternatives(fields: Fields) -> int | None:
 
 
 class CompletionLogprobs:
-    """The `logprobs` of a completion's choice, of one piece after the other, with `alternatives` of each token.
+    """Makes the `logprobs` of a completion's choice piece by piece, with `alternatives` for each token.
 
     `text_offset` counts the characters of the choice's text that are complete before a token.
     """
@@ -125,7 +131,7 @@ class CompletionLogprobs:
         self._offset = 0
 
     def __call__(self, tokens: Sequence[Token]) -> Mapping[str, Any] | None:
-        """Those of a piece; None where it has no tokens."""
+        """Return the `logprobs` of the next piece, whose tokens are `tokens`, or None if the piece has no tokens."""
         if not tokens:
             return None
         return {
@@ -143,7 +149,7 @@ class CompletionLogprobs:
 
 
 def _by_text(token: Token) -> dict[str, float]:
-    """The log-probabilities of a token's alternatives and of itself by their texts; the best of those with one text."""
+    """Return the log-probabilities of a token and its alternatives by text. If texts are equal, the best one counts."""
     found: dict[str, float] = {}
     for each in (*token.top, token):
         found.setdefault(each.text, each.logprob)
@@ -151,7 +157,7 @@ def _by_text(token: Token) -> dict[str, float]:
 
 
 def chat_logprobs(tokens: Sequence[Token]) -> Mapping[str, Any] | None:
-    """The `logprobs` of a chat's choice, of one piece; None where it has no tokens."""
+    """Return the `logprobs` of one piece of a chat's choice, or None if the piece has no tokens."""
     content = [{**_chat_token(token), "top_logprobs": [*map(_chat_token, token.top)]} for token in tokens]
     return {"content": content, "refusal": None} if content else None
 
@@ -161,22 +167,23 @@ def _chat_token(token: Token) -> dict[str, Any]:
 
 
 def details(tokens: Sequence[Token], alternatives: int) -> dict[str, Any]:
-    """The tokens in a text's details of text-generation-inference."""
+    """Return the tokens as text-generation-inference has them in the details of a text."""
     top = {"top_tokens": [_top(token) for token in tokens]} if alternatives else {}
     return {"prefill": [], "tokens": [_tgi_token(token, token.text) for token in tokens], **top}
 
 
 def finish_reason(reason: str, tokens: Sequence[Token]) -> str:
-    """text-generation-inference's word for why a text of `tokens` has ended."""
+    """Return text-generation-inference's name for the reason why a text of `tokens` ended."""
     if reason != "stop" or not tokens:
         return reason
     return "eos_token" if tokens[-1].special else "stop_sequence"
 
 
 def stream_tokens(piece: Piece, alternatives: int) -> list[dict[str, Any]]:
-    """The tokens of a piece as fields of events of text-generation-inference, one each.
+    """Return the fields of one text-generation-inference event for each token of a piece.
 
-    Their texts together are the piece's, and the names of special tokens. A piece without tokens has one event.
+    The texts of the events together are the text of the piece and the names of special tokens. A piece without tokens
+    has one event.
     """
     if not piece.tokens:
         return [{"token": {"id": None, "text": piece.text, "logprob": None, "special": False}}]
@@ -187,7 +194,7 @@ def stream_tokens(piece: Piece, alternatives: int) -> list[dict[str, Any]]:
 
 
 def _divided(text: str, tokens: Sequence[Token]) -> list[str]:
-    """The part of `text` that each token has; the last that is not special has what is left."""
+    """Divide `text` among the tokens. The last token that is not special gets the rest of the text."""
     last = max((at for at, token in enumerate(tokens) if not token.special), default=len(tokens) - 1)
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     parts = []

@@ -1,4 +1,4 @@
-"""The ASGI application: the layers that a request passes, one after the other, until one of them answers it."""
+"""The ASGI application: a request passes through its layers, one after the other, until one of them answers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 REQUEST_IDS = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 HEALTH, READY, LIVE = b"/health", b"/v2/health/ready", b"/v2/health/live"
 SCRAPED = (METRICS, HEALTH)
-LARGE_INFER = 1 << 13  # bytes of a request that is ended where its client leaves
+LARGE_INFER = 1 << 13  # bytes; a larger request is ended in Triton if its client disconnects
 
 
 class App:
-    """Passes requests on to `upstream` within `limits`, for the callers and pages that `settings` allow.
+    """Forwards requests to `upstream` within `limits`, for the callers and web pages that `settings` allow.
 
-    `dialects` answers what is not in Triton's protocol; `idle` has the models that are loaded on demand.
+    `dialects` answers requests that are not in Triton's protocol. `idle` manages the models that are loaded on demand.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class App:
         self._batches = batches.Batches(settings.batches)
         self._web = WebAccess(settings.hosts, settings.origins)
         self.limits = limits
-        self.state = State()  # by `hfx serve` (__main__.py)
+        self.state = State()  # updated with the messages of `hfx serve` (__main__.py)
         self.metrics = metrics
         self.keys = ApiKeys(settings.key_file)
         self.traces = Tracer(settings.otlp_endpoint) if settings.otlp_endpoint else Untraced()
@@ -82,8 +82,8 @@ class App:
         try:
             await self._answer(request)
         except (Disconnected, UpstreamLost):
-            response.broken = True  # uvicorn closes the connection of an answer that has no end
-        except CancelledError:  # the client has left
+            response.broken = True  # uvicorn closes the connection if an answer is not complete
+        except CancelledError:  # the client has disconnected
             response.broken = True
             raise
         except Exception:
@@ -104,7 +104,7 @@ class App:
         return b"%b-%x" % (self._id_prefix, next(self._id_numbers))
 
     async def _answer(self, request: ClientRequest) -> None:
-        """Answer the request, or refuse it in the form of its dialect, else of Triton's errors."""
+        """Answer the request, or refuse it with an error of its dialect, or of Triton if it has no dialect."""
         try:
             await self._pass_through_layers(request)
         except Refusal as refusal:
@@ -121,7 +121,7 @@ class App:
             if request.share is not None:
                 self.in_progress.end(request.share)
 
-    # The layers: each returns whether it has answered the request, or raises Refusal, Disconnected or UpstreamLost.
+    # Each layer returns whether it has answered the request, or raises Refusal, Disconnected or UpstreamLost.
 
     async def _read_head(self, request: ClientRequest) -> bool:
         request.read_headers()
@@ -129,9 +129,9 @@ class App:
         return False
 
     async def _check_page(self, request: ClientRequest) -> bool:
-        """Refuse the requests of foreign web pages; answer a page's preflight."""
+        """Refuse requests from foreign web pages, and answer the preflights of allowed pages."""
         method, headers = request.method, request.headers
-        if request.path != HEALTH and not request.client.only_scrapes:  # load balancers and Prometheus name any host
+        if request.path != HEALTH and not request.client.only_scrapes:  # load balancers and Prometheus send any Host
             self._web.check_host(headers, request.scope["http_version"])
         request.response.headers += self._web.check_origin(method, headers)
         check_media_type(method, headers)
@@ -146,7 +146,7 @@ class App:
         return False
 
     async def _check_caller(self, request: ClientRequest) -> bool:
-        """Check the API key. Load balancers have none, and the port for metrics asks for none."""
+        """Check the API key. /health needs no key, for load balancers, nor does the port for metrics."""
         client = request.client
         if client.only_scrapes:
             if request.path not in SCRAPED:
@@ -158,7 +158,7 @@ class App:
         return False
 
     async def _pass_to_batches(self, request: ClientRequest) -> bool:
-        """Pass a request of the Batch API on to its process. Its body is streamed, and not kept here."""
+        """Forward a request of the Batch API to its process. The body is streamed and not held in memory here."""
         response = request.response
         if request.target is not None or not request.path.startswith(batches.PREFIX):
             return False
@@ -166,14 +166,14 @@ class App:
         if not route:
             return False
         response.route = route
-        if request.method == "POST" and route != batches.CANCEL:  # which frees what others may use
+        if request.method == "POST" and route != batches.CANCEL:  # a cancellation frees resources for others
             response.caller.admit(time.monotonic(), has_counts=True)
         async with self._batches.sent(request.scope, request.receive, request.headers, response) as connection:
             await pass_back(connection, response)
         return True
 
     async def _find_route(self, request: ClientRequest) -> bool:
-        """Refuse paths that are neither a dialect's nor open ones of Triton's."""
+        """Find the route of the path. Refuse a path that belongs to no dialect and to no open path of Triton's."""
         response = request.response
         if request.target is not None:
             response.route, response.model = request.target.route.path, request.target.model
@@ -184,16 +184,16 @@ class App:
         return False
 
     async def _count_request(self, request: ClientRequest) -> bool:
-        """Count the request on its key's rates."""
+        """Count the request against the rates of its key."""
         if request.method == "POST":
             request.response.caller.admit(time.monotonic(), has_counts=not request.endpoint)
         return False
 
     async def _answer_health(self, request: ClientRequest) -> bool:
-        """Answer by the verdict of `hfx serve`, and then by Triton's own; also when no other request is taken.
+        """Answer a health check by the state that `hfx serve` reports, and then by Triton's own readiness.
 
-        Whatever Triton answers but 200 is a 503 with a reason: from 26.01 on it is 400, without a body, as soon as a
-        process of a model has died.
+        This works also while the limits allow no other request. Any answer of Triton's other than 200 becomes a 503
+        with a reason: from 26.01 on, Triton answers 400 without a body as soon as a process of a model has died.
         """
         if request.path not in (HEALTH, READY):
             return False
@@ -204,7 +204,7 @@ class App:
         return True
 
     async def _answer_for_unloaded(self, request: ClientRequest) -> bool:
-        """Answer a GET about a model that is not loaded: Triton does not know of it."""
+        """Answer a GET about a model that is not loaded, which Triton does not know."""
         kept = None if self._idle is None else self._idle.kept(request.path)
         if kept is None:
             return False
@@ -213,13 +213,13 @@ class App:
         return True
 
     async def _read_body(self, request: ClientRequest) -> bool:
-        """Read the body, and check that its JSON can be parsed safely."""
+        """Read the body and check that its JSON can be parsed safely."""
         share = request.share = self.in_progress.begin(request.client)
         reserve = partial(self.in_progress.reserve, share)
         limit = 0 if request.is_public else self.limits.body
         body = request.body = await read_body(request.receive, request.headers, limit, reserve)
         request.response.received = request.json_size = len(body)
-        self.in_progress.admit(share)  # only now: slow bodies keep no other request out
+        self.in_progress.admit(share)  # only now, so that slow bodies keep no other request out
         if request.has_binary_tensors:
             request.json_size = json_length(request.headers[HEAD_LENGTH], body)
         size = request.json_size
@@ -227,7 +227,7 @@ class App:
         return False
 
     async def _answer_dialect(self, request: ClientRequest) -> bool:
-        """Answer a request in a dialect, which may be at a path of Triton's."""
+        """Answer a request in a dialect, which may use a path of Triton's."""
         read = partial(self.large_bodies.read, request.client, request.json_size)
         if request.endpoint == b"infer" and not request.has_binary_tensors:
             request.target = await self._dialects.claim(request.path, request.body, read)
@@ -277,9 +277,9 @@ class App:
         await read_body(request.receive, request.headers, 0, lambda size: None)
 
     async def _unready(self, client: ClientConnection) -> str:
-        """Why Triton is not ready, by itself; an empty string when it is.
+        """Return why Triton itself is not ready, or an empty string if it is.
 
-        Beside models that are loaded on demand it need only be live: loads, also failed ones, make it unready.
+        If models are loaded on demand, Triton need only be live, because loads, even failed ones, make it unready.
         """
         try:
             async with self._upstream.sent(b"GET", LIVE if self._idle else READY, client=client) as connection:

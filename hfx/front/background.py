@@ -1,4 +1,4 @@
-"""Requests that a batch sends: they are answered beside those of callers, and never delay them much."""
+"""Requests of batches, which are answered beside the requests of callers and hardly delay them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ POLL_SECONDS = 0.01
 
 
 class Background:
-    """`app` for the requests of batches: at most `most` are in progress, and one begins beside those of others."""
+    """Passes the requests of batches to `app`, at most `most` at a time.
+
+    While requests of callers are in progress, a request of a batch begins only if no other request of a batch runs.
+    """
 
     def __init__(self, app: App, most: int) -> None:
         self.limits, self.metrics = app.limits, app.metrics
@@ -24,7 +27,7 @@ class Background:
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request, when its turn has come."""
+        """Answer one request when its turn has come."""
         connection: ClientConnection = scope["extensions"]["hfx"]["connection"]
         async with self._turn:
             while self._running and (self._app.in_progress.admitted > self._running or self._running >= self._most):

@@ -1,6 +1,7 @@
-"""The Batch API beside the front: its requests go on to a process of its own, whose requests come at a socket.
+"""Forwards requests for the Batch API to its process, which sends the requests of batches back through a socket.
 
-Requests of batches wait while the front has others, but one goes on, so that a batch ends under any load.
+Requests of batches wait while the front has other requests. One of them always runs, so that a batch ends under any
+load.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CREATED = body(
     completion_window=TEXT,
     metadata=OBJECT,
 )
-# The same for readers (/openapi.json): method, path, what it answers, what is sent.
+# The paths for /openapi.json: method, path, summary, schema of the body.
 BATCH_PATHS: tuple[tuple[str, str, str, Schema], ...] = (
     ("POST", "/v1/files", "Stores a file of requests, which a form (multipart/form-data) has.", FILE),
     ("GET", "/v1/files", "The files.", {}),
@@ -52,7 +53,7 @@ BATCH_PATHS: tuple[tuple[str, str, str, Schema], ...] = (
 
 
 class Batches:
-    """The process of the Batch API at the socket `url`, such as unix://%2Ftmp%2Fapi.sock; empty: there is none."""
+    """The process of the Batch API, at the socket `url` such as unix://%2Ftmp%2Fapi.sock. Empty: there is none."""
 
     def __init__(self, url: str) -> None:
         self._upstream = Upstream(url) if url else None
@@ -61,9 +62,9 @@ class Batches:
     async def sent(
         self, scope: dict[str, Any], receive: Receive, headers: dict[bytes, bytes], response: Response
     ) -> AsyncIterator[UpstreamConnection]:
-        """A connection on which a request was sent, its body as it came.
+        """Send a request with its body unchanged, and yield the connection to read the answer from.
 
-        Raises Refusal: 404 where there is no such process, 502 when it ends before its answer, 503 while it does not
+        Raises Refusal: 404 if there is no such process, 502 if it ends before it answers, 503 while it does not
         listen, 415 for a compressed body.
         """
         if self._upstream is None:
@@ -88,7 +89,7 @@ class Batches:
 
 
 def route(path: bytes) -> str:
-    """The route of a path, with {id} in place of a file's or a batch's; empty for one that is none of these."""
+    """Return the route of a path, with {id} for the id of a file or batch. Empty: the path is not of the Batch API."""
     found = PATHS.fullmatch(path)
     return "" if found is None else (found[1] + b"/{id}" * bool(found[2]) + (found[3] or b"")).decode()
 
@@ -100,7 +101,7 @@ async def _send(
     headers: dict[bytes, bytes],
     response: Response,
 ) -> None:
-    """Send a request, until it is complete or its answer begins."""
+    """Send a request piece by piece, until it is complete or its answer begins."""
     passed = [(name, headers[name]) for name in PASSED if name in headers]
     passed += [(LABEL_HEADER, response.caller.label.encode()), (REQUEST_ID, response.request_id)]
     is_chunked = b"content-length" not in headers and scope["method"] != "GET"

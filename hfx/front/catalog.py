@@ -1,7 +1,7 @@
-"""The served models that answer texts: tasks, tensors and settings, as Triton describes them.
+"""The served models with a task of hfx: their tasks, tensors and settings, as Triton describes them.
 
-Read over Triton's own HTTP when a model is first requested, and again in the background once a description is old: a
-model that is published anew has the description of the new one a moment later, and no request waits for it.
+A description is read over Triton's own HTTP when a model is first requested, and read again in the background once it
+is old. After a model is published again, its new description applies a moment later, and no request waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Fetch = Callable[[str, str], Awaitable[tuple[int, bytes]]]  # method, path -> st
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that callers may name; `batch` rows at most are one request to it."""
+    """A model that callers may name. One request to Triton has at most `batch` rows."""
 
     metadata: ModelMetadata
     task: Task
@@ -40,17 +40,17 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """The name by which callers ask for the model."""
+        """The name of the model in callers' requests."""
         return self.metadata.name
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of an encoder, by its configuration; None for a generator."""
+        """The kind of an encoder, according to its configuration; None for a generator."""
         return kind_of(self.metadata, self.task)
 
 
 class Catalog:
-    """The models behind `fetch`, which sends a request to Triton's HTTP; `idle` knows those that are not loaded."""
+    """The models of a server. `fetch` sends a request to Triton's HTTP; `idle` has the models that are not loaded."""
 
     def __init__(self, fetch: Fetch, idle: IdleModels | None = None) -> None:
         self._fetch = fetch
@@ -59,28 +59,31 @@ class Catalog:
         self._refreshes: dict[str, asyncio.Task[ServedModel]] = {}
 
     async def names(self) -> list[str]:
-        """The names of the ready models, and of those that are loaded on demand, without their members, sorted."""
+        """Return the sorted names of ready models and of models that are loaded on demand, without their members."""
         _, body = await self._fetch("POST", INDEX)
         ready = {str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"}
         ready |= set(self._idle.unloaded if self._idle else ())
         return sorted(name for name in ready if not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)))
 
     async def models(self) -> list[ServedModel]:
-        """The ready models that are for one of hfx's tasks."""
+        """Return the models whose names `names` returns, if they are for one of hfx's tasks."""
         found = await asyncio.gather(*(self.model(name) for name in await self.names()), return_exceptions=True)
         return [model for model in found if isinstance(model, ServedModel)]
 
     async def model(self, name: str) -> ServedModel:
-        """The model `name`. Raises ModelUnknown, and RequestRefused for a model of no known task."""
+        """Return the model `name`. Raises ModelUnknown, or RequestRefused if the model has no known task."""
         if name not in self._models:
-            return await asyncio.shield(self._refreshed(name))  # others wait for it too
+            return await asyncio.shield(self._refreshed(name))  # other requests wait for the same task
         read_at, model = self._models[name]
         if time.monotonic() - read_at > REFRESH_SECONDS:
             self._refreshed(name).add_done_callback(lambda task: task.cancelled() or task.exception())
         return model
 
     async def only(self, *tasks: Task) -> ServedModel:
-        """The model, where there is one alone (for one of `tasks`, if there are any). Raises RequestRefused."""
+        """Return the only model, or the only model for one of `tasks` if any are given.
+
+        Raises RequestRefused if there is no such model, or if there are several.
+        """
         served = await self.models()
         models = [model for model in served if not tasks or model.task in tasks]
         if not models:
@@ -115,7 +118,10 @@ class Catalog:
 
 
 def served_model(config: Mapping[str, Any]) -> ServedModel:
-    """The model that Triton's JSON of a config.pbtxt describes. Raises RequestRefused for one of no known task."""
+    """Return the model that `config`, a config.pbtxt as Triton's JSON, describes.
+
+    Raises RequestRefused if the model has no known task.
+    """
     parameters = config.get("parameters", {})
     task, kind = (parameters.get(key, {}).get("string_value", "") for key in ("task", KIND))
     metadata = ModelMetadata(config["name"], tensors_of(config["input"]), tensors_of(config["output"]), task, kind)

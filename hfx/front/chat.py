@@ -1,4 +1,4 @@
-"""Messages of a conversation as one prompt, by the chat template of the model's checkpoint."""
+"""Rendering of a conversation's messages into one prompt, with the chat template of the model's checkpoint."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hfx.names import ADD_SPECIAL_TOKENS
 from hfx.process import LineChild
 
 WORKERS = 4  # processes
-SECONDS = 5.0  # to render: milliseconds in most templates, 0.2 s more where a process is started
+SECONDS = 5.0  # for a render; most templates take milliseconds, and the start of a process takes 0.2 s
 WAIT_SECONDS = 10.0
-PROCESSOR_SECONDS = (0.25, 1.0)  # of one render, and of the same again where that is too little
-CHATS = 256  # of one template at a time
-MESSAGES, BYTES = 2048, 4 << 20  # of a conversation: a million tokens
-ANSWER_BYTES = 64 << 20  # of a prompt as JSON
+PROCESSOR_SECONDS = (0.25, 1.0)  # for the first try of a render, and for the second if the first takes longer
+CHATS = 256  # for one template at a time
+MESSAGES, BYTES = 2048, 4 << 20  # of a conversation; so many bytes are a million tokens
+ANSWER_BYTES = 64 << 20  # for a prompt as JSON
 WORKER = Path(__file__).with_name("chat_worker.py")
 CONSTANT = {"add_generation_prompt": True, "tools": None, "documents": None}  # as transformers gives them
 NO_OPTIONS: Mapping[str, Any] = {}
@@ -42,7 +42,7 @@ async def chat_prompt(
     renderer: ChatRenderer | None = None,
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> str:
-    """The prompt that the model continues with its next message; `options` are variables of the template.
+    """Return the prompt that the model continues with its next message. `options` are variables for the template.
 
     Raises Refusal (400, 413, 501, 503).
     """
@@ -57,14 +57,15 @@ async def chat_prompt(
         return prompt
     begin = chat["special_tokens"].get("bos_token", "")
     if begin and prompt.startswith(begin) and (await files.tokenized(model, ["a"], _first_token))[0] == begin:
-        return prompt[len(begin) :]  # the tokenizer adds it again
+        return prompt[len(begin) :]  # the tokenizer would add the token a second time
     return prompt
 
 
 def chat_settings(model: ServedModel, fields: Fields) -> Fields:
-    """`fields` of a request, with what transformers encodes a rendered chat with: its template writes special tokens.
+    """Return `fields` with `add_special_tokens` false unless they set it, because chat templates write special tokens.
 
-    A model that was published before it had the setting begins the text by itself, which `chat_prompt` allows for.
+    transformers encodes a rendered chat in the same way. A model that was published before the setting existed always
+    adds a beginning token, which `chat_prompt` therefore removes from the prompt.
     """
     if ADD_SPECIAL_TOKENS not in model.metadata.input_types or fields.get(ADD_SPECIAL_TOKENS) is not None:
         return fields
@@ -72,7 +73,10 @@ def chat_settings(model: ServedModel, fields: Fields) -> Fields:
 
 
 def checked_options(options: Any) -> dict[str, Any]:
-    """Variables of a request for the template, such as `enable_thinking`. Raises Refusal (400) for hfx's own."""
+    """Return a request's variables for the template, such as `enable_thinking`.
+
+    Raises Refusal (400) for a variable that hfx sets itself.
+    """
     name = "chat_template_kwargs"
     if options is not None and not isinstance(options, dict):
         raise Refusal(400, f"{name} is {shown(options)}. Send an object.", param=name)
@@ -82,7 +86,7 @@ def checked_options(options: Any) -> dict[str, Any]:
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:
-    """Messages with a role and a text; parts of a content are joined. Raises Refusal (400, 413)."""
+    """Return the messages, each with a role and a text. Parts of a content are joined. Raises Refusal (400, 413)."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(400, f"messages is {shown(messages)}. Send a list of messages.", param="messages")
     check_count(len(messages), "messages", MESSAGES)
@@ -95,7 +99,10 @@ def checked_messages(messages: Any) -> list[dict[str, str]]:
 
 @dataclass(eq=False)
 class _Template:
-    """A template's turns: one render at a time, of so many chats; `is_slow` is whether the last one was."""
+    """The state of one template, of which one chat is rendered at a time.
+
+    `chats` counts the chats that are rendered or wait for it. `is_slow` is whether the last render was slow.
+    """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     chats: int = 0
@@ -107,11 +114,12 @@ def _first_token(_: str, encoding: Any) -> str:
 
 
 class ChatRenderer:
-    """Renders templates in processes (chat_worker.py), one render of each template at a time; for one event loop.
+    """Renders templates in processes (chat_worker.py), one chat of each template at a time, for one event loop.
 
-    A template is a program that comes with the checkpoint: jinja2's sandbox bounds neither its time nor its memory. A
-    process that takes too much is killed. What takes more than the first of PROCESSOR_SECONDS is rendered again, as is
-    its template's next chat, beside others of this kind only: half of the processes are for what is quick.
+    A template is a program that comes with the checkpoint, and jinja2's sandbox limits neither its time nor its memory.
+    A process that takes too much is killed. Half of the processes are for quick renders. A render that takes more than
+    the first of PROCESSOR_SECONDS is repeated in the other half, for slow ones, where the next chat of its template is
+    rendered too.
     """
 
     def __init__(self) -> None:
@@ -120,7 +128,7 @@ class ChatRenderer:
         self._idle: list[LineChild] = []
 
     async def prompt(self, template: str, variables: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> str:
-        """What the template makes of `messages`, with the beginning of the answer. Raises Refusal (400, 501, 503)."""
+        """Return the prompt for `messages`, with the beginning of the answer. Raises Refusal (400, 501, 503)."""
         if importlib.util.find_spec("jinja2") is None:
             raise Refusal(501, f"Chat templates need jinja2. Run: {install_command('front')}")
         state = self._templates[template]
@@ -148,7 +156,7 @@ class ChatRenderer:
         return {"error": "it takes more processor time than a template may have"}
 
     async def _answer(self, request: bytes) -> dict[str, Any] | None:
-        """A worker's answer; None where it takes more processor time than `request` says."""
+        """Return a worker's answer, or None if the render takes more processor time than `request` allows."""
         worker = await self._worker()
         complete = False
         try:
@@ -165,14 +173,14 @@ class ChatRenderer:
         finally:
             if complete:
                 self._idle.append(worker)
-            else:  # also when its caller has left: the next one must not get its answer
-                await worker.kill()  # there are never more than WORKERS
+            else:  # also if the caller has disconnected, because the next caller must not get its answer
+                await worker.kill()  # so that there are never more than WORKERS processes
         return answer
 
     async def _worker(self) -> LineChild:
         while True:
             while not self._idle:
-                await asyncio.shield(self._start())  # a caller that leaves meanwhile leaves it to the next one
+                await asyncio.shield(self._start())  # if the caller disconnects, the next caller uses the process
             worker = self._idle.pop()
             if not worker.has_ended:
                 return worker
@@ -183,7 +191,7 @@ class ChatRenderer:
 
 @asynccontextmanager
 async def _held(lock: asyncio.Lock | asyncio.Semaphore) -> AsyncIterator[None]:
-    """`lock`, as `async with` holds it. Raises Refusal (503) where it is not free in WAIT_SECONDS."""
+    """Hold `lock` as `async with` does. Raises Refusal (503) if it does not become free in WAIT_SECONDS."""
     try:
         async with asyncio.timeout(WAIT_SECONDS):
             await lock.acquire()
@@ -195,7 +203,7 @@ async def _held(lock: asyncio.Lock | asyncio.Semaphore) -> AsyncIterator[None]:
         lock.release()
 
 
-_RENDERER = ChatRenderer()  # of this process's one event loop
+_RENDERER = ChatRenderer()  # for the only event loop of this process
 
 
 def _message(message: Any) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Renders chat templates in a process of its own, as a template from a stranger can loop for ever or fill the memory.
+"""Renders chat templates in a process of its own, because an untrusted template can loop forever or fill the memory.
 
-Run as a script: for each line of JSON on stdin, {"template", "variables", "seconds"}, a line on stdout, {"text"} or
-{"error"}, with the processor time in "seconds". It ends by SIGPROF when one takes more than the request's "seconds".
-The environment is that of transformers' apply_chat_template, so that the prompts are the same.
+This file runs as a script. For each line of JSON on stdin, {"template", "variables", "seconds"}, it writes a line to
+stdout, {"text"} or {"error"}, with the processor time in "seconds". SIGPROF ends the process if a template takes more
+processor time than the request's "seconds". The jinja2 environment is configured like that of transformers'
+apply_chat_template, so that the prompts are the same.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ TEMPLATES_KEPT = 16
 
 
 class Generation(Extension):
-    """`{% generation %}`, which marks an assistant's text for training: its content as it is."""
+    """The block `{% generation %}`, which marks an assistant's text for training. Its content is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> Node:
-        """The block's content, called as a macro."""
+        """Return the block's content, called as a macro."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
@@ -43,7 +44,7 @@ class Generation(Extension):
 
 @lru_cache(TEMPLATES_KEPT)
 def compiled(template: str) -> jinja2.Template:
-    """The template, in transformers' environment. Raises jinja2.TemplateError."""
+    """Return the template, compiled in transformers' environment. Raises jinja2.TemplateError."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
@@ -53,7 +54,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def rendered(template: str, variables: dict[str, Any]) -> dict[str, str]:
-    """The text under "text", or what went wrong under "error"."""
+    """Return the text as "text", or the reason for a failure as "error"."""
     try:
         return {"text": compiled(template).render(**variables)}
     except MemoryError:

@@ -1,6 +1,7 @@
-"""The connections of clients: uvicorn's HTTP protocol over httptools, bounded in number, time and size of each part.
+"""Clients' connections: uvicorn's HTTP protocol over httptools, with limits on number, time and size of each part.
 
-uvicorn bounds neither the head of a request, nor how long it may take, nor (httptools) the frames around a chunk.
+uvicorn limits neither the size of a request's head nor the time that a request may take. httptools does not limit the
+framing of a chunk.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from hfx.front.metrics import Metrics
     from hfx.front.settings import Limits
 
-GOODBYE_SECONDS = 1.0  # for the client's own end of a connection with TLS that was closed here
-REFUSED_SECONDS = 2.0  # in which a connection above the limit may send a request, to be told
-# Most clients read an answer only once they have sent all of their request, and get a reset where the connection is
-# closed before: what still comes is read and dropped (RFC 9112, 9.6), so much of it, and for so long.
+GOODBYE_SECONDS = 1.0  # for the client to close its side of a TLS connection that was closed here
+REFUSED_SECONDS = 2.0  # for a connection above the limit to send a request, which is then refused
+# Most clients read an answer only after they have sent their whole request, and get a reset if the connection is closed
+# before that. The rest of the request is therefore read and dropped (RFC 9112, 9.6), within these limits.
 LINGER_BYTES = 128 << 20
 LINGER_SECONDS = 10.0
 YIELDING_SECONDS = 1.0  # after which a connection without a complete request gives way to a new one
@@ -32,12 +33,12 @@ YIELDING_SECONDS = 1.0  # after which a connection without a complete request gi
 URL_BYTES = 8 << 10
 HEAD_BYTES = 64 << 10
 HEADERS = 100
-FRAME_BYTES = 8  # of chunks, for each byte of the body
-PIPELINED = 8  # requests that wait for the answer to the one before
+FRAME_BYTES = 8  # framing of chunks that is allowed for each byte of the body
+PIPELINED = 8  # requests that may wait for the answer to an earlier request
 
 
 class Receiving(Enum):
-    """Which part of a request comes next."""
+    """The part of a request that comes next."""
 
     NOTHING = 0
     HEAD = 1
@@ -45,9 +46,9 @@ class Receiving(Enum):
 
 
 class _AnswerTransport:
-    """The transport of one answer, whose head is written together with the first piece of its body.
+    """The transport of one answer, which writes the head together with the first piece of the body.
 
-    A write costs as much as all else that is done for a small request.
+    A write costs as much as all the other work for a small request.
     """
 
     def __init__(self, cycle: RequestResponseCycle, connection: ClientConnection) -> None:
@@ -58,45 +59,45 @@ class _AnswerTransport:
         self.is_closing = cycle.transport.is_closing
 
     def write(self, data: bytes) -> None:
-        """Write `data`, unless it is the head."""
-        if self._head is None and self._cycle.response_started:  # before, it is a 100 Continue
+        """Write `data`. If it is the head, keep it until the first piece of the body."""
+        if self._head is None and self._cycle.response_started:  # data before that is a 100 Continue
             self._head = data
         else:
             self._transport.write(self._head + data if self._head else data)
             self._head = self._head and b""
 
     def close(self) -> None:
-        """Close the connection, once all is written."""
+        """Write the head if it is still kept, and close the connection."""
         if self._head:
             self._transport.write(self._head)
         self._connection.close_when_read()
 
 
 class ClientConnection(HttpToolsProtocol):
-    """A client's connection. The tasks of its requests are cancelled when the client leaves."""
+    """A client's connection. The tasks of its requests are cancelled when the client disconnects."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.tasks: set[asyncio.Task[None]] = set()  # uvicorn adds the tasks of requests; here, of this client's
-        self.only_scrapes = False  # at the port for /metrics and /health
-        self.is_background = False  # at the socket of batches
+        self.tasks: set[asyncio.Task[None]] = set()  # of this client's requests; uvicorn adds them
+        self.only_scrapes = False  # whether it came to the port for /metrics and /health
+        self.is_background = False  # whether it came to the socket for batches
         self._limits: Limits = cast(Any, self.app).limits
         self._metrics: Metrics = cast(Any, self.app).metrics
         self._receiving = Receiving.HEAD
-        self._since = self.loop.time()  # when something came or went
+        self._since = self.loop.time()  # of the last data received, or of the end of the last answer
         self._deadline = self._since + self._limits.head_seconds
         self._body_deadline = math.inf
         self._blocked_since = math.inf
         self._is_refused = False
-        self._left_to_drop: int | None = None  # bytes, once the answer is sent and more of the request may come
+        self._left_to_drop: int | None = None  # bytes to read and drop, set once the answer is sent
         self._refusal = (400, "This is not a valid HTTP/1.1 request. Send one.")
         self._head_bytes = self._headers_seen = self._frame_bytes = 0
-        self._request_since, self._request_bytes = self._since, 0  # of the one that comes, or has yet to begin
+        self._request_since, self._request_bytes = self._since, 0  # of the request that comes next
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected; above the limit the slowest one gives way, or this one is refused."""
+        """Accept a connection. Above the limit, close the slowest connection in its favour, or refuse this one."""
         super().connection_made(transport)
         if len(self.connections) <= self._limits.connections:
             return
@@ -111,13 +112,13 @@ class ClientConnection(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left: cancel its requests, which closes their connections to Triton."""
+        """Cancel the client's requests after a disconnect, which closes their connections to Triton."""
         for task in self.tasks:
             task.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, unless it is too much."""
+        """Parse `data`, and refuse the request if its head or its framing is too large."""
         if self._left_to_drop is not None:
             self._left_to_drop -= len(data)
             if self._left_to_drop < 0:
@@ -127,7 +128,7 @@ class ClientConnection(HttpToolsProtocol):
             self.refuse(503, "All connections are in use. Try again later.", "retry-after: 1\r\n")
             return
         self._since = self.loop.time()
-        if self._receiving is Receiving.NOTHING:  # also before a line end, which begins no request
+        if self._receiving is Receiving.NOTHING:  # `data` may also be an empty line, which begins no request
             self._receive_head()
         self._request_bytes += len(data)
         if self._receiving is Receiving.HEAD:
@@ -143,16 +144,16 @@ class ClientConnection(HttpToolsProtocol):
             self.refuse(400, message, lingers=True)
 
     def pause_writing(self) -> None:
-        """The client takes nothing of its answer for the moment."""
+        """Note that the client does not read its answer at the moment."""
         self._blocked_since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """It takes its answer again."""
+        """Note that the client reads its answer again."""
         self._blocked_since = math.inf
         super().resume_writing()
 
-    # httptools' callbacks; what they raise becomes the answer of `send_400_response`
+    # httptools' callbacks; if one of them raises an exception, `send_400_response` answers
 
     def on_message_begin(self) -> None:
         """Note that a request begins."""
@@ -164,13 +165,13 @@ class ClientConnection(HttpToolsProtocol):
         self.scope["extensions"] = {"hfx": {"connection": self}}
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request's target."""
+        """Add a part of the request's target. Reject a target that is too long."""
         super().on_url(url)
         if len(self.url) > URL_BYTES:
             self._reject(414, f"The path is longer than {URL_BYTES} bytes. Send a shorter one.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer."""
+        """Add a header. Reject too many headers, huge ones and unknown transfer encodings; ignore trailers."""
         self._headers_seen += 1
         if self._headers_seen > HEADERS or len(name) + len(value) > HEAD_BYTES:
             self._reject(431, f"The request has more than {HEADERS} headers, or a huge one. Send fewer.")
@@ -180,7 +181,7 @@ class ClientConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is complete: the application begins."""
+        """Start the application, because the head is complete."""
         if len(self.pipeline) >= PIPELINED:
             self._reject(400, "Too many requests wait on this connection. Read the answers first.")
         self._receiving = Receiving.BODY
@@ -189,11 +190,11 @@ class ClientConnection(HttpToolsProtocol):
         self._body_deadline = self._since + self._limits.body_seconds
         before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not before and self.scope["method"] != "HEAD":  # whose answers have no body
+        if self.cycle is not before and self.scope["method"] != "HEAD":  # answers to HEAD have no body
             self.cycle.transport = cast(Any, _AnswerTransport(self.cycle, self))
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Pass on a piece of the body, and allow time and framing for the next one."""
         self._frame_bytes -= (1 + FRAME_BYTES) * len(body)
         self._deadline = min(self._since + self._limits.pause_seconds, self._body_deadline)
         super().on_body(body)
@@ -201,7 +202,7 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
         super().on_message_complete()
-        if not self.pipeline:  # paused by a large piece, and nothing calls for more: else its end is not seen
+        if not self.pipeline:  # a large piece may have paused reading; without this, a disconnect would go unnoticed
             self.flow.resume_reading()
         self._receiving = Receiving.NOTHING
         self._await_request()
@@ -218,10 +219,10 @@ class ClientConnection(HttpToolsProtocol):
             self._await_request()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what can't be parsed, or what a callback has rejected."""
+        """Refuse a request that can't be parsed, or that a callback has rejected."""
         self.refuse(*self._refusal, lingers=True)
 
-    # The bounds
+    # Limits
 
     @property
     def has_left(self) -> bool:
@@ -235,25 +236,28 @@ class ClientConnection(HttpToolsProtocol):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether it is open, and no request is in progress but one that is not complete."""
+        """Whether the connection is open, and no request is in progress except an incomplete one."""
         return not self.has_left and (self.is_idle or (self._receiving is Receiving.BODY and not self.pipeline))
 
     def allow_slow_body(self, seconds: float) -> None:
-        """Give the body of this request so much time in all; its pauses stay bounded."""
+        """Allow `seconds` for the whole body of this request. Its pauses stay limited."""
         self._body_deadline = self._since + seconds
 
     def rate(self, now: float) -> tuple[float, float]:
-        """The bytes per second of the request that is not complete, and since when: idle connections sort before."""
+        """Return the bytes per second of the incomplete request, and when it began. Idle connections sort first."""
         return self._request_bytes / (now - self._request_since), self._request_since
 
     def slowest(self, others: Iterable[ClientConnection]) -> ClientConnection | None:
-        """That of the `others` which gives way to this one: its request has come slowest, for YIELDING_SECONDS."""
+        """Return the connection among `others` that is to give way to this one, or None.
+
+        It has had no complete request for more than YIELDING_SECONDS, and its next request comes slowest.
+        """
         slow = (each for each in others if each is not self and each.is_receiving)
         late = (each for each in slow if self._since - each._request_since > YIELDING_SECONDS)
         return min(late, key=lambda each: each.rate(self._since), default=None)
 
     def check(self, now: float) -> None:
-        """End the connection when its time is over at `now`, on the loop's clock."""
+        """End the connection if it has exceeded a time limit at `now`, on the loop's clock."""
         if self._left_to_drop is not None and now > self._deadline:
             self.transport.abort()
         elif now - self._blocked_since > self._limits.write_seconds:
@@ -262,13 +266,16 @@ class ClientConnection(HttpToolsProtocol):
         elif now > self._deadline and not self.flow.read_paused:
             if self._head_bytes == 0 or self._receiving is Receiving.NOTHING:
                 self._metrics.ended["idle"] += 1
-                self._close()  # nothing was begun
+                self._close()  # no request was begun
             else:
                 self._metrics.ended["slow"] += 1
                 self.refuse(408, "The request did not come in time. Send it without pauses.")
 
     def refuse(self, status: int, message: str, header: str = "", lingers: bool = False) -> None:
-        """Answer with `status` unless an answer has begun, and close the connection; see `close_when_read`."""
+        """Answer with `status` unless an answer has begun, and close the connection.
+
+        If it `lingers`, the connection closes as in `close_when_read`.
+        """
         if self.transport.is_closing():
             return
         if self._left_to_drop is not None:
@@ -287,7 +294,7 @@ class ClientConnection(HttpToolsProtocol):
             self._close()
 
     def close_when_read(self) -> None:
-        """Close the connection behind an answer, once its client has closed it where more of a request may come."""
+        """Close the connection after an answer. If more of the request may come, the client closes it first."""
         if self._receiving is Receiving.NOTHING or self.transport.is_closing():
             self._close()
             return
@@ -298,7 +305,7 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.write_eof()
 
     def shutdown(self) -> None:
-        """Close the connection, once the request in progress is answered."""
+        """Close the connection once the request in progress is answered."""
         super().shutdown()
         if self.transport.is_closing():
             self._await_goodbye()
@@ -308,7 +315,7 @@ class ClientConnection(HttpToolsProtocol):
         self._await_goodbye()
 
     def _await_goodbye(self) -> None:
-        """With TLS: end the closed connection soon, as its client need not; uvloop would keep it for 30 s."""
+        """End a closed TLS connection soon. Its client need not close it, and uvloop would keep it for 30 s."""
         if self.transport.get_extra_info("sslcontext") is not None:
             self.loop.call_later(GOODBYE_SECONDS, self._abort_when_sent)
 
@@ -316,7 +323,7 @@ class ClientConnection(HttpToolsProtocol):
         if self not in self.connections:
             return
         unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        if any(unsent):  # as the client reads slowly
+        if any(unsent):  # because the client reads slowly
             self._await_goodbye()
         else:
             self.transport.abort()
@@ -326,7 +333,7 @@ class ClientConnection(HttpToolsProtocol):
         raise ValueError(message)
 
     def give_way(self) -> None:
-        """Close the connection for another one."""
+        """Close the connection to make room for another one."""
         self._metrics.ended["replaced"] += 1
         if self._request_bytes == 0:
             self._close()

@@ -1,4 +1,4 @@
-"""What the HTTP dialects have in common: routes, requests, and the ways in which they can be answered."""
+"""The parts that all HTTP dialects share: routes, requests and the kinds of answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from hfx.strict_json import no_constant
 
 @dataclass(frozen=True)
 class DialectRequest:
-    """A request in a dialect: the model that its path names (empty: none), its JSON `content`, and what can answer it.
+    """A request in a dialect, and the objects with which a handler answers it.
 
-    `id` is the request's, for answers that carry one; `limits` are the front's.
+    `model` is the model that the path names (empty: none) and `content` the body's JSON. `inference` calls models, and
+    `files` reads their files. `limits` are those of the front. `id` is the request's id, for answers that contain one.
     """
 
     model: str
@@ -33,23 +34,23 @@ class DialectRequest:
 
 @dataclass(frozen=True)
 class Document:
-    """An answer that is not JSON: its body, and the headers that say how it is read."""
+    """An answer that is not JSON: its body, and the headers that describe it."""
 
     body: bytes
     headers: tuple[Header, ...]
 
 
-Events = AsyncGenerator[bytes, None]  # of a stream of server-sent events
+Events = AsyncGenerator[bytes, None]  # a stream of server-sent events
 Handler = Callable[[DialectRequest], Awaitable["bytes | Events | Document"]]
 
 
 @dataclass(frozen=True)
 class Route:
-    """A method and path, where `{model}` stands for a model's name, and what answers there; `summary` says it.
+    """A method and a path, in which `{model}` stands for a model's name, and the `handler` of its requests.
 
-    `body` is the JSON Schema of what is sent, of POST.
-    `is_own` tells the dialect's bodies from Triton's, where the path is Triton's too. A request to an `is_public` one
-    needs no API key, and has no body.
+    `summary` describes the route. `body` is the JSON Schema of the body of a POST. If the path is also Triton's,
+    `is_own` tells the dialect's bodies from Triton's. If the route `is_public`, a request to it needs no API key and
+    has no body.
     """
 
     method: str
@@ -63,9 +64,9 @@ class Route:
 
 @dataclass(frozen=True)
 class Dialect:
-    """An API that clients of another server speak: its routes, and the status and JSON of its errors.
+    """The API of another server: its routes, and a function for the status and JSON of its errors.
 
-    Other paths that match `paths` get its errors, too.
+    Errors at other paths that match `paths` have the same JSON.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is for: a dialect's route, and the model that its path names (empty: none)."""
+    """The target of a request: a dialect's route, and the model that the path names (empty: none)."""
 
     dialect: Dialect
     route: Route
@@ -84,7 +85,7 @@ class Target:
 
 
 def routes(method: str, name: str, handler: Handler, summary: str, body: Schema) -> tuple[Route, Route]:
-    """The path of the model that is served alone for the task, and that below /models/NAME."""
+    """Return a route at /`name` for the only model of a task, and one below /models/MODEL for any model."""
     return (
         Route(method, f"/{name}", handler, summary, body),
         Route(method, f"/models/{{model}}/{name}", handler, summary, body),
@@ -92,8 +93,8 @@ def routes(method: str, name: str, handler: Handler, summary: str, body: Schema)
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in `body`, whose depth is bounded (guard.py). Raises Refusal (400)."""
-    try:  # as text: of bytes, json.loads reads UTF-16 too, in which guard.py counts nothing right
+    """Return the parsed JSON of `body`, whose depth guard.py has checked. Raises Refusal (400)."""
+    try:  # decoded, because json.loads reads bytes in UTF-16 too, in which guard.py counts wrongly
         return json.loads(body.decode(), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"The body is not JSON: {error}. Send one complete JSON object.") from None

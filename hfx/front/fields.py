@@ -1,4 +1,4 @@
-"""The fields of a dialect's request: read with their types, or refused by their names."""
+"""Functions that read the fields of a dialect's request and check their types. Refusals name the field."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hfx.python_backends.errors import TOO_LONG, InvalidRequest, unusable
 from hfx.python_backends.tasks import PROMPTS
 
 Fields = Mapping[str, Any]
-# Of one request: 16 MB of JSON hold millions of texts, whose answers would fill the memory.
+# In one request. 16 MB of JSON can hold millions of texts, whose answers would fill the memory.
 MOST_TEXTS = 2048
-# Settings that dialects have in fields of their own, if at all.
+# Settings for which dialects have fields of their own, if they have any.
 LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 
 
 def json_object(content: Any) -> dict[str, Any]:
-    """`content` when it is a JSON object. Raises Refusal (400)."""
+    """Return `content`, which must be a JSON object. Raises Refusal (400)."""
     if content is None:
         raise Refusal(400, "The body is empty or null. Send a JSON object.")
     if not isinstance(content, dict):
@@ -36,14 +36,14 @@ def json_object(content: Any) -> dict[str, Any]:
 
 
 def known_fields(content: Any, body: Schema) -> dict[str, Any]:
-    """The fields of the JSON object `content`. Raises Refusal (400) for one that is no property of `body`."""
+    """Return the fields of the JSON object `content`. Raises Refusal (400) for a field that `body` does not have."""
     fields = json_object(content)
     refuse_unknown(fields, body["properties"])
     return fields
 
 
 def text(value: Any, param: str) -> str:
-    """`value` when it is a text. Raises Refusal (400)."""
+    """Return `value`, which must be a text. Raises Refusal (400)."""
     if not isinstance(value, str):
         raise Refusal(400, f"{param} is {shown(value)}. Send a string.", param=param)
     try:
@@ -53,7 +53,7 @@ def text(value: Any, param: str) -> str:
 
 
 def texts(value: Any, param: str) -> list[str]:
-    """The texts of a value that is one, or a list of 1 to MOST_TEXTS. Raises Refusal (400, 413)."""
+    """Return the texts in `value`, which is a text or a list of 1 to MOST_TEXTS texts. Raises Refusal (400, 413)."""
     if isinstance(value, str):
         return [text(value, param)]
     if not isinstance(value, list) or not value:
@@ -69,34 +69,34 @@ def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
 
 
 def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -> int:
-    """A whole number of `fields` from `low` to `high`. Raises Refusal (400)."""
+    """Return the whole number in the field `name`, from `low` to `high`. Raises Refusal (400)."""
     return int(_checked(fields, name, integer(low, high), default))
 
 
 def embedding_options(model: ServedModel, fields: Fields) -> dict[str, Any]:
-    """The prompt and dimensions that a request has, as keywords of `calls.embed`.
+    """Return the prompt and dimensions of a request as keyword arguments of `calls.embed`.
 
-    Raises Refusal for less than one dimension. Where a model has no shorter vectors, they must be the vectors' own: see
-    `check_dimensions`.
+    Raises Refusal if `dimensions` is less than 1. If a model has no shorter vectors, `dimensions` must be the length of
+    its vectors, which `check_dimensions` checks.
     """
     count = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0)
     return prompt_of(fields) | ({DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {})
 
 
 def check_dimensions(fields: Fields, width: int) -> None:
-    """Raise Refusal for other dimensions than the answer's vectors have."""
+    """Raise Refusal if `dimensions` is not `width`, the length of the vectors in the answer."""
     if fields.get(DIMENSIONS) not in (None, width):
         message = f"dimensions is {shown(fields[DIMENSIONS])}; the model's vectors have {width}. Leave it out."
         raise Refusal(400, message, param=DIMENSIONS)
 
 
 def prompt_of(fields: Fields) -> dict[str, Any]:
-    """What a request says of prompts, as keywords of `calls.embed` and `calls.rank`."""
+    """Return a request's prompt fields as keyword arguments of `calls.embed` and `calls.rank`."""
     return {name: text(fields[name], name) for name in PROMPTS if fields.get(name) is not None}
 
 
 def flag(fields: Fields, name: str, default: bool = False) -> bool:
-    """A boolean of `fields`. Raises Refusal (400)."""
+    """Return the boolean in the field `name`. Raises Refusal (400)."""
     return bool(_checked(fields, name, boolean, default))
 
 
@@ -109,7 +109,7 @@ def _checked(fields: Fields, name: str, check: Check, default: Any) -> Any:
 
 
 def generation_settings(fields: Fields) -> GenerationSettings:
-    """The settings that `fields` name; what is null or absent is the model's own. Raises Refusal (400)."""
+    """Return the settings in `fields`. The model's defaults replace null and absent fields. Raises Refusal (400)."""
     try:
         settings = checked(fields)
         unserved = next((name for name in settings if not SETTINGS[name].dtype), None)
@@ -130,7 +130,7 @@ def generation_settings(fields: Fields) -> GenerationSettings:
 
 
 def refuse_unknown(fields: Fields, known: Collection[str]) -> None:
-    """Raise Refusal (400) for a field that is not `known`."""
+    """Raise Refusal (400) for a field that is not in `known`."""
     for name in fields:
         if name not in known:
             near = nearest(name, known)
@@ -141,7 +141,7 @@ def refuse_unknown(fields: Fields, known: Collection[str]) -> None:
 
 
 def refuse_unsupported(fields: Fields, neutral: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise Refusal (400) for a field of another server that has none of its `neutral` values, which change nothing."""
+    """Raise Refusal (400) for a field that hfx lacks, unless it has one of its `neutral` values (no effect)."""
     for name, values in neutral.items():
         value = fields.get(name)
         if value is not None and value not in values:
@@ -150,9 +150,10 @@ def refuse_unsupported(fields: Fields, neutral: Mapping[str, tuple[Any, ...]]) -
 
 
 def check_cut(fields: Fields, results: Sequence[Any], *, default: bool) -> None:
-    """Raise Refusal (413) for a text that the model did not read to its end, unless `truncate` (`default`) allows it.
+    """Raise Refusal (413) if the model did not read a text to its end, unless `truncate` allows it.
 
-    Models cut texts on the right: another `truncation_direction` is refused (400).
+    `default` applies if `truncate` is absent. Models cut texts on the right; any other `truncation_direction` is
+    refused (400).
     """
     direction = fields.get("truncation_direction")
     if direction is not None and str(direction).lower() != "right":

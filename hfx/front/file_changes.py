@@ -1,4 +1,4 @@
-"""Files that may be replaced while the front runs: API keys, and the certificate of TLS."""
+"""Files that may be replaced while the front runs: the API keys and the TLS certificate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ State = tuple[tuple[int, int, int], ...] | None
 
 
 class FileChanges:
-    """Whether the files at `paths` are others than before, once they have not changed between two looks.
+    """Detects that the files at `paths` have changed, once they are unchanged between two calls of `settled`.
 
-    A program that writes a file in place has not yet written all of it when it is seen for the first time.
+    A program that writes a file in place may not have finished when the change is first seen.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ class FileChanges:
         self._known = self._seen = self._look()
 
     def settled(self) -> bool:
-        """Whether there is a change that was there at the last look, too; True once for each."""
+        """Return whether there is a change that the last call saw, too. True once for each change."""
         before, self._seen = self._seen, self._look()
         is_new = self._seen is not None and self._seen == before != self._known
         if is_new:
@@ -30,7 +30,7 @@ class FileChanges:
         return is_new
 
     def _look(self) -> State:
-        """Inode, size and time of each file; None while one is not there."""
+        """Return the inode, size and modification time of each file, or None while a file does not exist."""
         try:
             found = [path.stat() for path in self._paths]
         except OSError:
@@ -39,7 +39,7 @@ class FileChanges:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file of the operator's for reading, without blocking. Raises OSError, also for a pipe or a folder."""
+    """Open an operator's file for reading without blocking. Raises OSError, also for a pipe or a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""Forms of answers as other servers' APIs ask for them: each as a setting, json_schema, regex or choices."""
+"""Structured output in other servers' APIs, read into one of the settings json_schema, regex and choices."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Form = dict[str, Any]
 
 
 def openai_form(fields: Mapping[str, Any]) -> Form:
-    """The form that a request to OpenAI's API asks for, also in vLLM's words; empty where it asks for none.
+    """Return the setting for the structured output that a request to OpenAI's API specifies. Empty if it has none.
 
-    Raises Refusal (400) for a form that can't be had, and for two of them.
+    vLLM's fields are read, too. Raises Refusal (400) for a structured output that is not supported, and for two.
     """
     read = {name: reader(name, fields[name]) for name, reader in OPENAI.items() if fields.get(name) is not None}
     asked = {name: form for name, form in read.items() if form}
@@ -27,7 +27,7 @@ def openai_form(fields: Mapping[str, Any]) -> Form:
 
 
 def huggingface_form(grammar: Any) -> Form:
-    """The form that `grammar` of text-generation-inference asks for. Raises Refusal (400)."""
+    """Return the setting for the structured output in `grammar` of text-generation-inference. Raises Refusal (400)."""
     name = "grammar"
     if grammar is None:
         return {}
@@ -53,7 +53,7 @@ def _response_format(name: str, value: Any) -> Form:
 
 
 def _structured_outputs(name: str, value: Any) -> Form:
-    """vLLM's object of one form."""
+    """Read vLLM's object, which must have one kind of structured output."""
     if not isinstance(value, dict):
         raise Refusal(400, f"{name} is {shown(value)}. Send an object.", param=name)
     given = {kind: each for kind, each in value.items() if each is not None and each is not False}
@@ -82,7 +82,7 @@ def _choices(name: str, value: Any) -> Form:
 
 
 def _schema(name: str, value: Any) -> str:
-    """A schema, which some clients send as text, as JSON text."""
+    """Return a schema as JSON text. Some clients send it as text already."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict | bool):

@@ -1,4 +1,4 @@
-"""Requests in Triton's own protocol are forwarded, and the answers passed back piece by piece."""
+"""Forwards requests in Triton's own protocol, and passes the answers back piece by piece."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hfx.front.request import ClientRequest
 from hfx.front.response import Response
 from hfx.front.upstream import LOST, UpstreamConnection, UpstreamLost
 
-# What Triton reads of a request's headers. Content-Type is not among them: it parses a form's body on its stack.
+# The client's headers that are sent to Triton. Content-Type is not, because Triton parses a form's body on its stack.
 FORWARDED = {b"accept-encoding"}
 CLOSE: Header = (b"connection", b"close")
-# Triton 2.51 answers malformed JSON, and JSON of another form, by 500.
+# Triton 2.51 answers 500 for malformed JSON, and for JSON of another structure.
 UNPARSED = re.compile(
     rb'\{"error":"(?:failed to parse the request JSON buffer|Unable to parse|attempt to |parameter key )'
 )
@@ -25,7 +25,7 @@ Reword = Callable[[bytes], Awaitable[bytes]]
 
 
 def forwarded_headers(request: ClientRequest) -> list[Header]:
-    """The headers that are sent to Triton. An infer request has JSON of `json_size` bytes before its tensors."""
+    """Return the headers to send to Triton. In an infer request, `json_size` bytes of JSON precede the tensors."""
     headers = [(name, value) for name, value in request.headers.items() if name in FORWARDED]
     headers += request.trace.headers
     if request.endpoint == b"infer":
@@ -41,9 +41,9 @@ async def pass_on(
     end: bytes = b"",
     reword: Reword | None = None,
 ) -> None:
-    """Pass the answer to a request that was sent on to the client, with `end` after it. `reword` rewrites errors.
+    """Forward the answer to a sent request to the client, and append `end`. `reword` rewrites errors.
 
-    Raises Refusal (502) if Triton ends before it answers, and UpstreamLost if it ends within its answer.
+    Raises Refusal (502) if Triton ends before it answers, and UpstreamLost if it ends during its answer.
     """
     try:
         async with sent as connection:
@@ -57,14 +57,14 @@ async def pass_on(
 async def pass_back(
     connection: UpstreamConnection, response: Response, end: bytes = b"", reword: Reword | None = None
 ) -> None:
-    """Pass the answer on `connection` back to the client, with `end` after it. Raises UpstreamLost."""
+    """Forward the answer on `connection` to the client, and append `end`. Raises UpstreamLost."""
     piece = await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
     if status >= 400:
         given = REASON.search(piece[:REASON_BYTES])
         response.refusal = refusal_label(status, given[1].decode() if given else "")
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
-    headers += [RETRY] if status == 503 else []  # of a model that has too much to do
+    headers += [RETRY] if status == 503 else []  # the model is overloaded
     if reword is not None and status == 400 and connection.is_read:
         piece = await reword(piece)
         headers = [header for header in headers if header[0] != b"content-length"]

@@ -1,7 +1,8 @@
-"""Bodies of requests: read within bounds, decompressed, and checked before Triton's parser sees them.
+"""Reads the bodies of requests within limits, decompresses them, and checks them before Triton's parser sees them.
 
-Triton 2.51 walks JSON recursively (3,000,000 brackets are a SIGSEGV), expands gzip without a bound, and reads a body of
-any size. The check here is linear and keeps no objects; what else is wrong with a body is for the parser that reads it.
+Triton 2.51 walks JSON recursively (3,000,000 brackets are a SIGSEGV), expands gzip without a limit, and reads a body of
+any size. The check in this module takes linear time and keeps no objects. The parser that reads the body finds all
+other errors.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from hfx.front.refusals import Refusal
 from hfx.names import CANCEL_REQUEST
 
 JSON_DEPTH = 64
-# Of brackets, commas and colons outside of strings. To parse 100,000 of them takes 4 to 20 ms, in which the interpreter
-# does nothing else, and up to 8 MB (Zen 4). A body of 16 MiB can have 16 million.
+# The limit on brackets, commas and colons outside of strings. Parsing 100,000 of them takes 4 to 20 ms, in which the
+# interpreter does nothing else, and up to 8 MB (Zen 4). A body of 16 MiB can have 16 million.
 JSON_MARKS = 200_000
-MARK_BYTES = 80  # of memory for each, once it is parsed
+MARK_BYTES = 80  # of memory for each mark, once it is parsed
 FEW_MARKS = 1024
-BLOCK_BYTES = 1 << 16  # scanned at a time: nesting without end is refused at the first block
+BLOCK_BYTES = 1 << 16  # scanned at a time, so that endless nesting is refused at the first block
 OPENING, CLOSING = b"[{", b"]}"
 MARKS = OPENING + b",:"
 STRUCTURE = b'"' + CLOSING + MARKS
 OTHERS = bytes(set(range(256)) - set(STRUCTURE))
-STEPS = np.zeros(256, np.int8)  # by which a character changes the depth
+STEPS = np.zeros(256, np.int8)  # the change of the depth at each character
 STEPS[list(OPENING)], STEPS[list(CLOSING)] = 1, -1
 IS_MARK = np.zeros(256, np.bool_)
 IS_MARK[list(MARKS)] = True
 HEAD_LENGTH = b"inference-header-content-length"
 DIGITS = re.compile(rb"[0-9]{1,10}")
 GZIP_OR_ZLIB = zlib.MAX_WBITS + 32
-# How a request names `cancel_request`, as a field, a parameter or a tensor; Triton reads a name to its first NUL.
+# The ways to name `cancel_request` as a field, a parameter or a tensor. Triton reads a name up to its first NUL.
 SPACE = "[ \t\r\n]*"
 NAMED = (
     re.compile(rf'"{CANCEL_REQUEST}(?:"{SPACE}:|\0|\\u0000)'),
@@ -51,7 +52,7 @@ class Disconnected(Exception):
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, reserve: Callable[[int], None]) -> bytes:
-    """The whole body, decompressed. `reserve` is called with the size of each piece and may refuse it.
+    """Return the whole body, decompressed. `reserve` is called with the size of each piece and may refuse it.
 
     Raises Refusal (413 above `limit` bytes, 400 or 415 for an encoding that can't be read) and Disconnected.
     """
@@ -77,12 +78,12 @@ async def read_body(receive: Receive, headers: Headers, limit: int, reserve: Cal
 
 
 def too_large(limit: int) -> Refusal:
-    """The refusal of a body above `limit` bytes."""
+    """Return the refusal of a body above `limit` bytes."""
     return Refusal(413, f"The body is larger than {limit} bytes. Send fewer texts in a request, or shorter ones.")
 
 
 class _Decoder:
-    """Undoes a Content-Encoding piece by piece, without making more bytes than asked for."""
+    """Decodes a Content-Encoding piece by piece, and never expands a piece much beyond the room for it."""
 
     def __init__(self, encoding: bytes) -> None:
         encoding = encoding.strip().lower()
@@ -91,7 +92,7 @@ class _Decoder:
         self._inflater = zlib.decompressobj(GZIP_OR_ZLIB) if encoding in (b"gzip", b"deflate") else None
 
     def decode(self, piece: bytes, room: int) -> bytes:
-        """The content of `piece`; more than `room` bytes when it has more."""
+        """Return the content of `piece`. If the result is longer than `room` bytes, the content is too large."""
         if self._inflater is None:
             return piece
         try:
@@ -103,7 +104,7 @@ class _Decoder:
         return content
 
     def finish(self) -> None:
-        """Raise Refusal when the compressed data has no end."""
+        """Raise Refusal if the compressed data is incomplete."""
         if self._inflater is not None and not self._inflater.eof:
             raise _damaged()
 
@@ -113,9 +114,9 @@ def _damaged() -> Refusal:
 
 
 def json_length(head_length: bytes, body: bytes) -> int:
-    """The bytes of the JSON at the beginning of a `body` with binary tensors: its Inference-Header-Content-Length.
+    """Return the length of the JSON before the binary tensors in `body`, from Inference-Header-Content-Length.
 
-    0 stands for a raw binary tensor without JSON. Raises Refusal (400).
+    The length is 0 for a raw binary tensor without JSON. Raises Refusal (400).
     """
     if not DIGITS.fullmatch(head_length) or int(head_length) > len(body):
         raise Refusal(
@@ -125,24 +126,24 @@ def json_length(head_length: bytes, body: bytes) -> int:
 
 
 def check_json(text: bytes) -> int:
-    """The bytes that `text` takes once it is parsed, at most.
+    """Return the maximum number of bytes that `text` takes in memory once it is parsed.
 
-    Raises Refusal: 400 for JSON that is not UTF-8, is nested deeper than JSON_DEPTH or whose brackets or quotes don't
-    match up, 413 for more than JSON_MARKS.
+    Raises Refusal: 400 if the JSON is not UTF-8, is nested deeper than JSON_DEPTH, or has brackets or quotes that don't
+    match up; 413 if it has more than JSON_MARKS marks.
     """
     is_ascii = text.isascii()
     if not is_ascii:
         _check_utf8(text)
-    size = len(text) * (1 if is_ascii else 4)  # Python keeps 4 bytes a character where one needs them
+    size = len(text) * (1 if is_ascii else 4)  # Python stores 4 bytes per character if one character needs them
     if len(text) <= BLOCK_BYTES:
         brackets, separators = (sum(map(text.count, marks)) for marks in ((b"[", b"{"), (b",", b":")))
         if brackets <= JSON_DEPTH and brackets + separators <= FEW_MARKS:
-            return size  # as nearly all requests; whether they are closed is for the parser to say
+            return size  # nearly all requests end here; the parser finds brackets that are not closed
     return size + _marks(text) * MARK_BYTES
 
 
 def _check_utf8(text: bytes) -> None:
-    """Raise Refusal: a few parameters or ids that are not UTF-8 end Triton 2.51, in its Python backend."""
+    """Raise Refusal if `text` is not UTF-8. Some such parameters and ids end Triton 2.51, in its Python backend."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -150,7 +151,7 @@ def _check_utf8(text: bytes) -> None:
 
 
 def _marks(text: bytes) -> int:
-    """The number of marks outside of strings. Raises Refusal as `check_json`."""
+    """Return the number of marks outside of strings. Raises Refusal as `check_json` does."""
     depth = quotes = marks = 0
     for codes in _blocks(text):
         in_string = (np.cumsum(codes == ord('"'), dtype=np.uint8) + np.uint8(quotes)) & 1
@@ -170,7 +171,7 @@ def _marks(text: bytes) -> int:
 
 
 def _blocks(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """The codes of brackets, separators, and the quotes that begin or end a string, block by block."""
+    """Yield the codes of brackets, separators, and quotes that begin or end a string, block by block."""
     start = 0
     while start < len(text):
         block = text[start : start + BLOCK_BYTES]
@@ -188,17 +189,17 @@ def _malformed() -> Refusal:
 
 
 def refuse_cancellation(text: bytes) -> None:
-    """Raise Refusal (400) when the JSON in `text` names the tensor, field or parameter `cancel_request`.
+    """Raise Refusal (400) if the JSON in `text` names the tensor, field or parameter `cancel_request`.
 
-    An engine ends any request whose id it is sent, so callers can't send one. The text is searched, not parsed: 16 MiB
-    take 10 ms, and up to 0.2 s where letters are escaped, which no encoder does.
+    An engine ends any request whose id `cancel_request` contains, so callers must not send it. The text is searched,
+    not parsed. This takes 10 ms for 16 MiB, and up to 0.2 s if letters are escaped, which no encoder does.
     """
     is_escaped = ESCAPED_LETTER.search(text) is not None
     if not is_escaped and CANCEL_REQUEST.encode() not in text:
         return
     try:
         plain = text.decode("unicode_escape" if is_escaped else "latin-1")
-    except UnicodeDecodeError:  # no JSON, as Python's escapes are all of JSON's
+    except UnicodeDecodeError:  # the text is not JSON, because Python knows all of JSON's escapes
         return
     if any(pattern.search(plain) for pattern in NAMED):
         raise Refusal(400, f"{CANCEL_REQUEST} is closed to callers. Close the connection of a request to cancel it.")

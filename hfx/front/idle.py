@@ -1,11 +1,12 @@
-"""Models that give their memory back while no request needs them, and are loaded again for the next one.
+"""Unloads models while no request needs them, and loads them again for the next request.
 
-Requests are counted here; the process that watches Triton loads and unloads (triton/residency.py), one model at a time,
-by a command at its socket. A model is unloaded only while it has no request in progress. The requests that need it then
-wait for one load, which goes on when they leave.
+This module counts requests. The process that watches Triton loads and unloads the models (triton/residency.py), one at
+a time, on commands that it gets through a socket. A model is unloaded only while it has no request in progress. Later
+requests that need the model wait for a single load, which continues even if their clients disconnect.
 
-Triton 2.51 loads a model in a thread of its HTTP server, and answers on the connections of that thread afterwards. The
-thread is the same for all loads, so that connections found silent during one are closed (Upstream.drop_silent).
+Triton 2.51 loads a model in a thread of its HTTP server, and during the load it does not answer on the connections of
+that thread. The thread is the same for all loads, so connections that are found silent during a load are closed
+(Upstream.drop_silent).
 """
 
 from __future__ import annotations
@@ -30,33 +31,34 @@ if TYPE_CHECKING:
     from hfx.front.upstream import Upstream
 
 CHECK_SECONDS = 1.0
-FAILED_SECONDS = 1.0  # after which a model that did not load is tried again
+FAILED_SECONDS = 1.0  # before a model that did not load is tried again
 WAIT_SECONDS = 60.0
-LOAD_TRIES = 2  # a model that ends Triton is not loaded for ever
-RESTART_SECONDS = 0.5  # until it is tried whether Triton loads models again
-ANSWER_BYTES = 1 << 28  # descriptions of all models
+LOAD_TRIES = 2  # a model that ends Triton is not loaded again and again
+RESTART_SECONDS = 0.5  # between attempts to connect to Triton while it restarts
+ANSWER_BYTES = 1 << 28  # for the descriptions of all models
 ROUTE = "/v2/models/{model}"
-THREAD_SECONDS = 0.1  # until a load has its thread: memory is measured before, in 20 ms
+THREAD_SECONDS = 0.1  # until a load occupies its thread; before that, memory is measured for 20 ms
 USES = ("/infer", "/generate", "/generate_stream")
 
 
 class Try(Enum):
-    """What came of a try to load a model."""
+    """The outcome of an attempt to load a model."""
 
     LOADED = "loaded"
     ROOM_MADE = "room made"  # another model was unloaded
-    NO_ROOM = "no room"  # until a model has no request any more
+    NO_ROOM = "no room"  # until another model has no more requests
 
 
 class TritonEnded(Refusal):
-    """Triton ended before it had loaded or unloaded a model; it is started again."""
+    """Triton ended before it had loaded or unloaded a model. It is being started again."""
 
 
 @dataclass(eq=False)
 class Model:
-    """A model with the `folders` that it needs, and what Triton `described` of it, by the end of the path.
+    """The state of a model.
 
-    `in_flight` requests need it, `used_at` is when one did last (time.monotonic).
+    `folders` are the folders that it needs. `described` maps the ends of paths to Triton's descriptions of the model.
+    `in_flight` is the number of requests that need it, and `used_at` when the last one ended (time.monotonic).
     """
 
     name: str
@@ -74,10 +76,10 @@ class Model:
 
 
 class IdleModels:
-    """The models of `upstream`, which are loaded by commands at the socket `commands`.
+    """The models of `upstream`, which are loaded and unloaded by commands to the socket `commands`.
 
-    One that was not used for `unload_after` seconds is unloaded (0: none is); together the loaded ones take `budget`
-    bytes (0: any). A request waits for `wait_seconds` at most.
+    A model that was not used for `unload_after` seconds is unloaded (0: never). Together, the loaded models may take
+    `budget` bytes (0: no limit). A request waits at most `wait_seconds` for a load.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class IdleModels:
         self._upstream = upstream
         self._thread_taken_at = 0.0
         path = Path(commands)
-        # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
+        # Through a descriptor of its folder, because the kernel allows only 107 bytes for a socket's path.
         self._commands = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
         self._unload_after = unload_after
         self._budget = budget
@@ -96,15 +98,15 @@ class IdleModels:
         self._by_folder: dict[str, Model] = {}
         self.models: dict[str, Model] = {}
         self._changing = asyncio.Lock()
-        self._released = asyncio.Event()  # a model has no request any more
+        self._released = asyncio.Event()  # set when a model has no more requests
 
     @property
     def unloaded(self) -> list[str]:
-        """The models that are not in memory."""
+        """The names of the models that are not in memory."""
         return [model.name for model in self.models.values() if not model.is_loaded]
 
     def kept(self, path: bytes) -> bytes | None:
-        """The answer to a GET of `path` where it is about a model that is unloaded; None otherwise."""
+        """Return the stored answer to a GET of `path` about an unloaded model; None if there is none."""
         route, name = named(path)
         model = self.models.get(name)
         if model is None or model.is_loaded:
@@ -113,11 +115,11 @@ class IdleModels:
         return None if text is None else text.encode()
 
     def bytes_of(self, models: Collection[Model]) -> int:
-        """What `models` take in memory, together."""
+        """Return the bytes that `models` together take in memory."""
         return sum(self._bytes.get(folder, 0) for folder in {folder for model in models for folder in model.folders})
 
     def samples(self) -> Samples:
-        """The loads of each model as samples of metrics."""
+        """Return the state, memory, loads, unloads and waiting times of the models as metrics."""
         models = {(model.name,): model for model in self.models.values()}
         return {
             LOADED: {key: int(model.is_loaded) for key, model in models.items()},
@@ -128,7 +130,7 @@ class IdleModels:
         }
 
     async def start(self) -> None:
-        """Learn of the models; from now on follow what is published, and unload what is idle."""
+        """Get the table of models, and start a task that keeps it current and unloads idle models."""
         with suppress(Refusal):
             await self._command("table")
         self._watching = asyncio.create_task(self._watch())
@@ -143,10 +145,10 @@ class IdleModels:
 
     @asynccontextmanager
     async def used(self, path: bytes, client: ClientConnection | None) -> AsyncIterator[None]:
-        """A context in which the model that a request to `path` needs is loaded. Raises Refusal (503)."""
+        """Return a context in which the model that a request to `path` needs is loaded. Raises Refusal (503)."""
         route, name = named(path)
         model = self._by_folder.get(name)
-        if (pause := self._thread_taken_at - time.monotonic()) > 0:  # then no new connection comes to that thread
+        if (pause := self._thread_taken_at - time.monotonic()) > 0:  # a load's thread gets no new connection
             await asyncio.sleep(pause)
         if model is None or not route.endswith(USES):
             yield
@@ -163,7 +165,7 @@ class IdleModels:
                 self._released.set()
 
     async def _wait(self, model: Model, client: ClientConnection | None) -> None:
-        if client is None:  # a request of the front's own must not load anything
+        if client is None:  # requests of the front itself must not load models
             raise _unavailable(f"The model {model.name} is not loaded.")
         if time.monotonic() - model.failed_at < FAILED_SECONDS:
             raise Refusal(503, model.failure, [RETRY])
@@ -188,7 +190,7 @@ class IdleModels:
     # Loading and unloading
 
     async def _load(self, model: Model) -> None:
-        """Load `model` for the requests that wait for it. Raises Refusal (503)."""
+        """Load `model` for the requests that wait for it, and note a failure. Raises Refusal (503)."""
         try:
             await self._load_when_possible(model)
         except Refusal as refusal:
@@ -198,13 +200,13 @@ class IdleModels:
             model.loading = None
 
     async def _load_when_possible(self, model: Model) -> None:
-        """Try to load `model` until it is loaded, or no request waits any more.
+        """Try to load `model` until it is loaded, or until no request waits for it any more.
 
-        A load that Triton did not survive is tried LOAD_TRIES times. Raises Refusal (503), also TritonEnded.
+        If a load ends Triton, it is tried again, LOAD_TRIES times in all. Raises Refusal (503), also TritonEnded.
         """
         ends = 0
         while model.in_flight:
-            self._released.clear()  # before the try: what is released from now on can make room
+            self._released.clear()  # before the attempt, so that no later release is missed
             try:
                 outcome = await self._try_to_load(model)
             except TritonEnded:
@@ -219,7 +221,7 @@ class IdleModels:
                 await self._released.wait()
 
     async def _try_to_load(self, model: Model) -> Try:
-        """Load `model` if it fits; else unload another model, if that can help. Raises Refusal (503)."""
+        """Load `model` if it fits. Otherwise, unload another model if that can help. Raises Refusal (503)."""
         async with self._changing:
             if model.is_loaded:
                 return Try.LOADED
@@ -244,12 +246,12 @@ class IdleModels:
                 return
 
     async def _unload(self, model: Model) -> None:
-        model.is_loaded = False  # at once: a request that comes now waits, and loads it again
+        model.is_loaded = False  # before the command, so that a request that comes meanwhile loads it again
         await self._command("release", model)
         model.unloads += 1
 
     async def _unload_idle(self) -> None:
-        """Unload what was not used for long enough, and what is beyond the budget."""
+        """Unload models that were not used for long enough, and models beyond the budget."""
         for model in self._loaded():
             async with self._changing:
                 is_over = 0 < self._budget < self.bytes_of(self._loaded())
@@ -258,7 +260,7 @@ class IdleModels:
                     await self._unload(model)
 
     def _loaded(self) -> list[Model]:
-        """The models in memory, that which was used last at the end."""
+        """Return the models in memory, in the order in which they were last used."""
         return sorted((model for model in self.models.values() if model.is_loaded), key=lambda model: model.used_at)
 
     def _fits(self, model: Model) -> bool:
@@ -266,7 +268,10 @@ class IdleModels:
         return not self._budget or not loaded or self.bytes_of([*loaded, model]) <= self._budget
 
     def _unloadable_for(self, model: Model) -> Model | None:
-        """A model to unload before `model` is loaded; None if those with requests leave no room for it anyway."""
+        """Return an idle model to unload before `model` is loaded.
+
+        Return None if there is none, or if the models with requests leave no room for `model` anyway.
+        """
         loaded = self._loaded()
         busy = [other for other in loaded if other.in_flight]
         if busy and self.bytes_of([*busy, model]) > self._budget:
@@ -274,7 +279,7 @@ class IdleModels:
         return next((other for other in loaded if not other.in_flight), None)
 
     async def _command(self, command: str, *models: Model) -> None:
-        """Have the other process carry `command` out, and take its table of models. Raises Refusal (503) with why."""
+        """Have the other process execute `command`, and store its table of models. Raises Refusal (503) if it fails."""
         version = -1 if models else self._version
         content = {"command": command, "models": [model.name for model in models], "version": version}
         try:

@@ -1,4 +1,4 @@
-"""How many requests are in progress, and how much memory their bodies take: both are bounded."""
+"""Limits on the number of requests in progress, and on the memory that their bodies take."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Share:
-    """The bytes that a request of `client` takes: its body, and the values that the body is parsed to."""
+    """The bytes that a request of `client` takes: its body and the values parsed from it."""
 
     client: ClientConnection
     bytes: int = 0
-    is_admitted: bool = False  # its body is complete
+    is_admitted: bool = False  # the body is complete
 
 
 class InProgress:
@@ -31,7 +31,7 @@ class InProgress:
         self._shares: set[Share] = set()
 
     def begin(self, client: ClientConnection) -> Share:
-        """The share of a new request, which `end` takes back."""
+        """Return the share of a new request. `end` frees it."""
         share = Share(client)
         self._shares.add(share)
         return share

@@ -1,8 +1,8 @@
-"""Infer requests of the V2 protocol: read strictly, and written anew with binary tensors alone.
+"""Reads infer requests of the V2 protocol strictly, and writes them again with binary tensors only.
 
-Triton 2.51 sizes the buffer of a JSON tensor by the product of its shape in 64 bits, which wraps: INT32 of shape
-[1, 2**62] has a buffer of 0 bytes, and its values are written past the end. So Triton is sent no JSON tensor, and no
-shape that does not fit its content. What Triton does not read of a request is left out.
+Triton 2.51 computes the buffer size of a JSON tensor as the product of its shape in 64 bits, which can overflow: INT32
+of shape [1, 2**62] gets a buffer of 0 bytes, and its values are written past the end. The front therefore sends Triton
+no JSON tensor, and no shape that does not fit its content. Parts of a request that Triton does not read are left out.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hfx.front.fields import shown
 from hfx.front.refusals import Refusal
 
 MOST_DIMENSIONS = 8
-MOST_SIZE = 2**31 - 1  # of a dimension, also beside one of 0
+MOST_SIZE = 2**31 - 1  # of a dimension, also if another dimension is 0
 ITEM_BYTES = {name: dtype.itemsize for name, dtype in DATA_TYPES.items()} | {"BF16": 2}
 LENGTH_BYTES = 4  # before each string
 NOT_IN_JSON = ("FP16", "BF16")
 BINARY_SIZE = "binary_data_size"
 SEQUENCE_ID = "sequence_id"
-# What MLServer's clients say of their values: the codecs of requests whose values are as Triton has them, and those of
-# inputs whose texts stand for something else.
+# The parameter with which MLServer's clients describe their values. PLAIN_CODECS are the codecs of requests whose
+# values are as Triton has them; CODED are those of inputs whose texts encode something else.
 CONTENT_TYPE = "content_type"
 PLAIN_CODECS = ("str", "np", "pd", "hf")
 CODED = ("base64", "datetime", "nplist", "pillow_image", "hg_conversation")
 INT64 = range(-(2**63), 2**63)
-# The parameters that Triton itself reads of a request, and their types. It keeps all other names with its prefix.
+# The request parameters that Triton itself reads, and their types. It reserves all other names with its prefix.
 TRITON_PREFIX = "triton_"
 TRITON_PARAMETERS: Mapping[str, tuple[type, ...]] = {
     "binary_data_output": (bool,),
@@ -46,10 +46,11 @@ TRITON_PARAMETERS: Mapping[str, tuple[type, ...]] = {
 
 
 def binary_request(body: bytes, head_length: int | None, name: str = "") -> tuple[bytes, int]:
-    """The request with binary tensors, and the length of its JSON, which comes first.
+    """Return the request with binary tensors, and the length of the JSON at its beginning.
 
-    `head_length` is that of `body`; None: all is JSON, 0: all is one raw tensor, which stays as it is. `name` is the
-    sequence_id of a request that has no parameter of sequences: see `ending`. Raises Refusal (400).
+    `head_length` is the length of the JSON in `body`. None means that all of `body` is JSON; 0 means that it is one raw
+    tensor, which stays as it is. A request without a sequence parameter gets `name` as its sequence_id: see `ending`.
+    Raises Refusal (400).
     """
     if head_length == 0:
         return body, 0
@@ -69,17 +70,18 @@ def binary_request(body: bytes, head_length: int | None, name: str = "") -> tupl
 
 
 def ending(name: str, inputs: Sequence[str]) -> bytes:
-    """The body of a request that ends the one of `name`, of a model of these `inputs`.
+    """Return the body of a request that ends the request `name` to a model with these `inputs`.
 
-    Triton 2.51 does not notice that a client over HTTP has left; backends of one hop end a request whose sequence_id
-    another one ends. A model that knows nothing of that answers a text of one letter.
+    Triton 2.51 does not notice that an HTTP client has disconnected. Backends that support this, such as the C++
+    backend for encoders, therefore end the request whose sequence_id another request ends. Any other model answers a
+    text of one letter.
     """
     tensors = [{"name": each, "shape": [1, 1], "datatype": BYTES, "data": ["a"]} for each in inputs]
     return json.dumps({"inputs": tensors, "parameters": {SEQUENCE_ID: name, "sequence_end": True}}).encode()
 
 
 def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The heads and contents of the inputs; those that are not JSON are in `binary`, one after the other."""
+    """Return the heads and contents of the inputs. `binary` has the contents that are not JSON, one after another."""
     heads, contents, position = [], [], 0
     for tensor in tensors:
         fields = _object(tensor, "An input")
@@ -101,7 +103,7 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
             content = _content(name, datatype, shape, fields.get("data"))
         contents.append(content)
         heads.append({"name": name, "datatype": datatype, "shape": shape, "parameters": {BINARY_SIZE: len(content)}})
-    if tensors and all(head["shape"][:1] == [0] for head in heads):  # which Triton's Python backend never answers
+    if tensors and all(head["shape"][:1] == [0] for head in heads):  # Triton's Python backend never answers these
         raise Refusal(400, "The inputs have no rows: each shape begins with 0. Send one row at least.")
     if position != len(binary):
         raise Refusal(400, f"{len(binary) - position} bytes of the body are of no input. Send {BINARY_SIZE} with each.")
@@ -109,7 +111,7 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
 
 
 def refuse_coded(name: object, parameters: Mapping[str, Any]) -> None:
-    """Raise Refusal for an input whose content type says that its texts are to be decoded."""
+    """Raise Refusal for an input whose content type means that its texts must be decoded."""
     if (kind := parameters.get(CONTENT_TYPE)) in CODED:
         message = f"The input {shown(name)} has the content_type {kind}. Send texts with str, or JSON with hg_json."
         raise Refusal(400, message, param=CONTENT_TYPE)
@@ -117,7 +119,7 @@ def refuse_coded(name: object, parameters: Mapping[str, Any]) -> None:
 
 def _name(fields: Mapping[str, Any]) -> str:
     name = _typed(fields.get("name"), str, "The name of a tensor")
-    if "\0" in name:  # where Triton ends it
+    if "\0" in name:  # where Triton ends the name
         raise Refusal(400, f"The name of a tensor is {shown(name)}. Send one of the model's.")
     return name  # type: ignore[no-any-return]
 
@@ -131,14 +133,14 @@ def _shape(name: str, shape: Any) -> list[int]:
 
 
 def _check_size(name: str, datatype: str, shape: Sequence[int], size: int) -> None:
-    """Raise Refusal for binary content that can't be of the shape; Triton itself counts the strings of BYTES."""
+    """Raise Refusal if the size of binary content does not fit the shape. Triton itself counts the strings of BYTES."""
     least = math.prod(shape) * ITEM_BYTES.get(datatype, LENGTH_BYTES)
     if size != least if datatype != BYTES else size < least:
         raise _refused(name, f"has {size} bytes for the shape {shown(shape)}", "Send a shape that fits its content")
 
 
 def _content(name: str, datatype: str, shape: Sequence[int], data: Any) -> bytes:
-    """The bytes of a tensor whose values are JSON: a list, nested or not."""
+    """Return the bytes of a tensor whose values are JSON: a list, nested or flat."""
     if datatype in NOT_IN_JSON:
         raise _refused(name, f"is of {datatype} and JSON", "Send its values as binary data, or another datatype")
     values = _flat(data) if isinstance(data, list) else []
@@ -158,18 +160,18 @@ def _flat(data: list[Any]) -> list[Any]:
 
 
 def _strings(values: Sequence[Any]) -> bytes:
-    """Raises TypeError, and UnicodeError for half of a surrogate pair."""
+    """Encode the values of BYTES. Raises TypeError, or UnicodeError for half of a surrogate pair."""
     _check_types(values, {str})
     encoded = [value.encode() for value in values]
     return b"".join(part for item in encoded for part in (struct.pack("<I", len(item)), item))
 
 
 def _numbers(datatype: str, values: Sequence[Any]) -> bytes:
-    """Raises TypeError for other types than the tensor's, and OverflowError for integers beyond it."""
+    """Encode numbers. Raises TypeError for a type other than the tensor's, OverflowError for integers out of range."""
     dtype = DATA_TYPES[datatype]
     if dtype.kind == "f":
         _check_types(values, {int, float})
-        with np.errstate(over="ignore"):  # infinite, as Triton's own conversion
+        with np.errstate(over="ignore"):  # the result is infinite, as in Triton's own conversion
             return np.array(values, np.float64).astype(dtype).tobytes()
     _check_types(values, {bool} if dtype.kind == "b" else {int})
     if dtype.kind != "b" and values:
@@ -185,10 +187,11 @@ def _check_types(values: Sequence[Any], types: set[type]) -> None:
 
 
 def _output(output: Any) -> dict[str, Any]:
-    """An output that is requested. Of its parameters, Triton gets `binary_data` alone.
+    """Return a requested output as Triton gets it, with `binary_data` as its only parameter.
 
-    `classification` divides by the number of bytes of a value in Triton 2.51, which is 0 for texts: a SIGFPE. Others
-    that Triton reads mean shared memory. Names that it does not read, such as MLServer's `content_type`, are left out.
+    For `classification`, Triton 2.51 divides by the number of bytes of a value, which is 0 for texts: a SIGFPE. The
+    other parameters that Triton reads concern shared memory. Names that Triton does not read, such as MLServer's
+    `content_type`, are left out.
     """
     fields = _object(output, "An output")
     name = _name(fields)
@@ -203,7 +206,7 @@ def _output(output: Any) -> dict[str, Any]:
 
 
 def _parameters(parameters: Any) -> Mapping[str, Any]:
-    """A request's parameters: strings, numbers and booleans, as Triton has them."""
+    """Return a request's parameters, which must be strings, numbers or booleans, as Triton accepts them."""
     for name, value in _object(parameters, "parameters").items():
         is_number = isinstance(value, int) and value in INT64
         if not (isinstance(value, str) or is_number or (isinstance(value, float) and math.isfinite(value))):
@@ -214,8 +217,8 @@ def _parameters(parameters: Any) -> Mapping[str, Any]:
 
 
 def _check_own(name: str, value: Any) -> None:
-    """Raise Refusal for a parameter of Triton's own that it does not have, or that has another type there."""
-    name = name.partition("\0")[0]  # where Triton ends it
+    """Raise Refusal for an unknown parameter with Triton's prefix, or for one of Triton's with the wrong type."""
+    name = name.partition("\0")[0]  # where Triton ends the name
     types = TRITON_PARAMETERS.get(name)
     if types is None and name.startswith(TRITON_PREFIX):
         raise Refusal(400, f"Triton has no parameter {shown(name)}. Leave it out.")
@@ -226,7 +229,7 @@ def _check_own(name: str, value: Any) -> None:
 
 
 def _parsed(text: bytes) -> Any:
-    try:  # as text: of bytes, json.loads reads UTF-16 too, in which guard.py counts nothing right
+    try:  # decoded, because json.loads reads bytes in UTF-16 too, in which guard.py counts wrongly
         return json.loads(text.decode())
     except (ValueError, RecursionError):
         raise Refusal(400, "The body is not JSON. Send one JSON object in UTF-8.") from None
@@ -241,7 +244,7 @@ def _list(value: Any, what: str) -> list[Any]:
 
 
 def _typed(value: Any, kind: type, what: str) -> Any:
-    """`value` when its type is `kind` itself: a boolean is no integer. Raises Refusal."""
+    """Return `value` if its type is exactly `kind`: a boolean is not an integer. Raises Refusal."""
     if type(value) is not kind:
         wanted = {str: "a string", dict: "an object", list: "a list", bool: "true or false", int: "an integer"}[kind]
         raise Refusal(400, f"{what} is {shown(value)}. Send {wanted}.")

@@ -1,4 +1,4 @@
-"""Calls of models for one client of the front, over Triton's HTTP; they end when the client leaves."""
+"""Calls of models for one client of the front, over Triton's HTTP. They end when the client disconnects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 READ = {TEXT_INPUT, QUERY, QUESTION, CONTEXT}  # the inputs whose texts a model reads
-MANY = 32  # values of a request from which on it is ended where its client leaves
+MANY = 32  # values; a request with as many or more is ended in Triton if its client disconnects
 PARALLEL = 32  # requests to Triton at a time for one request of a client
 EVENT_END = b"\n\n"
 CLOSE = (b"connection", b"close")
@@ -55,12 +55,12 @@ _cancelling: set[asyncio.Task[None]] = set()
 
 
 class Inference:
-    """Models behind `upstream` for `client`, whose leaving closes the connections that work for it.
+    """Calls the models behind `upstream` for `client`. When the client disconnects, its connections to Triton close.
 
-    `model` is the one that was called last, `input_tokens` and `output_tokens` are those of all texts so far: generated
-    ones, and others that were counted. `trace` are the headers by which Triton goes on with a trace. Where the tokens
-    of `caller` are bounded, requests are counted by the tokenizers in `files` and held, `held` in all, before they are
-    sent.
+    `model` is the name of the model that was called last. `input_tokens` and `output_tokens` count the tokens so far,
+    of generated texts and of other texts that were counted. `trace` are the headers with which Triton continues a
+    trace. If the tokens of `caller` are limited, the tokens of each request are counted with the tokenizers in `files`
+    and held before the request is sent; `held` is their total.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Inference:
         return self._client.has_left
 
     async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
-        """The results of calls with the same settings, in order; as many as the model takes are one request."""
+        """Return the results of calls with the same settings, in order. One request has as many as the model takes."""
         self.model = model.name
         if self._caller.tokens is not None:
             self.input_tokens += await self._hold(model, [call.values for call in requests])
@@ -95,7 +95,7 @@ class Inference:
         return [result for batch in results for result in batch]
 
     async def generate(self, model: ServedModel, text: str, settings: GenerationSettings) -> Generation:
-        """Generate a text."""
+        """Generate a text, and return it as a whole."""
         call = calls.generate(model.name, settings)(text)
         async with self._generation(model, call, "/generate", ()) as connection:
             body = await _read_all(connection)
@@ -107,9 +107,9 @@ class Inference:
         return generation
 
     async def pieces(self, model: ServedModel, text: str, settings: GenerationSettings) -> AsyncGenerator[Piece, None]:
-        """A generated text in pieces, as they come."""
+        """Yield a generated text in pieces, as they arrive."""
         call = calls.stream(model.name, text, settings)
-        # Until its connection ends, Triton 2.51 holds the request and its model.
+        # Triton 2.51 holds the request and its model until its connection ends.
         async with self._generation(model, call, "/generate_stream", (CLOSE,)) as connection:
             content = await connection.read()
             is_whole, written, read = False, 0, 0
@@ -131,7 +131,7 @@ class Inference:
             raise _lost()
 
     async def _hold(self, model: ServedModel, rows: Sequence[Values], more: int = 0) -> int:
-        """Hold the tokens of the texts in `rows`, and `more`; the number without `more`. Raises Refusal (429)."""
+        """Hold the tokens of the texts in `rows` and `more`. Return the number without `more`. Raises Refusal (429)."""
         tokens = 0
         for values in rows:
             labels = values.get(CANDIDATE_LABELS, ())
@@ -169,7 +169,7 @@ class Inference:
     async def _generation(
         self, model: ServedModel, call: Call[Any], path: str, headers: Sequence[Header]
     ) -> AsyncIterator[UpstreamConnection]:
-        """A request to the engine of `model`, which is cancelled there when this ends before the answer is complete."""
+        """Send a request to the engine of `model`, and cancel it if this ends before the answer is complete."""
         check_values(model.metadata, {name: items for name, items in call.values.items() if name != STREAM})
         if self._caller.tokens is not None:
             default = self._files.generation(model)["defaults"].get(MAX_TOKENS, SETTINGS[MAX_TOKENS].default)
@@ -189,7 +189,7 @@ class Inference:
                 self._cancel(engine, request_id)
 
     def _cancel(self, engine: str, request_id: str) -> None:
-        """Cancel a request by its id: Triton's HTTP misses a disconnect before the first piece (2.51)."""
+        """Cancel a request by its id. Triton's HTTP does not notice a disconnect before the first piece (2.51)."""
 
         async def send() -> None:
             body = b'{"%b": "", "%b": "%b"}' % (TEXT_INPUT.encode(), CANCEL_REQUEST.encode(), request_id.encode())
@@ -199,7 +199,7 @@ class Inference:
 
 
 def request_name() -> str:
-    """A name for a request that `ended_if_left` may have to end."""
+    """Return a name for a request that `ended_if_left` may have to end."""
     return next(_ids)
 
 
@@ -207,7 +207,7 @@ def request_name() -> str:
 def ended_if_left(
     upstream: Upstream, catalog: Catalog, client: ClientConnection, model: str, name: str
 ) -> Iterator[None]:
-    """End the request `name` to an encoder where its `client` leaves; an empty name is of none."""
+    """End the request `name` to an encoder if its `client` disconnects. Do nothing if `name` is empty."""
     try:
         yield
     except BaseException:
@@ -230,7 +230,7 @@ def _in_background(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def fetch(upstream: Upstream, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-    """The status and body of Triton's answer to a request of the front's own. Raises Refusal (503)."""
+    """Send a request of the front itself, and return the status and body of Triton's answer. Raises Refusal (503)."""
     async with _opened(upstream, None, method.encode(), path, body, ()) as connection:
         content = await _read_all(connection)
     return connection.status, content
@@ -245,7 +245,7 @@ async def _opened(
     body: bytes,
     headers: Sequence[Header],
 ) -> AsyncIterator[UpstreamConnection]:
-    """A connection on which the request was sent. Raises Refusal (503), and Disconnected once `client` has left."""
+    """Send a request and yield its connection. Raises Refusal (503), and Disconnected if `client` has disconnected."""
     try:
         async with upstream.sent(method, path.encode(), body, headers, client) as connection:
             yield connection
@@ -264,7 +264,7 @@ def _check_client(client: ClientConnection | None) -> None:
 
 
 async def in_order(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Their results, in order, PARALLEL at a time; the first failure ends them all."""
+    """Run `coroutines`, PARALLEL at a time, and return their results in order. The first failure ends them all."""
     if len(coroutines) == 1:
         return [await coroutines[0]]
     free = asyncio.Semaphore(PARALLEL)
@@ -285,7 +285,10 @@ async def in_order(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Re
 
 
 async def interleaved(streams: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[tuple[int, Piece], None]:
-    """The pieces of all `streams` as they come, each with its stream's number; the first failure ends them all."""
+    """Yield the pieces of all `streams` as they arrive, each with the number of its stream.
+
+    The first failure ends them all.
+    """
     if len(streams) == 1:
         async with aclosing(streams[0]) as pieces:
             async for piece in pieces:
@@ -326,7 +329,7 @@ async def _read_all(connection: UpstreamConnection) -> bytes:
 
 
 def _event(content: bytes, model: ServedModel) -> dict[str, Array]:
-    """The tensors of an answer of the generate extension, with or without the `data:` of a stream."""
+    """Return the tensors in an answer of the generate extension, with or without the `data:` of a stream."""
     line = content.decode().strip()
     line = line if line.startswith(tensors.EVENT) else tensors.EVENT + line
     event = tensors.decode_event(line, model.metadata.outputs)
@@ -346,4 +349,4 @@ def _text_headers(connection: UpstreamConnection) -> dict[str, str]:
 def _forget(task: asyncio.Task[None]) -> None:
     _cancelling.discard(task)
     if not task.cancelled():
-        task.exception()  # a server that does not answer has no request to cancel
+        task.exception()  # ignored: a server that does not answer has no request to cancel

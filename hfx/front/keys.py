@@ -1,4 +1,4 @@
-"""The file of API keys, read again when it changes, and what the callers of each label may use."""
+"""The file of API keys, which is read again when it changes, and the rates of the callers with each label."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from hfx.front.refusals import USED_UP, Refusal
 SHORTEST = 16  # characters of an API key: fewer can be guessed
 COMMENT = "#"
 LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
-KEY = re.compile(rf"[!-~]{{{SHORTEST},}}")  # as headers carry it
+KEY = re.compile(rf"[!-~]{{{SHORTEST},}}")  # characters that a header can contain
 RATE = re.compile(r"\d{1,12}(\.\d{1,6})?")
 LARGEST = 1 << 20  # bytes of the file
 DIGITS_SHOWN = 8  # of the digest of a key without a label
 MINUTE = 60.0
-LABEL_HEADER = b"x-hfx-label"  # between the front and the process of batches alone
-KEYLESS_SECONDS = 10  # after which a batch of a label without a key tries again
+LABEL_HEADER = b"x-hfx-label"  # used only between the front and the process of batches
+KEYLESS_SECONDS = 10  # before a batch whose label has no key any more tries again
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How much the callers of a label may use, all together; without a bound where nothing is said."""
+    """The rates that all callers of a label together may use. The default is no limit."""
 
     requests_per_second: float = math.inf
     tokens_per_minute: float = math.inf
 
 
 class Budget:
-    """Units of which `rate` come back each second, up to `most`; more than there are may be taken at once."""
+    """A budget of units that grows by `rate` each second, up to `most`. It may be overdrawn."""
 
     def __init__(self, rate: float, most: float) -> None:
         self._rate, self._most = rate, most
         self._left, self._since = most, 0.0
 
     def wait(self, now: float, units: float) -> float:
-        """The seconds until there are `units`; 0: there are."""
+        """Return the seconds until the budget has `units`, or 0 if it has them now."""
         self._left = min(self._most, self._left + (now - self._since) * self._rate)
         self._since = now
         return max(0.0, (units - self._left) / self._rate)
 
     def take(self, units: float) -> None:
-        """Take `units` from what the key may use."""
+        """Take `units` from the budget."""
         self._left -= units
 
 
 @dataclass
 class Caller:
-    """Those with the keys of one label: what they may use, and what is left of it."""
+    """The callers with the keys of one label: their rates, and what is left of them."""
 
     label: str
     rates: Rates = Rates()
@@ -68,10 +68,10 @@ class Caller:
             self.tokens = Budget(rate / MINUTE, rate)
 
     def admit(self, now: float, has_counts: bool) -> None:
-        """Count a request that begins at `now` (seconds of any clock). Raises Refusal.
+        """Count a request that begins at `now` (seconds of any clock).
 
-        429 where the requests of this second or the tokens of this minute are used up; 403 where tokens are bounded and
-        the answer does not say how many it has (`has_counts`).
+        Raises Refusal: 429 if the requests of this second or the tokens of this minute are used up; 403 if tokens are
+        limited and the answer does not state its tokens (`has_counts` is false).
         """
         if self.tokens is not None:
             if not has_counts:
@@ -88,9 +88,9 @@ class Caller:
             raise Refusal(429, f"{self.label} has used its {rate:g} {name}. Try again later.", again, reason=USED_UP)
 
     def hold(self, now: float, tokens: int) -> None:
-        """Take the `tokens` that a request may need, before it is answered. Raises Refusal (429).
+        """Take the `tokens` that a request may need, before it is answered.
 
-        As many must be left, or half of a minute's: a request that may need more is admitted then.
+        Raises Refusal (429) if fewer tokens are left, unless at least half of a minute's tokens are left.
         """
         if self.tokens is not None:
             rate = self.rates.tokens_per_minute
@@ -98,7 +98,7 @@ class Caller:
             self.tokens.take(tokens)
 
     def spend(self, tokens: int) -> None:
-        """Count the tokens of an answer, however many they are; a negative number gives back what was held."""
+        """Count the tokens of an answer, without a limit. A negative number gives back tokens that were held."""
         if self.tokens is not None:
             self.tokens.take(tokens)
 
@@ -107,10 +107,10 @@ ANYONE = Caller("")
 
 
 def read_keys(path: str) -> dict[bytes, Caller]:
-    """The digests of the keys in the file at `path`, and whose they are.
+    """Return the caller for the digest of each key in the file at `path`.
 
-    A line is KEY or LABEL:KEY, behind which requests_per_second=N and tokens_per_minute=N may be; empty lines and those
-    that begin with # are none. Raises UsageError for anything else.
+    A line is KEY or LABEL:KEY, and may continue with requests_per_second=N and tokens_per_minute=N. Empty lines and
+    lines that begin with # are ignored. Raises UsageError for any other line.
     """
     callers: dict[str, Caller] = {}
     keys: dict[bytes, Caller] = {}
@@ -171,7 +171,7 @@ def _rate(text: str, where: str) -> tuple[str, float]:
 
 
 class ApiKeys:
-    """The keys of the file at `path`, of which a request has one; an empty path: every request is answered."""
+    """The keys in the file at `path`, one of which a request needs. With an empty path, requests need no key."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -179,20 +179,21 @@ class ApiKeys:
         self._changes = FileChanges([path] if path else [])
 
     def check(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Whose key a request has. Raises Refusal (401) for one without a known key."""
+        """Return the caller whose key a request has. Raises Refusal (401) if the request has no known key."""
         if not self._keys:
             return ANYONE
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        caller = self._keys.get(_digest(given.strip()))  # its time depends on digests, not on keys
+        caller = self._keys.get(_digest(given.strip()))  # the time of this depends on digests, not on keys
         if scheme.lower() != b"bearer" or caller is None:
             message = "The API key is missing or not known. Send it as `Authorization: Bearer KEY`."
             raise Refusal(401, message, [(b"www-authenticate", b"Bearer")])
         return caller
 
     def labelled(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Whose key the label in a request of a batch is.
+        """Return the caller with the label in a request of a batch.
 
-        Raises Refusal (429) where the file has keys and none of this label: the batch pauses until it has one again.
+        Raises Refusal (429) if the file has keys but none with this label. The batch then pauses until the label has a
+        key again.
         """
         label = headers.get(LABEL_HEADER, b"").decode()
         caller = next((caller for caller in self._keys.values() if caller.label == label), None)
@@ -203,9 +204,9 @@ class ApiKeys:
         return caller or Caller(label)
 
     def reload(self) -> str:
-        """Read the file again where it has changed; what to tell the operator then, else an empty string.
+        """Read the file again if it has changed, and return a message for the operator, or else an empty string.
 
-        Labels with the same bounds keep what is left of them. A file that can't be used changes nothing.
+        Labels whose rates are the same keep what is left of them. An unusable file changes nothing.
         """
         if not self._path or not self._changes.settled():
             return ""

@@ -1,6 +1,7 @@
-"""Large JSON is read in a thread, or in a process of its own: while Python parses 10 MB, it answers nothing else.
+"""Reads large JSON in a thread or in a separate process, because Python answers nothing else while it parses 10 MB.
 
-Run as a module, it is that process: it calls functions that come pickled on its standard input, from the front alone.
+Run as a module, this file is that process. It calls functions that the front, and nothing else, sends pickled to its
+standard input.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LARGE_JSON = 1 << 14  # bytes, which take up to 4 ms to read; 200,000 values take 250 ms
-LARGEST_JSON = 1 << 18  # bytes that are read in the front's process
+LARGEST_JSON = 1 << 18  # bytes; larger JSON is read in the other process
 COMMAND = (sys.executable, "-P", "-m", "hfx.front.large_bodies")
 
 
 class LargeBodies:
-    """The process, which starts with the first large body; for one event loop. Callers take turns."""
+    """The process for large bodies, for use in one event loop. It starts with the first one; calls take turns."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,9 +37,9 @@ class LargeBodies:
     async def read(
         self, client: ClientConnection, size: int, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        """The result of `function`, which reads JSON of `size` bytes: at once, in a thread, or in the process.
+        """Return the result of `function`, which reads JSON of `size` bytes.
 
-        Raises as `call`.
+        Depending on `size`, it runs directly, in a thread, or in the process. Raises the same exceptions as `call`.
         """
         if size <= LARGE_JSON:
             return function(*arguments)
@@ -50,11 +51,11 @@ class LargeBodies:
             return await asyncio.to_thread(function, *arguments)
 
     async def call(self, client: ClientConnection, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a module's `function` for `client`.
+        """Run a module-level `function` in the process for `client`, and return its result.
 
-        Raises Refusal, its own or 503, and Disconnected where the client left before its turn.
+        Raises Refusal (from the function, or 503), and Disconnected if the client disconnects before its turn.
         """
-        # A call that is cancelled goes on to its end: what the process writes for it is not the next call's.
+        # A cancelled call runs to its end, so that its result is not read as that of the next call.
         return await asyncio.shield(asyncio.create_task(self._in_turn(client, function, *arguments)))
 
     async def _in_turn(self, client: ClientConnection, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -62,10 +63,10 @@ class LargeBodies:
             if client.has_left:
                 raise Disconnected
             try:
-                if self._process is None:  # by the loop's thread, with which the process ends
+                if self._process is None:  # spawned in the loop's thread, because the process ends with that thread
                     self._process = spawn(ends_with_parent(COMMAND), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 result, refused = await asyncio.to_thread(_exchange, self._process, (function, arguments))
-            except (OSError, EOFError, pickle.UnpicklingError):  # such as where the machine has no memory left
+            except (OSError, EOFError, pickle.UnpicklingError):  # for example, if the machine has no memory left
                 self.close()
                 raise overloaded("The process that reads large bodies has ended, or did not start.") from None
         if refused is not None:
@@ -88,7 +89,7 @@ def _exchange(process: subprocess.Popen[bytes], call: tuple[Callable[..., Any], 
 
 
 def main() -> None:
-    """Call functions until the input ends."""
+    """Call the functions that arrive on standard input until it ends."""
     while True:
         try:
             function, arguments = pickle.load(sys.stdin.buffer)

@@ -1,6 +1,6 @@
-"""The requests that were in progress when Triton ended, as lines of the log: one of them may have ended it.
+"""Logs the requests that were in progress when Triton ended, because one of them may have caused it.
 
-A line has the shape of a request, as far as Triton reads it: names, data types, sizes. It has no contents.
+A line describes the parts of a request that Triton reads: names, data types and sizes. It has no contents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hfx.front.guard import HEAD_LENGTH
 from hfx.front.refusals import Header
 from hfx.front.response import log_line
 
-MOST_LINES = 8  # within SECONDS; further requests are counted
+MOST_LINES = 8  # within SECONDS; the last of them says that further requests are not listed
 SECONDS = 10.0
 MOST_HEAD = 1 << 16  # bytes of JSON that are read of a request
 MOST_SHOWN = 400  # characters of a request's shape
@@ -39,7 +39,7 @@ class LostRequests:
 
 
 def shape(method: bytes, path: bytes, headers: Sequence[Header], body: bytes) -> str:
-    """Method, path and size of a request, and of infer requests also their tensors and the names of parameters."""
+    """Return the method, path and size of a request; for infer requests also tensors and names of parameters."""
     line = f"{method.decode()} {path.decode('ascii', 'backslashreplace')} ({len(body)} bytes)"
     length = int(dict(headers).get(HEAD_LENGTH, b"0"))
     if not 0 < length <= MOST_HEAD:

@@ -1,6 +1,6 @@
-"""What the front counts, in Prometheus's text format behind Triton's own metrics.
+"""The front's metrics, which follow Triton's own metrics in Prometheus's text format.
 
-A request adds to a few dicts; all else is done when /metrics is read.
+A request only updates a few dicts. All other work is done when /metrics is read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hfx.front.refusals import refusal_label
 if TYPE_CHECKING:
     from hfx.front.response import Response
 
-OTHER = "other"  # a path that is none of the front's
-MOST_MODELS = 1000  # names that are labels: those that were answered once
-# Seconds; a sum and these are a histogram.
+OTHER = "other"  # the route of all paths that the front does not know
+MOST_MODELS = 1000  # names that become labels; a name does after its first successful answer
+# The bounds of the histograms, in seconds.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class _Times:
-    """The times of a route: how many are up to each bound of BUCKETS, and their sum."""
+    """The times of a route: their number in each bucket of BUCKETS, and their sum."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS) + 1)
@@ -39,13 +39,13 @@ class _Times:
         self.sum += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """The bounds, as text, and how many times are up to them."""
+        """Return each bound as text with the number of times up to it."""
         return [*zip((*map(str, BUCKETS), "+Inf"), map(float, accumulate(self.counts)), strict=True)]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Samples of one name, by the values of their `labels`."""
+    """A metric: its name, kind and description, and the names of its labels."""
 
     name: str
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
@@ -125,10 +125,10 @@ Samples = Mapping[Family, Mapping[tuple[str, ...], Any]]  # family -> values of 
 
 
 class Metrics(Collector):
-    """The counts of a front process. `started` is when the whole server was, in seconds since 1970.
+    """The counts of a front process. `started` is the start time of the whole server, in seconds since 1970.
 
-    `sources` are functions that return further samples. `ended` counts the connections that the front has closed, by
-    the reason; `restarts`, `in_progress` and `connections` are set before the metrics are read.
+    `sources` are functions that return more samples. `ended` counts the connections that the front has closed, by
+    reason. `restarts`, `in_progress` and `connections` are set just before the metrics are read.
     """
 
     def __init__(self, started: float, sources: Sequence[Callable[[], Samples]] = ()) -> None:
@@ -163,11 +163,11 @@ class Metrics(Collector):
         self._refusals[refusal_label(status), ""] += 1
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """The families with their samples, as prometheus_client asks for them."""
+        """Yield the families with their samples. prometheus_client calls this."""
         samples: dict[Family, Mapping[tuple[str, ...], Any]] = {
             RESTARTS: {(): self.restarts},
             STARTED: {(): self._started},

@@ -1,8 +1,9 @@
-"""Files of the served models, read from the repository: tokenizers, for counts and lists of tokens, and settings.
+"""Files of the served models in the repository: settings, and tokenizers for counts and lists of tokens.
 
-They are opened when a request first needs one, and again once they have changed. A thread does so, and reads texts that
-are not short: the event loop has other requests. A tokenizer takes 300 times a text's memory, so one thread reads at a
-time, and of a text no more than the model's own step does.
+A file is opened when a request first needs it, and again after it has changed. Tokenizers are opened in a thread, which
+also tokenizes texts that are not short, so that the event loop stays free for other requests. A tokenizer takes 300
+times the memory of a text. Therefore only one thread tokenizes at a time, and it reads no more of a text than the
+model's own tokenizing step does.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from hfx.native import is_built
 from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
 
 TOKENIZER, SETTINGS, CHAT, GENERATION = "tokenizer.json", "settings.json", "chat.json", "generation.json"
-SHORT = 2000  # characters that are read in less time than a thread takes to begin
+SHORT = 2000  # characters, which are tokenized in less time than a thread takes to start
 Stamp = tuple[int, int]
 Result = TypeVar("Result")
 
 
 class ModelFiles:
-    """Those of the models in the folder `repository`; an empty path: none can be had."""
+    """The files of the models in the folder `repository`. With an empty path, no file is available."""
 
     def __init__(self, repository: str) -> None:
         self._repository = repository
@@ -53,18 +54,19 @@ class ModelFiles:
         special: bool = True,
         has_left: Callable[[], bool] = lambda: False,
     ) -> list[Result]:
-        """What `use` makes of each text and its tokenizers.Encoding, as the model reads it or without `special` ones.
+        """Return the results of `use`, which is called with each text and its tokenizers.Encoding.
 
-        Raises Disconnected once the client `has_left`.
+        The encoding is that of the model, without special tokens if `special` is false. Raises Disconnected if
+        `has_left` returns True: the client has disconnected.
         """
         tokenizer = self._folder(model, _tokenizing(model)) / TOKENIZER
         return await self._read(tokenizer, texts, lambda: self._tokenized(tokenizer, texts, use, special, has_left))
 
     async def count(self, model: ServedModel, texts: list[str], has_left: Callable[[], bool]) -> int:
-        """The number of tokens that the model reads of all texts. Raises Disconnected.
+        """Return the total number of tokens that the model reads of `texts`. Raises Disconnected.
 
-        By the compiled tokenizer where there is one: of 250,002 pieces it takes 39 MB and opens in 20 ms; the Python
-        tokenizer takes 398 MB and 1.4 s.
+        The compiled tokenizer is used if there is one. With 250,002 pieces, it takes 39 MB and opens in 20 ms; the
+        Python tokenizer takes 398 MB and 1.4 s.
         """
         compiled = self._folder(model, _tokenizing(model)) / COMPILED_TOKENIZER
         if not (compiled.exists() and is_built()):
@@ -72,7 +74,7 @@ class ModelFiles:
         return await self._read(compiled, texts, lambda: self._counted(compiled, texts, has_left))
 
     async def _read(self, tokenizer: Path, texts: list[str], read: Callable[[], Result]) -> Result:
-        """What `read` returns: in a thread where the tokenizer has to be opened, or where it takes long."""
+        """Return the result of `read`. It runs in a thread if the tokenizer must be opened or the texts are long."""
         if tokenizer in self._warm and sum(map(len, texts)) <= SHORT:
             return read()
         async with self._reading:
@@ -81,16 +83,16 @@ class ModelFiles:
         return result
 
     def settings(self, model: ServedModel, suffix: str = POSTPROCESS_SUFFIX) -> dict[str, Any]:
-        """The settings.json of a member of an encoder."""
+        """Return the settings.json of a member of an encoder."""
         values: dict[str, Any] = self._open(self._folder(model, suffix) / SETTINGS, _read_json)
         return values
 
     def prompted(
         self, model: ServedModel, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
     ) -> list[str]:
-        """The texts as an encoder's tokenizer gets them, behind their prompt.
+        """Return the texts as an encoder's tokenizer gets them, with a prompt before each.
 
-        Raises Refusal for an unknown name, and for a prompt that stands in a template of pairs.
+        Raises Refusal for an unknown name, and for a model whose template of pairs contains the prompt.
         """
         settings = self.settings(model, TOKENIZE_SUFFIX)
         if settings.get("template"):
@@ -106,18 +108,18 @@ class ModelFiles:
         return [(known[prompt_name] if prompt_name is not None else before) + text for text in texts]
 
     def chat(self, model: ServedModel) -> dict[str, Any] | None:
-        """The chat template of a generator, and the texts of its special tokens; None where it has none."""
+        """Return a generator's chat template and the texts of its special tokens, or None if it has no template."""
         file = self._folder(model, STREAM_SUFFIX) / CHAT
         values: dict[str, Any] | None = self._open(file, _read_json) if file.exists() else None
         return values
 
     def generation(self, model: ServedModel) -> dict[str, Any]:
-        """The limits and default settings of a generator: its generation.json."""
+        """Return the limits and default settings of a generator: its generation.json."""
         values: dict[str, Any] = self._open(self._folder(model, STREAM_SUFFIX) / GENERATION, _read_json)
         return values
 
     def manifest(self, model: ServedModel) -> dict[str, Any]:
-        """What the model is made of: its hfx.json."""
+        """Return the model's manifest, hfx.json."""
         values: dict[str, Any] = self._open(self._folder(model, "").parent / MANIFEST_FILE, _read_json)
         return values
 
@@ -153,13 +155,13 @@ class ModelFiles:
             if has_left():
                 raise Disconnected
             read = piece(TEXT_INPUT, text.encode(), limit, cut.get("direction", "right")).text
-            # Other threads run meanwhile: unlike encode it gives the interpreter's lock back.
+            # Unlike encode, encode_batch releases the interpreter's lock, so that other threads run meanwhile.
             [encoding] = tokenizer.encode_batch([read], add_special_tokens=special)
             results.append(use(text, encoding))
         return results
 
     def _open(self, file: Path, read: Any) -> Any:
-        """What `read` makes of `file`, as the file is now. Raises Refusal (501)."""
+        """Return the result of `read` for the current content of `file`. Raises Refusal (501)."""
         try:
             status = file.stat()
             stamp = (status.st_mtime_ns, status.st_ino)
@@ -172,12 +174,12 @@ class ModelFiles:
 
 
 def _tokenizing(model: ServedModel) -> str:
-    """The suffix of the member that has the tokenizer."""
+    """Return the suffix of the member that has the tokenizer."""
     return STREAM_SUFFIX if model.task in GENERATION_TASKS else TOKENIZE_SUFFIX
 
 
 def _open_compiled(file: Path) -> tuple[Any, int]:
-    """The compiled tokenizer, and how many special tokens it puts around a text."""
+    """Return the compiled tokenizer, and the number of special tokens that it adds to a text."""
     from hfx.native.tokenizers import CompiledTokenizer
 
     tokenizer = CompiledTokenizer(file)
@@ -185,7 +187,7 @@ def _open_compiled(file: Path) -> tuple[Any, int]:
 
 
 def _open_tokenizer(file: Path) -> Any:
-    """The tokenizer, cut at the model's longest text as the model's own step does it."""
+    """Return the tokenizer, which cuts texts at the model's maximum length as the model's own step does."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))

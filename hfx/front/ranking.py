@@ -1,4 +1,4 @@
-"""Texts ranked for a query: by a re-ranker, or by the vectors of their tokens (ColBERT, which has roles)."""
+"""Ranking of texts for a query, by a re-ranker or by the vectors of their tokens (ColBERT, which has roles)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 async def only_colbert(request: DialectRequest, name: str | None = None, reason: str = "") -> ServedModel | None:
-    """The ColBERT of the path or of this `name`, or the only model that ranks, where it is one; else None.
+    """Return the model for a request if it is a ColBERT, or else None.
 
-    Raises Refusal, for a `reason` of the dialect, where several rank and none is named.
+    The model for a request is the one that its path or `name` names, or the only model that ranks. Raises Refusal, with
+    the dialect's `reason`, if no model is named and several rank.
     """
     catalog, name = request.inference.catalog, request.model or name
     models = [await catalog.model(name)] if name else await catalog.models()
@@ -37,7 +38,7 @@ async def only_colbert(request: DialectRequest, name: str | None = None, reason:
 
 
 async def colbert_ranks(request: DialectRequest, model: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[Rank]:
-    """A rank for each pair of a query and a text, by a ColBERT."""
+    """Return a ColBERT's rank for each pair of a query and a text."""
     queries, call = list(dict.fromkeys(query for query, _ in pairs)), calls.embed_tokens(model.name, QUERY)
     found = dict(zip(queries, await request.inference.rows(model, [call(query) for query in queries]), strict=True))
     ranks = {query: calls.rank_by_tokens(model.name, each.vector) for query, each in found.items()}
@@ -54,7 +55,10 @@ async def ranked(
     raw_scores: bool = False,
     **prompt: Any,
 ) -> list[Rank]:
-    """The texts with their logits, or the sigmoids of these, best first; of a ColBERT with its sums."""
+    """Return the ranks of the texts, best first.
+
+    The scores are sigmoids of the logits, or the logits if `raw_scores` is true. A ColBERT's scores are its sums.
+    """
     if model.kind is Kind.LATE:
         if prompt:
             raise Refusal(400, "The model's prompts are for queries and documents. Leave it out.", param=PROMPT_NAME)

@@ -1,6 +1,6 @@
-"""Answers that the front gives by itself: a status, and a message in the form of Triton's errors or of a dialect's.
+"""Refusals, which are answers of the front itself: a status, and a message in the JSON of Triton or of a dialect.
 
-What goes wrong with a dialect's request, in the client's code or in a model, becomes one here.
+Errors in a dialect's request, raised by the client's code or by a model, become refusals here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hfx.python_backends.tasks import TASKS
 Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 RETRY: Header = (b"retry-after", b"1")
-UNKNOWN_PATH, USED_UP = "unknown_url", "RATE"  # reasons of the front's own refusals
+UNKNOWN_PATH, USED_UP = "unknown_url", "RATE"  # reasons for refusals that only the front has
 PARAM_LENGTH = 100  # characters of a field's name, which may be as long as the body
-# The first class that fits; everything else is a 500.
+# The first class that fits decides; any other error is a 500.
 STATUSES: tuple[tuple[type[HfxError], int], ...] = (
     (UsageError, 400),
     (ModelUnknown, 404),
@@ -53,16 +53,16 @@ NAMES = frozenset(OF_TASKS | SETTINGS.keys() | ALIASES.keys())
 
 
 class Refusal(Exception):
-    """A request that is not answered: the `status` and `headers` of the answer, and its `message`.
+    """The refusal of a request, with the `status`, the `headers` and the `message` of the answer.
 
-    `param` names the field of the request that can't be taken, `reason` is the one in a message of hfx's backends (such
-    as TOO_LONG); both are empty where there is none.
+    `param` names the field of the request that is at fault. `reason` is the reason in a message of hfx's backends,
+    such as TOO_LONG. Both are empty if there is none.
     """
 
     def __init__(
         self, status: int, message: str, headers: Sequence[Header] = (), *, param: str = "", reason: str = ""
     ) -> None:
-        super().__init__(status, message)  # with which it is made again from a pickle
+        super().__init__(status, message)  # these arguments make it again from a pickle
         self.status = status
         self.message = message
         self.headers = headers
@@ -74,22 +74,22 @@ class Refusal(Exception):
 
 
 def shown(value: object) -> str:
-    """`value` of a JSON body in at most 60 characters, in JSON's words; a field that is not there is None."""
+    """Return `value` of a JSON body as JSON in at most 60 characters. None stands for a missing or null field."""
     return "missing or null" if value is None else shown_in(value, _JSON_FORM)
 
 
 def json_type(value: object) -> str:
-    """What JSON calls the type of `value`."""
+    """Return JSON's name for the type of `value`."""
     return JSON_TYPES.get(type(value), "null")
 
 
 def error_object(refusal: Refusal) -> tuple[int, object]:
-    """The status and JSON of a refusal, in the form of Triton's errors."""
+    """Return the status and JSON of a refusal, in the structure of Triton's errors."""
     return refusal.status, {"error": refusal.message}
 
 
 def json_head(body: bytes) -> list[Header]:
-    """The headers of an answer that is JSON."""
+    """Return the headers of a JSON answer."""
     return [JSON, (b"content-length", b"%d" % len(body))]
 
 
@@ -99,17 +99,17 @@ def dumped(content: object) -> bytes:
 
 
 def overloaded(message: str) -> Refusal:
-    """A refusal because of load: 503, and the time after which to try again."""
+    """Return a refusal because of load: 503, with the time after which to try again."""
     return Refusal(503, f"{message} Try again later.", [RETRY])
 
 
 def refused(error: HfxError) -> Refusal:
-    """The refusal for an error of hfx."""
+    """Return the refusal for an error of hfx."""
     return _refusal(_status(error), " ".join(part for part in (error.message, error.fix) if part))
 
 
 def refused_by_model(status: str, text: str) -> Refusal:
-    """The refusal for Triton's `status` and the `text` of its error."""
+    """Return the refusal for Triton's `status` and the `text` of its error."""
     error = failure(status, text, "")
     reason, text = split_prefixes(text)
     code = REASONS[reason].status if reason in REASONS else _status(error)
@@ -119,15 +119,15 @@ def refused_by_model(status: str, text: str) -> Refusal:
 
 
 def refused_setting(error: InvalidRequest) -> Refusal:
-    """The refusal for a setting that can't be taken."""
+    """Return the refusal of an invalid setting."""
     message = str(error)
     return Refusal(400, message if message.endswith("?") else f"{message}.", param=error.field)
 
 
 def refusal_label(status: int, reason: str = "") -> str:
-    """The name of a refusal in metrics: the `reason`, else the name of the `status`, such as `unauthorized` for 401.
+    """Return the name of a refusal in metrics: `reason`, or the name of `status`, such as `unauthorized` for 401.
 
-    An error's text may repeat what a caller has sent, so only known reasons count.
+    Only known reasons are used, because the text of an error may repeat what a caller has sent.
     """
     if reason in KNOWN_REASONS:
         return reason.lower()

@@ -1,4 +1,4 @@
-"""A client's request, as the layers of the front (app.py) hand it on."""
+"""A client's request, as the layers of the front (app.py) pass it on."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SINGLE = {
 
 
 class ClientRequest:
-    """A request, the response to it, and what the layers have found out so far.
+    """A request, the response to it, and the results of the layers so far.
 
-    `path` is as it came, not decoded. `target` is the dialect's route that the path names; `endpoint` is the last part
-    of a path of Triton's that takes a body, such as `infer`, and is empty for others. The first `json_size` bytes of
-    `body` are JSON, and binary tensors follow. `share` is what the request takes of the bounds on all requests.
+    `path` is as it was sent, not decoded. `target` is the dialect's route that the path names. `endpoint` is the last
+    part of a path of Triton's that takes a body, such as `infer`, and is empty for other paths. The first `json_size`
+    bytes of `body` are JSON; binary tensors may follow. `share` is the request's part of the limits on all requests.
     """
 
     def __init__(self, scope: Scope, receive: Receive, response: Response) -> None:
@@ -54,7 +54,7 @@ class ClientRequest:
         return self.endpoint == b"infer" and HEAD_LENGTH in self.headers
 
     def read_headers(self) -> None:
-        """Set `headers`. Raises Refusal (400) if a header that decides how the request is read is there twice."""
+        """Set `headers`. Raises Refusal (400) if a header that decides how the request is read occurs twice."""
         headers: list[Header] = self.scope["headers"]
         self.headers = dict(headers)
         if len(self.headers) != len(headers):

@@ -1,4 +1,4 @@
-"""The answer to a client, as it is sent, and the log of all answers."""
+"""The answer to a client, and the access log of all answers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def log_line(line: str) -> None:
 
 
 class Response:
-    """The answer to a client, and what the access log and the metrics tell of it.
+    """The answer to a client, with the facts about it for the access log and the metrics.
 
-    `headers` are those of every kind of answer. `route` is the path with {model} in place of a name; `received` are the
-    bytes of the request's body; `refusal` is why it was not answered, `first_byte` the seconds until its head was sent
-    (None: it was not); `input_tokens` and `output_tokens` are 0 where they were not counted.
+    `headers` are sent with every kind of answer. `route` is the path with {model} in place of a model's name.
+    `received` is the size of the request's body in bytes. `refusal` is the name of the reason if the request was
+    refused. `first_byte` is the number of seconds until the head was sent, or None if it was not. `input_tokens` and
+    `output_tokens` are 0 if they were not counted. `broken` is whether the answer ended before it was complete.
     """
 
     def __init__(self, send: Send, request_id: bytes) -> None:
@@ -52,7 +53,7 @@ class Response:
 
     @property
     def logged_status(self) -> int:
-        """The status, or 0 where the client has left before its answer."""
+        """The status, or 0 if the answer was not completed, for example because the client has disconnected."""
         return 0 if self.broken else self.status
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -67,17 +68,17 @@ class Response:
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     async def json(self, body: bytes) -> None:
-        """Send a whole answer that is JSON."""
+        """Send a whole JSON answer."""
         await self.start(200, json_head(body))
         await self.body(body, more=False)
 
     async def document(self, body: bytes, headers: Sequence[Header]) -> None:
-        """Send a whole answer of another kind, which `headers` tell."""
+        """Send a whole answer of another kind, which `headers` describe."""
         await self.start(200, [*headers, (b"content-length", b"%d" % len(body))])
         await self.body(body, more=False)
 
     async def refuse(self, refusal: Refusal, error: tuple[int, object]) -> None:
-        """Send a refusal: its status and JSON are `error`."""
+        """Send a refusal. `error` is its status and its JSON."""
         self.refusal = refusal_label(error[0], refusal.reason)
         body = dumped(error[1])
         await self.start(error[0], [*json_head(body), *refusal.headers])
@@ -85,11 +86,11 @@ class Response:
 
 
 class AccessLog:
-    """Writes a line for each request to stderr, as text or as an object in JSON.
+    """Writes a line for each request to stderr, as text or as a JSON object.
 
-    As text it is `2026-01-31T12:00:00.123Z 127.0.0.1 POST /v2/models/m/infer 200 31B 1.8ms 5f2a-1`. A thread of its own
-    writes: a reader of stderr that stops reading must not stop the requests. Lines that wait in vain, or find a full
-    disk, are dropped and counted.
+    A line of text is `2026-01-31T12:00:00.123Z 127.0.0.1 POST /v2/models/m/infer 200 31B 1.8ms 5f2a-1`. A separate
+    thread writes the lines, so that a reader of stderr that stops reading does not stop the requests. Lines that can't
+    be written in time, or because the disk is full, are dropped and counted.
     """
 
     def __init__(self, line: Callable[[Mapping[str, Any], Response], str]) -> None:
@@ -99,14 +100,14 @@ class AccessLog:
         threading.Thread(target=self._write, name="access-log", daemon=True).start()
 
     def add(self, scope: Mapping[str, Any], response: Response) -> None:
-        """Log a request and what was answered; the status is 0 where its client left before."""
+        """Log a request and its answer. The status is 0 if the answer was not completed."""
         try:
             self._lines.put_nowait(f"{self._line(scope, response)}\n")
         except queue.Full:
             self._dropped += 1
 
     def _write(self) -> None:
-        begun = b""  # of a line, what could not be written
+        begun = b""  # the rest of a line that was partly written
         while True:
             line = self._lines.get()
             dropped, self._dropped = self._dropped, 0
@@ -117,7 +118,7 @@ class AccessLog:
             try:
                 while left:
                     left = left[os.write(STDERR, left) :]
-            except OSError:  # a full disk, or a pipe that has no reader any more
+            except OSError:  # the disk is full, or the pipe has no reader any more
                 if len(left) == size:
                     self._dropped += dropped + 1
                     continue
@@ -125,7 +126,7 @@ class AccessLog:
 
 
 def text_line(scope: Mapping[str, Any], response: Response) -> str:
-    """The line of a request as text: fields that are always there."""
+    """Return the log line of a request as text. Its fields are always present."""
     now, client, path = _seen(scope)
     milliseconds = 1000 * (time.perf_counter() - response.began)
     return (
@@ -135,7 +136,7 @@ def text_line(scope: Mapping[str, Any], response: Response) -> str:
 
 
 def json_line(scope: Mapping[str, Any], response: Response) -> str:
-    """The line of a request as an object; what is not known is left out."""
+    """Return the log line of a request as a JSON object, without fields that are not known."""
     now, client, path = _seen(scope)
     first = None if response.first_byte is None else round(1000 * response.first_byte, 3)
     fields = {
@@ -163,7 +164,7 @@ LINES = {"text": text_line, "json": json_line}
 
 
 def _seen(scope: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The time, and the client and path of a request."""
+    """Return the time, and the client and path of a request."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     client = scope["client"][0] if scope["client"] else "-"
     return now, client, scope["raw_path"].decode("ascii", "backslashreplace")

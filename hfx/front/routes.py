@@ -1,6 +1,6 @@
-"""Which requests are passed on to Triton: a closed list of paths of its V2 protocol, with their methods.
+"""The requests that are forwarded to Triton: a closed list of paths of its V2 protocol, with their methods.
 
-Paths go on as they came, not decoded, so a path that Triton would read differently is not in the list.
+Paths are forwarded as they were sent, not decoded. The list therefore has no path that Triton would read differently.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ READ = re.compile(
     METRICS + rb"|/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?"
 )
 ASKED = re.compile(MODEL + rb"/(infer|generate|generate_stream)|/v2/repository/index")
-# They load models, map memory, and write files.
+# Requests to these paths load models, map memory, and write files.
 CLOSED = re.compile(
     rb"/v2/repository/models/.*|/v2/(?:systemsharedmemory|cudasharedmemory|trace|logging)(?:/.*)?|.*/trace/setting"
 )
 METHODS = {b"GET": READ, b"POST": ASKED}
-# Paths that clients of other servers ask for, and what they mean.
+# Paths that clients of other servers request, and hints for errors about them.
 HINTS = (
     (re.compile(rb"/(?:chat/)?completions|/embeddings"), "A client's base URL ends in /v1 here"),
     (re.compile(rb"/(?:v1/)?responses"), "There is no Responses API: use /v1/chat/completions or /v1/completions"),
     (re.compile(rb"/v1/embed|/v2/chat"), "Of Cohere's APIs there are /v2/embed and rerank: use /v1/chat/completions"),
     (re.compile(b""), "GET /openapi.json lists all paths"),
 )
-# The same for readers (/openapi.json): method, path, what it answers.
+# The paths for /openapi.json: method, path, summary.
 TRITON_PATHS = (
     ("GET", "/health", "Triton's readiness, without a key."),
     ("GET", "/metrics", "Triton's metrics, as Prometheus reads them."),
@@ -51,7 +51,7 @@ TRITON_PATHS = (
 
 @lru_cache(1024)
 def named(path: bytes) -> tuple[str, str]:
-    """The route and the model of a path of Triton's: its name is {model} there."""
+    """Return the route and the model of a path of Triton's. The route has {model} in place of the model's name."""
     parts = path.decode("ascii").split("/")
     if parts[:3] != ["", "v2", "models"] or len(parts) < 4 or parts[3] == "stats":
         return path.decode("ascii"), ""
@@ -61,7 +61,10 @@ def named(path: bytes) -> tuple[str, str]:
 
 @lru_cache(1024)
 def endpoint(method: bytes, path: bytes) -> bytes:
-    """The last part of a path that takes a body, such as `infer`; empty for others. Raises Refusal (403, 404, 405)."""
+    """Return the last part of a path that takes a body, such as `infer`, or an empty string for other paths.
+
+    Raises Refusal (403, 404, 405) for a request that must not be forwarded.
+    """
     match = METHODS[method].fullmatch(path) if method in METHODS else None
     if match is not None:
         return match[1] or b"" if match.re is ASKED else b""

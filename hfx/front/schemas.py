@@ -18,17 +18,17 @@ TYPES = {"INT32": WHOLE, "UINT64": WHOLE, "FP32": NUMBER, "BOOL": BOOLEAN}
 
 
 def array(items: Schema) -> Schema:
-    """The schema of a list of such items."""
+    """Return the schema of a list of `items`."""
     return {"type": "array", "items": items}
 
 
 def either(*schemas: Schema) -> Schema:
-    """The schema of a value that fits one of several schemas."""
+    """Return the schema of a value that fits one of `schemas`."""
     return {"anyOf": list(schemas)}
 
 
 def body(required: str, /, **properties: Schema) -> dict[str, Any]:
-    """An object with `properties`, of which the `required` ones are named in one text."""
+    """Return the schema of an object with `properties`. `required` names the required ones, separated by spaces."""
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
@@ -37,7 +37,7 @@ def _lists(setting: Setting) -> Schema:
 
 
 TEXTS = either(TEXT, array(TEXT))
-# The settings of generators, by all their names.
+# The settings of generators, by each of their names.
 GENERATION: Mapping[str, Schema] = {
     name: {
         **(_lists(row) if row.is_list else TYPES.get(row.dtype, {})),

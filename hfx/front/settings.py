@@ -1,4 +1,4 @@
-"""What the front process is started with: descriptors, files and bounds. Travels as JSON in its arguments."""
+"""The settings of the front process: descriptors, files and limits. They are passed to it as a JSON argument."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ MIB = 1 << 20
 MESSAGE_BYTES = 8192
 FAULT_LENGTH = 1000  # characters, which JSON may write with 6 bytes each
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-UNBOUNDED = 1 << 60  # version 1 says so many bytes or more where there is no bound
+UNBOUNDED = 1 << 60  # version 1 reports so many bytes or more if there is no limit
 BODIES_AT_ONCE = 16  # of the largest size
 OWN_DESCRIPTORS = 40  # of the front process, without connections
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The bounds of `hfx serve`'s options, and the times that a client may take, in seconds.
+    """The limits from `hfx serve`'s options, and the times that a client may take, in seconds.
 
-    `body` is in bytes after decompression; `connections` are those of clients, `requests` those in progress; `memory`
-    is what all processes of the server may have, in bytes (None: any).
-    `head_seconds` are for the whole head of a request, `pause_seconds` between two pieces of a body, `body_seconds` for
-    all of it, `idle_seconds` between two requests, `write_seconds` without taking anything of an answer.
+    `body` is the size of a body in bytes after decompression, `connections` the number of clients' connections,
+    `requests` the number of requests in progress, and `memory` the memory of all processes of the server in bytes
+    (None: no limit). `head_seconds` limits the whole head of a request, `pause_seconds` the time between two pieces of
+    a body, `body_seconds` the whole body, `idle_seconds` the time between two requests, and `write_seconds` the time
+    in which a client reads nothing of an answer.
     """
 
     body: int = 16 * MIB
@@ -39,20 +40,20 @@ class Limits:
 
     @property
     def bodies(self) -> int:
-        """The bytes of all bodies in progress, parsed ones too.
+        """The limit on the bytes of all bodies in progress, including parsed bodies.
 
-        A body is in the front, in tritonserver and in /dev/shm: together they may take three eighths of the memory.
+        A body is in the front, in tritonserver and in /dev/shm. Together, these may take three eighths of the memory.
         """
         most = BODIES_AT_ONCE * self.body
         return most if self.memory is None else max(self.body, min(most, self.memory // 8))
 
     @property
     def spare(self) -> int:
-        """Connections above the limit that are kept for a moment, to be told so."""
+        """The number of connections above the limit that stay open for a moment, to get a refusal."""
         return 8 + self.connections // 8
 
     def within(self, descriptors: int, memory: int | None) -> Limits:
-        """These bounds, lowered to what a process with so many descriptors, and with so much `memory`, can keep."""
+        """Return these limits, lowered to what `descriptors` allow, for a server with so much `memory`."""
         room = max(descriptors - OWN_DESCRIPTORS, 20)
         connections, requests = min(self.connections, room // 2), min(self.requests, 3 * room // 10)
         return replace(self, connections=connections, requests=requests, memory=memory)
@@ -60,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files: the server's certificate and key, and the authorities of client certificates (empty: none asked)."""
+    """PEM files: the server's certificate and key, and the authorities of client certificates (empty: not required)."""
 
     certificate: str
     key: str
@@ -69,41 +70,46 @@ class Tls:
 
 @dataclass(frozen=True)
 class State:
-    """What the process that watches a front tells it.
+    """The state of the server, which the watching process sends to the front.
 
-    `fault` is why /health is 503, empty while it is not; `restarts` is how often anything had to be started again.
+    `fault` is the reason why /health answers 503, or an empty string if there is none. `restarts` counts how often any
+    part of the server was started again.
     """
 
     fault: str = ""
     restarts: int = 0
 
     def to_message(self) -> bytes:
-        """The state as the front reads it, in MESSAGE_BYTES at most."""
+        """Return the state as a message to the front, of at most MESSAGE_BYTES."""
         return json.dumps({"fault": self.fault[:FAULT_LENGTH], "restarts": self.restarts}).encode()
 
     @classmethod
     def from_message(cls, message: bytes) -> Self:
-        """The state that `to_message` wrote."""
+        """Return the state in a message from `to_message`."""
         return cls(**json.loads(message))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`listener` and `control` are inherited descriptors: the listening socket, and one end of a SOCK_SEQPACKET pair.
+    """The settings of a front process.
 
-    `upstream` is where Triton's HTTP is: `http://HOST:PORT` or `unix://` and a quoted path, `metrics` where its metrics
-    are. `key_file` holds an API key in each line; empty: none asked. `access_log` is text or json; empty: none.
-    `otlp_endpoint` is where spans are sent; empty: nowhere. `repository` is the folder of the served models, where
-    their tokenizers are; empty: they can't be had. `playground` is whether GET / answers a page to try them on. `hosts`
-    are the names that a request's `Host` may have (none: any), `origins` those of foreign web pages. `started` is when
-    the server was, in seconds since 1970. `scraper` is another listening socket, for /metrics and /health alone,
-    without a key and without TLS; None: there is none. `shadow` is the share of answers that `shadow_command` compares.
-    `batches` is where the process of the Batch API listens (unix://, empty: there is none), `background` another
-    listening socket, for the requests of that process (None: there is none); beside others `background_requests` of
-    them are in progress.
-    `commands` is the socket of the process that loads models; empty: all are loaded. One that was not used for
-    `unload_after` seconds is unloaded (0: none is), all together take `memory_budget` bytes (0: any), and a load may
-    take `load_seconds`.
+    `listener` and `control` are inherited descriptors: the listening socket, and one end of a SOCK_SEQPACKET pair.
+    `upstream` is the URL of Triton's HTTP, `http://HOST:PORT` or `unix://` and a quoted path; `metrics` is that of its
+    metrics. `key_file` has an API key in each line (empty: no key is required). `access_log` is text or json (empty: no
+    log). Spans are sent to `otlp_endpoint` (empty: none are sent). `repository` is the folder of the served models with
+    their tokenizers (empty: not available). `playground` is whether GET / answers a page on which to try the models.
+    `hosts` are the names that a request's `Host` may have (empty: any), and `origins` the origins of foreign web pages
+    that may send requests. `started` is the start time of the server, in seconds since 1970. `scraper` is another
+    listening socket, for /metrics and /health only, without a key and without TLS (None: there is none). `shadow` is
+    the share of answers that `shadow_command` compares.
+
+    `batches` is the URL at which the process of the Batch API listens (unix://; empty: there is no such process), and
+    `background` another listening socket, for the requests of that process (None: there is none). At most
+    `background_requests` of these are in progress at a time.
+
+    `commands` is the socket of the process that loads models (empty: all models stay loaded). A model that was not used
+    for `unload_after` seconds is unloaded (0: never). All loaded models together may take `memory_budget` bytes (0: no
+    limit). A load may take `load_seconds`.
     """
 
     listener: int = -1
@@ -132,19 +138,19 @@ class Settings:
     load_seconds: float = 300.0
 
     def to_json(self) -> str:
-        """The argument of `python -m hfx.front`."""
+        """Return the argument for `python -m hfx.front`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The settings that `to_json` wrote."""
+        """Return the settings in the JSON text from `to_json`."""
         values = json.loads(text)
         tls = values.pop("tls")
         return cls(**values | {"limits": Limits(**values["limits"]), "tls": tls and Tls(**tls)})
 
 
 def memory_limit() -> int | None:
-    """The bytes that this process's cgroup (version 2 or 1) may have, as a container sees it; None without a bound."""
+    """Return the memory limit of this process's cgroup (version 2 or 1) in bytes, as seen in a container, or None."""
     for path in CGROUP_LIMITS:
         try:
             text = path.read_text().strip()

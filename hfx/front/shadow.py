@@ -1,6 +1,7 @@
-"""A drawn share of Triton's answers, compared with reference models in a process of its own (hfx.exporter.shadow).
+"""Compares a random share of Triton's answers with reference models, in a separate process (hfx.exporter.shadow).
 
-The front keeps the bodies of what is drawn and counts the verdicts; nothing waits for a comparison.
+The front keeps the bodies of the selected requests and answers, and counts the verdicts. No request waits for a
+comparison.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 ANSWERED = re.compile(rb"/v2/models/[A-Za-z0-9_-]+/(?:infer|generate|generate_stream)")
 WAITING = 64  # pairs of a request and its answer, of COPIED_BYTES each body at most
 LINE_BYTES = 1 << 16
-PAUSE_SECONDS = 10.0  # after the end of a process, which is another one's start
+PAUSE_SECONDS = 10.0  # after the end of a process, before another one is started
 HEAD, ENCODING = HEADER_LENGTH.encode(), b"content-encoding"
 VERDICTS = ("same", "tie", "differs")
 
 
 @dataclass(frozen=True)
 class SampledAnswer:
-    """A request and its answer, as they went over the connection to Triton."""
+    """A request and its answer, as they were sent over the connection to Triton."""
 
     path: bytes
     request: bytes
@@ -44,7 +45,7 @@ class SampledAnswer:
     answer_headers: Mapping[bytes, bytes]
 
     def message(self) -> bytes:
-        """The form in which the process reads it."""
+        """Return the message with which this is sent to the process."""
         heads = [headers.get(HEAD) for headers in (self.request_headers, self.answer_headers)]
         fields = {
             "path": self.path.decode(),
@@ -56,10 +57,10 @@ class SampledAnswer:
 
 
 class Shadow:
-    """Draws `share` of the answers, and has `command` compare them, one at a time.
+    """Selects `share` of the answers at random, and has `command` compare them, one at a time.
 
-    `answers` are counts by model and verdict, `skipped` by reason, `drift` the sums of the models' drifts, `limits` the
-    least share of answers that do not differ, and the largest mean drift where there is one.
+    `answers` counts answers by model and verdict, and `skipped` by reason. `drift` has the sum of each model's drifts.
+    `limits` has the least share of a model's answers that must not differ, and the largest mean drift if it is limited.
     """
 
     def __init__(self, share: float, command: Sequence[str], pause: float = PAUSE_SECONDS) -> None:
@@ -75,12 +76,12 @@ class Shadow:
         self.limits: dict[tuple[str, ...], float] = {}
 
     def samples(self) -> Samples:
-        """The counts as samples of metrics."""
+        """Return the counts as samples of metrics."""
         skipped: dict[tuple[str, ...], int] = {(reason,): count for reason, count in self.skipped.items()}
         return {COMPARED: self.answers, DRIFT: self.drift, PARITY_LIMIT: self.limits, NOT_COMPARED: skipped}
 
     def draws(self, path: bytes) -> bool:
-        """Whether the answer to a request for `path` is to be compared."""
+        """Return whether to compare the answer to a request for `path`. The choice is random."""
         return self._random.random() < self._share and ANSWERED.fullmatch(path) is not None
 
     def add(self, pair: SampledAnswer) -> None:
@@ -102,7 +103,7 @@ class Shadow:
             await asyncio.sleep(self._pause)
 
     async def _compare(self) -> None:
-        """Start a process and give it what is drawn, until it ends."""
+        """Start a process and send it the selected answers, until it ends."""
         child = await LineChild.start(self._command, LINE_BYTES)
         try:
             while True:
@@ -125,7 +126,7 @@ class Shadow:
 
 
 class ShadowedUpstream(Upstream):
-    """An Upstream some of whose answers `shadow` compares."""
+    """An Upstream that adds a share of its answers to `shadow` for comparison."""
 
     def __init__(self, url: str, shadow: Shadow) -> None:
         super().__init__(url)
@@ -140,7 +141,7 @@ class ShadowedUpstream(Upstream):
         headers: Sequence[Header] = (),
         client: ClientConnection | None = None,
     ) -> AsyncIterator[UpstreamConnection]:
-        """Send a request as Upstream.sent does, and keep what is to be compared."""
+        """Send a request as Upstream.sent does, and add the answer to the shadow if it is selected."""
         async with super().sent(method, path, body, headers, client) as connection:
             drawn = self._shadow.draws(path)
             if drawn:
@@ -152,5 +153,5 @@ class ShadowedUpstream(Upstream):
 
 
 def shadow_command(repository: str, references: str, device: str) -> tuple[str, ...]:
-    """The command of the process that compares answers."""
+    """Return the command of the process that compares answers."""
     return (sys.executable, "-P", "-m", "hfx.exporter.shadow", repository, references, device)

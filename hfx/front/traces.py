@@ -1,7 +1,7 @@
-"""A span for each sampled request, sent to an OTLP collector by opentelemetry-sdk, whose OTEL_* variables apply.
+"""Sends a span for each sampled request to an OTLP collector, with opentelemetry-sdk, whose OTEL_* variables apply.
 
-Triton traces what comes with a `traceparent`: the front sends one with sampled requests alone. Spans wait in a queue of
-the SDK's own thread, which drops them where the collector is gone or slow: no request waits for it.
+Triton traces requests that have a `traceparent`, so the front sends one only with sampled requests. Spans wait in a
+queue of the SDK's own thread, which drops them if the collector is gone or slow. No request waits for the collector.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NAMES = {PARENT, STATE}
 class Tracer:
     """Makes spans, and sends them to the collector at `endpoint`, such as http://127.0.0.1:4318.
 
-    OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG say which requests without a caller's trace are sampled; without
-    them all are.
+    OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG decide which requests without a caller's trace are sampled. By
+    default, all are sampled.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -38,13 +38,13 @@ class Tracer:
         self._kind = SpanKind.SERVER
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Trace:
-        """The span of a request with `headers`, a child of the caller's where they name one."""
+        """Begin the span of a request with `headers`, as a child of the caller's span if they name one."""
         carrier = {name.decode(): headers[name].decode("latin-1") for name in NAMES if name in headers}
         span = self._tracer.start_span("HTTP", self._propagator.extract(carrier), self._kind)
         return Trace(span, self._sent(span))
 
     def flush(self) -> None:
-        """Send what waits, for a moment; called once no request is in progress."""
+        """Send the waiting spans, within a short time. Call this when no request is in progress."""
         flush(self._provider)
 
     def _sent(self, span: Span) -> Sequence[Header]:
@@ -58,14 +58,14 @@ class Tracer:
 
 
 class Trace:
-    """The span of a request, and the `headers` by which Triton goes on with its trace: none where it is not sampled."""
+    """The span of a request, and the `headers` with which Triton continues its trace (none if it is not sampled)."""
 
     def __init__(self, span: Span, headers: Sequence[Header]) -> None:
         self.headers = headers
         self._span = span
 
     def end(self, scope: Mapping[str, Any], response: Response) -> None:
-        """Say what was answered; the span's end is now."""
+        """Add the facts about the answer to the span, and end it."""
         from opentelemetry.trace import StatusCode
 
         span = self._span
@@ -94,10 +94,10 @@ class Trace:
 
 
 class Untraced:
-    """Without a collector: a caller's trace is for Triton to go on with."""
+    """The replacement for Tracer without a collector. It passes a caller's trace on to Triton."""
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Passed:
-        """Keep the trace that a request's headers name, for Triton."""
+        """Return the trace headers of a request, for Triton."""
         return (
             NOTHING if NAMES.isdisjoint(headers) else Passed([(name, headers[name]) for name in NAMES & headers.keys()])
         )
@@ -113,7 +113,7 @@ class Passed:
         self.headers = headers
 
     def end(self, scope: Mapping[str, Any], response: Response) -> None:
-        """Nothing is said of it."""
+        """Do nothing: the front has no span of this request."""
 
 
 NOTHING = Passed(())

@@ -1,6 +1,7 @@
-"""Triton's words about tensors that do not fit a model, in the form of hfx's errors: what is wrong, and what to send.
+"""Rewrites Triton's errors about tensors that do not fit a model, to say what is wrong and what to send.
 
-Triton has one code for all of them, so they are recognized by the words of 2.51; other messages stay as they are.
+Triton has one code for all of these errors, so they are recognized by the wording of 2.51. Other messages stay as they
+are.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from hfx.errors import HfxError
 from hfx.front.catalog import ServedModel
 from hfx.front.refusals import Refusal, dumped
 
-LONGEST = 4096  # bytes of an error that is read
+LONGEST = 4096  # bytes; longer errors are not rewritten
 REQUEST_ID = re.compile(r"^\[request id: [^\]]*\] ")
 SHAPE = re.compile(
     r"unexpected shape for input '(?P<name>[^']*)' for model '(?P<model>[^']*)'\. "
     r"Expected \[(?P<expected>[-0-9,]*)\], got (?P<got>\[[0-9,]*\])\."
 )
 UNKNOWN = re.compile(r"unexpected inference (?P<kind>input|output) '(?P<name>[^']*)' for model '(?P<model>[^']*)'")
-SIZES = ("n", "m", "k")  # what stands for a size that may be any
+SIZES = ("n", "m", "k")  # the names for sizes that may have any value
 
 Models = Callable[[str], Awaitable[ServedModel]]
 
 
 async def reworded(body: bytes, models: Models) -> bytes:
-    """An error of Triton's as the client gets it; `models` describes a model by its name."""
+    """Return the body of Triton's error, rewritten if it is recognized. `models` returns a model by its name."""
     try:
         message = json.loads(body)["error"] if len(body) <= LONGEST else None
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""Requests to Triton's HTTP port over kept connections; answers are passed on while they come in."""
+"""Requests to Triton's HTTP port over persistent connections. Answers can be read while they arrive."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STOPPED = "Triton does not take requests at the moment; it is being started agai
 LOST = "Triton ended before it answered; it is being started again."
 
 KEPT_CONNECTIONS = 256  # between requests
-POLL_SECONDS = 0.01  # of a server that takes a long request slowly
+POLL_SECONDS = 0.01  # while a server reads a long request slowly
 SILENT_SECONDS = 0.1
-BUFFERED_BYTES = 1 << 20  # of an answer that its client does not take: then Triton's connection is not read
+BUFFERED_BYTES = 1 << 20  # of an answer; reading from Triton pauses until the client has taken them
 COPIED_BYTES = 1 << 20
-# Those that concern one connection alone (RFC 9110, 7.6.1); uvicorn frames the answer anew.
+# Headers that concern only one connection (RFC 9110, 7.6.1). uvicorn frames the answer again.
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
 
 
@@ -39,7 +39,7 @@ class UpstreamLost(Exception):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """A connection to Triton with one request at a time: its answer's `status`, `headers` and, by and by, body."""
+    """A connection to Triton for one request at a time, with the `status`, `headers` and body of its answer."""
 
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
@@ -50,7 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._begin(())
 
     def _begin(self, request: Sequence[bytes]) -> None:
-        self._unanswered = request  # until a byte of its answer comes
+        self._unanswered = request  # until the first byte of its answer arrives
         self.status = 0
         self.headers: list[Header] = []
         self.complete = False
@@ -58,16 +58,16 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._paused = False
-        self.copied: bytearray | None = None  # the body again, up to the piece that makes it longer than COPIED_BYTES
+        self.copied: bytearray | None = None  # a copy of the body, up to the piece that exceeds COPIED_BYTES
 
     @property
     def is_read(self) -> bool:
-        """Whether `read` has returned all of a complete answer: more may come in while a client takes a part."""
+        """Whether `read` has returned all of a complete answer. An answer may be complete before it is read."""
         return self.complete and not self._pieces
 
     @property
     def is_open(self) -> bool:
-        """Whether neither end has closed it."""
+        """Whether neither side has closed the connection."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, head: bytes, body: bytes) -> None:
@@ -81,7 +81,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(part)
 
     async def write(self, piece: bytes) -> None:
-        """Write a piece of a request, once the server has taken most of those before. Raises UpstreamLost."""
+        """Write a piece of a request, after the server has read most of the earlier pieces. Raises UpstreamLost."""
         while self._transport is not None and self._transport.get_write_buffer_size() > BUFFERED_BYTES:
             await asyncio.sleep(POLL_SECONDS)
         if self._transport is None:
@@ -89,9 +89,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.write(piece)
 
     async def read(self) -> bytes:
-        """What of the body has come since the last call; waits for the headers, and then for any of it.
+        """Return the part of the body that has arrived since the last call.
 
-        Raises UpstreamLost.
+        Wait until a part has arrived or the answer is complete. Raises UpstreamLost.
         """
         while not self._pieces and not self.complete:
             if self._transport is None:
@@ -107,10 +107,10 @@ class UpstreamConnection(asyncio.Protocol):
         return content
 
     async def _send_again(self) -> None:
-        """Send a request once more, whose connection the server may have closed before the request reached it.
+        """Send the request again, because the server may have closed the connection before the request arrived.
 
-        Only one that was used before, and that ended without a byte of an answer. Raises UpstreamLost for others, and
-        where the server does not listen.
+        This is done only if the connection was used before, and ended without a byte of an answer. Raises UpstreamLost
+        for other connections, and if the server does not listen.
         """
         if not (self._is_reused and self._unanswered):
             raise UpstreamLost
@@ -123,7 +123,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._write()
 
     def release(self) -> None:
-        """Keep the connection for another request when its answer is complete; close it otherwise (Triton cancels)."""
+        """Keep the connection for another request if its answer is complete, or close it so that Triton cancels."""
         if self.is_open and self.complete and self._is_kept and len(self._pool.free) < self._pool.kept:
             self._is_reused = True
             self._pool.free.append(self)
@@ -139,11 +139,11 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Keep the transport; asyncio calls this once."""
+        """Store the transport. asyncio calls this once."""
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request that is open; asyncio calls this once."""
+        """End the open request. asyncio calls this once."""
         self._transport = None
         if self in self._pool.free:
             self._pool.free.remove(self)
@@ -165,22 +165,22 @@ class UpstreamConnection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        """An answer begins; one that no request has asked for must not become that of the next request."""
+        """Reject an answer without a request, which must not become the answer to the next request."""
         if self.complete:
             raise ValueError("an answer without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header that is for the client, not for this connection."""
+        """Store a header, unless it concerns only this connection."""
         if (name := name.lower()) not in HOP_BY_HOP:
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Note that the answer has begun."""
+        """Store the status of the answer."""
         self.status = self._parser.get_status_code()
-        self._is_kept = self._parser.should_keep_alive()  # not known any more once the answer is complete
+        self._is_kept = self._parser.should_keep_alive()  # unknown again once the answer is complete
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece for `read`."""
+        """Store a piece for `read`. Pause reading if too much is buffered."""
         self._pieces.append(body)
         if self.copied is not None and len(self.copied) <= COPIED_BYTES:
             self.copied += body
@@ -195,9 +195,9 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class Upstream:
-    """Triton's HTTP at `url`, with connections that are kept between requests.
+    """Triton's HTTP at `url`, with connections that stay open between requests.
 
-    `model_in_use` returns a context for a request to a path, in which the request's model stays loaded.
+    `model_in_use` returns a context for a request to a path. The request's model stays loaded in that context.
     """
 
     def __init__(self, url: str) -> None:
@@ -206,14 +206,14 @@ class Upstream:
         self._host, self._port, self._socket = parts.hostname or "", parts.port or 0, ""
         if parts.scheme == "unix":
             path = Path(unquote(parts.netloc))
-            # By its folder's descriptor: the kernel takes 107 bytes of a socket's path.
+            # Through a descriptor of its folder, because the kernel allows only 107 bytes for a socket's path.
             self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
         self._lost = LostRequests()
         self.free: list[UpstreamConnection] = []
         self.kept = KEPT_CONNECTIONS
 
     async def connect(self) -> UpstreamConnection:
-        """A connection that no other request uses; raises OSError when Triton does not listen."""
+        """Return a connection that no other request uses. Raises OSError if Triton does not listen."""
         if self.free:
             return self.free.pop()
         connection = UpstreamConnection(self)
@@ -221,7 +221,7 @@ class Upstream:
         return connection
 
     async def open(self, connection: UpstreamConnection) -> None:
-        """Connect `connection` to Triton; raises OSError when it does not listen."""
+        """Connect `connection` to Triton. Raises OSError if Triton does not listen."""
         loop = asyncio.get_running_loop()
         if self._socket:
             await loop.create_unix_connection(lambda: connection, self._socket)
@@ -237,10 +237,10 @@ class Upstream:
         headers: Sequence[Header] = (),
         client: ClientConnection | None = None,
     ) -> AsyncIterator[UpstreamConnection]:
-        """A connection on which a request of `client` (None: of the front itself) was sent.
+        """Send a request of `client` (None: of the front itself), and yield its connection.
 
-        Raises Refusal (503) where Triton does not listen, or does not load the model, and Disconnected once `client`
-        has left.
+        Raises Refusal (503) if Triton does not listen or does not load the model, and Disconnected if `client` has
+        disconnected.
         """
         async with self.model_in_use(path, client):
             try:
@@ -260,7 +260,7 @@ class Upstream:
                 connection.release()
 
     async def drop_silent(self) -> None:
-        """Close the free connections on which Triton does not answer at the moment; requests use new ones meanwhile."""
+        """Close the free connections on which Triton does not answer now. Requests use new connections meanwhile."""
         kept, self.free = self.free, []
         await asyncio.sleep(SILENT_SECONDS)
         for connection in kept:
@@ -271,14 +271,14 @@ class Upstream:
             connection.release()
 
     def close(self) -> None:
-        """Keep no connection any longer; those in use are closed when their answers are complete."""
+        """Close the free connections now, and the others when their answers are complete."""
         self.kept = 0
         for connection in list(self.free):
             connection.abort()
 
 
 def request_head(method: bytes, path: bytes, length: int, headers: Sequence[Header]) -> bytes:
-    """The head of a request to Triton with a body of `length` bytes."""
+    """Return the head of a request to Triton with a body of `length` bytes."""
     lines = [b"%b %b HTTP/1.1\r\nhost: triton\r\ncontent-length: %d\r\n" % (method, path, length)]
     lines += [b"%b: %b\r\n" % header for header in headers]
     return b"".join([*lines, b"\r\n"])
