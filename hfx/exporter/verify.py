@@ -162,7 +162,7 @@ def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: flo
     answers = ask(requests)
     alone = range(0, len(requests), -(-len(requests) // ALONE))
     differ = sum(ask([requests[i]])[0] != answers[i] for i in alone)
-    if differ and _was_batch_invariant(at_export):
+    if differ and was_batch_invariant(at_export):
         raise VerificationFailed(
             f"{differ} of {len(alone)} answers of {published.manifest.name} have other log-probabilities alone than "
             "together with others.",
@@ -204,11 +204,12 @@ def first_differences(published: Published, answers: Sequence[Answer], differs: 
     return "".join(lines[:SHOWN])
 
 
-def _was_batch_invariant(parity: dict[str, Any]) -> bool:
+def was_batch_invariant(parity: dict[str, Any]) -> bool:
     """Whether, at the export, no text's log-probabilities depended on its batch, in any runtime that may serve."""
     runtimes = (parity, *parity.get("reserve", {}).values())
     wholes = (each.get(way) for each in runtimes for way in ("greedy", "beams"))
-    return not any(whole["company"] for whole in wholes if whole)
+    # Manifests written by earlier versions call this number `company`.
+    return not any(whole.get("batch_variants", whole.get("company")) for whole in wholes if whole)
 
 
 def share_at_export(parity: dict[str, Any]) -> float | None:

@@ -99,7 +99,7 @@ class Figures:
 
     `delta` is the largest difference of any output of the net, and `delta_share` is the same as a share of the largest
     output (at least 1). `agreement` is the share of equal answers. `ties` is the share of answers that differ, but only
-    between answers that the checkpoint scores alike. Drifts are differences of scores. `company` is the largest
+    between answers that the checkpoint scores alike. Drifts are differences of scores. `batch_delta` is the largest
     difference of an output between a request alone and in a mixed batch. `rank_correlation` is the rank correlation of
     the scores of pairs (ranking.py); None for other tasks.
     """
@@ -111,7 +111,7 @@ class Figures:
     ties: float
     mean_drift: float
     max_drift: float
-    company: float
+    batch_delta: float
     rank_correlation: float | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def measure(model: LocalModel, task: EncoderKind, reference: Reference) -> Figur
         ties=sum(comparison.tie for comparison in compared) / len(compared),
         mean_drift=float(np.mean(drifts)),
         max_drift=float(np.max(drifts)),
-        company=float(np.max(alone_deltas)),
+        batch_delta=float(np.max(alone_deltas)),
         rank_correlation=rank_correlation(task, reference.requests, reference.answers, answers),
     )
 
@@ -270,8 +270,8 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         f"outputs finite, largest difference {figures.delta:.2e}": bool(np.isfinite(figures.delta)),
     }
     if limits.batch_delta is not None:
-        text = f"outputs depend on their batch by {figures.company:.2e}, at most {limits.batch_delta:g}"
-        checks[text] = figures.company <= limits.batch_delta
+        text = f"outputs depend on their batch by {figures.batch_delta:.2e}, at most {limits.batch_delta:g}"
+        checks[text] = figures.batch_delta <= limits.batch_delta
     if limits.delta is not None:
         text = f"largest difference {figures.delta_share:.2e} of the largest output, at most {limits.delta:.2e}"
         checks[text] = figures.delta_share <= limits.delta

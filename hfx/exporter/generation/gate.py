@@ -113,8 +113,9 @@ def failures(figures: Figures, limits: Limits) -> list[str]:
             text = f"{name}: {whole.same:.4f} of {whole.texts} texts and {whole.ties:.4f} ties, at least {least:.4f}"
             checks[text] = round(whole.same + whole.ties, 9) >= least
         if limits.batch_variant is not None:
-            text = f"{name}: {whole.company} of {whole.alone} texts have other log-probabilities in another batch"
-            checks[text] = whole.company <= limits.batch_variant
+            variants = whole.batch_variants
+            text = f"{name}: {variants} of {whole.alone} texts have other log-probabilities in another batch"
+            checks[text] = variants <= limits.batch_variant
     return [text for text, passed in checks.items() if not passed]
 
 

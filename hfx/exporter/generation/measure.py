@@ -81,7 +81,7 @@ class Whole:
     """Figures of whole continuations by the engine, all requests together.
 
     `same` is the share of `texts` with the checkpoint's tokens, and `ties` the share that first differ at a tie.
-    `alone` texts were run again, alone and in smaller batches; `company` of them had other tokens or
+    `alone` texts were run again, alone and in smaller batches; `batch_variants` of them had other tokens or
     log-probabilities.
     """
 
@@ -89,7 +89,7 @@ class Whole:
     same: float
     ties: float
     alone: int
-    company: int
+    batch_variants: int
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hfx.names import Task
 from tests.rigs.files.manifests import manifest
 
 TIMES = {"openvino": {"1x16+16": 1.5}, "onnxruntime": {"1x16+16": 2.0}}
-GREEDY = {"same": 0.75, "texts": 4, "ties": 0.0, "company": 0}
+GREEDY = {"same": 0.75, "texts": 4, "ties": 0.0, "batch_variants": 0}
 GENERATOR: dict[str, Any] = {
     "precision": "int8",
     "agreement": 0.991,
@@ -53,7 +53,7 @@ def test_a_long_step_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monk
     assert list(counted("ab", "letters")) == ["a", "b"], "outside of a step nothing is shown"
 
 
-def test_the_figures_of_a_generator_are_told_in_words() -> None:
+def test_the_summary_of_a_generator_has_runtime_agreement_and_times() -> None:
     choice = {"runtime": "openvino", "requested": "auto", "milliseconds": TIMES}
     published = manifest(task=Task.TEXT_GENERATION, parity={"cpu": GENERATOR}, choices={"cpu_runtime": choice})
     _, precision, tokens, texts, times = summary(published, Path("model_repository"))
@@ -105,10 +105,10 @@ def test_the_longest_prompt_that_was_compared_is_told() -> None:
         ),
     ],
 )
-def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16_and_whether_that_is_faster(
+def test_the_summary_of_a_bfloat16_encoder_says_whether_it_is_faster(
     times: dict[str, dict[str, float]], told: str, figures: list[str]
 ) -> None:
-    compared = {"mean_drift": 1e-3, "max_drift": 1e-2, "delta": 0.1, "company": 0}
+    compared = {"mean_drift": 1e-3, "max_drift": 1e-2, "delta": 0.1, "batch_delta": 0}
     parity = {"cpu": {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0, **compared}}
     alone = {"openvino": {"1x16": 5.0}} if times else {}  # what it took beside no other session isn't told too
     runtime = {"runtime": "openvino", "requested": "auto", "milliseconds": alone}
@@ -120,7 +120,7 @@ def test_the_summary_says_that_an_encoder_is_computed_in_bfloat16_and_whether_th
     assert details(published)[2:] == [f"  {name}: {each}" for name, each in zip(names, figures, strict=False)]
 
 
-def test_what_was_not_compared_and_what_was_refused_is_told() -> None:
+def test_the_summary_names_unverified_devices_and_refused_runtimes() -> None:
     choice = {"runtime": "onnxruntime", "requested": "auto", "milliseconds": {}, "refused": {"openvino": "No such op."}}
     unverified = {"precision": "fp16", "unverified": "There is no GPU."}
     encoder = {"precision": "fp32", "requests": 9, "agreement": 1.0, "ties": 0.0}

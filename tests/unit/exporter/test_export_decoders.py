@@ -127,5 +127,5 @@ def test_int8_is_published_on_native_operators(name: str, root: Path) -> None:
     _, repository = exported(name, root, "--quantize", "--max-drop", "0.07")
     manifest = read_manifest(repository / name / MANIFEST_FILE)
     figures: Any = manifest.parity["cpu"]
-    assert figures["greedy"]["company"] == figures["beams"]["company"] == 0
+    assert figures["greedy"]["batch_variants"] == figures["beams"]["batch_variants"] == 0
     assert read_spec(repository / f"{name}_stream" / "1" / "cpu").runtime == (NATIVE if HAS_NATIVE else ONNXRUNTIME)

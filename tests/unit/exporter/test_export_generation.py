@@ -91,7 +91,7 @@ def test_the_manifest_says_what_was_verified_and_decided(repository: Path, famil
     assert figures["beams"]["texts"] >= 100
     assert figures["beams"]["num_beams"] == (3 if family == "bart" else 4)
     assert figures["beams"]["same"] + figures["beams"]["ties"] >= 0.99
-    assert figures["greedy"]["company"] == figures["beams"]["company"] == 0
+    assert figures["greedy"]["batch_variants"] == figures["beams"]["batch_variants"] == 0
     # Of a decoder's 80 positions, eight are steps behind the prompt, and one is a new token's.
     assert figures["long"]["longest"] == (71 if family in tiny_generators.DECODERS else generator_checkpoints.LONGEST)
     assert figures["long"]["agreement"] == 1.0

@@ -81,7 +81,7 @@ def test_the_manifest_and_the_files_say_what_serves(published: Path) -> None:
     assert set(figures["reserve"]) == {"onnxruntime"}
     for each in (figures, figures["reserve"]["onnxruntime"]):
         assert each["agreement"] >= 0.9  # as the export is allowed
-        assert each["greedy"]["company"] == each["beams"]["company"] == 0
+        assert each["greedy"]["batch_variants"] == each["beams"]["batch_variants"] == 0
     assert manifest.choices["cpu_runtime"] == {"runtime": "native", "requested": "native", "milliseconds": {}}
     facts = json.loads((published / ENGINE / "engine.json").read_text())
     digest = hashlib.sha256((published / ENGINE / LIBRARY).read_bytes()).hexdigest()

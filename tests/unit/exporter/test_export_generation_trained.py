@@ -90,11 +90,11 @@ def test_a_trained_checkpoint_is_published(name: str, precision: str, runtime: s
     assert figures["cpu"]["runtime"] == runtime
     for reserve in figures["cpu"].get("reserve", {}).values():
         assert reserve["agreement"] >= 0.99
-        assert reserve["greedy"]["company"] == reserve["beams"]["company"] == 0
+        assert reserve["greedy"]["batch_variants"] == reserve["beams"]["batch_variants"] == 0
         assert figures["data"][data.name]["torch"] - figures["data"][data.name]["cpu onnxruntime"] <= 0.01
     assert figures["cpu"]["forced"]["texts"] == "verify-data"
     assert figures["cpu"]["agreement"] >= (1.0 if precision == "fp32" else 0.99)
-    assert figures["cpu"]["greedy"]["company"] == figures["cpu"]["beams"]["company"] == 0
+    assert figures["cpu"]["greedy"]["batch_variants"] == figures["cpu"]["beams"]["batch_variants"] == 0
     assert figures["cpu"]["greedy"]["texts"] >= 100
     measured = figures["data"][data.name]
     assert measured["metric"] == "rouge"
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_others_trained_is_published(name: str, precision: str
     assert figures["cpu"]["agreement"] >= least
     assert figures["gpu"]["agreement"] >= 0.99
     for device in ("cpu", "gpu"):
-        assert figures[device]["greedy"]["company"] == figures[device]["beams"]["company"] == 0
+        assert figures[device]["greedy"]["batch_variants"] == figures[device]["beams"]["batch_variants"] == 0
 
 
 @needs_data

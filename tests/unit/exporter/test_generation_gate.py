@@ -67,10 +67,10 @@ def figures(
         ("fp32", figures(forced={"delta_share": 2e-3}), "largest logit"),
         ("fp32", figures(forced={"delta": NAN}), "finite"),
         ("fp32", figures(forced={"agreement": 0.99}), "token agreement 0.9900"),
-        ("fp32", figures(greedy={"company": 1}), "1 of 24 texts have other log-probabilities"),
+        ("fp32", figures(greedy={"batch_variants": 1}), "1 of 24 texts have other log-probabilities"),
         ("int8", figures(forced={"agreement": 0.9899}), "token agreement 0.9899"),
         ("int8", figures(forced={"agreement": NAN}), "token agreement"),
-        ("int8", figures(beams={"company": 2}), "beams: 2 of 24"),
+        ("int8", figures(beams={"batch_variants": 2}), "beams: 2 of 24"),
         ("int4", figures(forced={"agreement": 0.98}), "token agreement"),
         ("fp16", figures(forced={"agreement": 0.98}), "token agreement"),
         ("fp32", figures(long={"delta_share": 2e-3}), "2.00e-03 of the largest logit at 400 positions"),
@@ -105,9 +105,9 @@ def test_what_may_be_is_let_through(precision: Any, found: Figures) -> None:
 def test_the_user_may_accept_more_tokens_but_not_other_ones_in_another_batch() -> None:
     lax = limits("int8", 0.05)
     assert failures(figures(forced={"agreement": 0.95}), lax) == []
-    assert failures(figures(greedy={"company": 1}), lax)
-    assert failures(figures(greedy={"company": 1}), limits("fp32", None))
-    assert failures(figures(greedy={"company": 1}), limits("fp32", None, same_in_any_batch=False)) == []
+    assert failures(figures(greedy={"batch_variants": 1}), lax)
+    assert failures(figures(greedy={"batch_variants": 1}), limits("fp32", None))
+    assert failures(figures(greedy={"batch_variants": 1}), limits("fp32", None, same_in_any_batch=False)) == []
     assert failures(figures(greedy={"same": 0.96}), limits("fp32", 0.05)) == []
     assert limits("int8", 0.0).agreement == 1.0
 
