@@ -59,7 +59,7 @@ class LocalOptions:
 def command(
     ctx: typer.Context,  # `context` is an option
     name: PublishedName,
-    form: InputOptions,
+    source: InputOptions,
     connection: Connection,
     place: LocalOptions,
     encoder: EncoderOptions,
@@ -89,15 +89,15 @@ def command(
       hfx infer faq "Who wrote it?" --context "Ann wrote it." --local --json
     """
     report = reporter(ctx)
-    _check(form, connection, report)
-    _check_log_probs(form, generation, report)
-    entries = _entries(texts or [], form)
+    _check(source, connection, report)
+    _check_log_probs(source, generation, report)
+    entries = _entries(texts or [], source)
     with _model(name, connection, place) as model:
         if encoder.query is not None and is_late(model.metadata):
             model = _ranker(model)
         chosen = settings(model.task, encoder, generation)
         request = partial(request_of, model.task, settings=chosen, model=model.metadata)
-        if form.stream:
+        if source.stream:
             if model.stream is None:
                 raise UsageError(f"This {model.task} model's answers can't be streamed.", "Leave --stream out.")
             stream = model.stream
@@ -105,7 +105,7 @@ def command(
             return
         with closing(model.answer_each(entries, request)) as outcomes:
             plain = printing.single_values(outcomes, partial(_is_single, model.task, chosen))
-            if form.jsonl:
+            if source.jsonl:
                 printing.rows(plain, report)
             elif report.json:
                 printing.one_object(name, model.task, plain, report)
@@ -119,41 +119,41 @@ def _is_single(task: Task, chosen: Request, entry: Entry) -> bool:
     return task is Task.TEXT_CLASSIFICATION and TOP_K not in chosen and own.get(TOP_K) is None
 
 
-def _check(form: InputOptions, connection: Connection, report: Reporter) -> None:
+def _check(source: InputOptions, connection: Connection, report: Reporter) -> None:
     """Raise UsageError for options that contradict each other or would have no effect."""
-    for name, is_chosen in {"--stream": form.stream, "--json": report.json}.items():
-        if form.jsonl and is_chosen:
+    for name, is_chosen in {"--stream": source.stream, "--json": report.json}.items():
+        if source.jsonl and is_chosen:
             raise UsageError(f"{name} and --jsonl exclude each other.", "Choose one of them.")
-    if form.stream and connection.max_in_flight is not None:
+    if source.stream and connection.max_in_flight is not None:
         raise UsageError("--stream shows one text at a time.", "Leave --max-in-flight out.")
-    if connection.idle_timeout is not None and not form.stream:
+    if connection.idle_timeout is not None and not source.stream:
         raise UsageError("--idle-timeout is for --stream.", "Add --stream, or use --timeout.")
 
 
-def _check_log_probs(form: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
+def _check_log_probs(source: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
     """Raise UsageError if log-probabilities are requested but would not be printed."""
     chosen = given(generation)
-    if form.stream and LOGPROBS in chosen:
+    if source.stream and LOGPROBS in chosen:
         raise UsageError("--stream prints no tokens.", "Leave --stream out, and add --json.")
-    if (chosen.get(RETURN_LOG_PROBS) or LOGPROBS in chosen) and not (report.json or form.jsonl):
+    if (chosen.get(RETURN_LOG_PROBS) or LOGPROBS in chosen) and not (report.json or source.jsonl):
         raise UsageError("Log-probabilities are printed as JSON only.", "Add --json or --jsonl.")
 
 
-def _entries(texts: Sequence[str], form: InputOptions) -> Iterator[Entry]:
+def _entries(texts: Sequence[str], source: InputOptions) -> Iterator[Entry]:
     """Return the texts of the command line; without any, the lines of --input, or of a pipe or file at standard input.
 
     Raises UsageError if there is no input, or if both texts and lines are given.
     """
     words = list(texts)
     if words not in ([], [STANDARD_INPUT]):
-        if form.jsonl or form.input:
+        if source.jsonl or source.input:
             raise UsageError("There are texts and lines to read.", "Leave out TEXT, or --jsonl and --input.")
         return reading.words(words)
-    is_named = bool(words or form.jsonl or form.input)
+    is_named = bool(words or source.jsonl or source.input)
     if not is_named and not reading.is_piped():
         raise NO_TEXT
-    file = reading.opened(form.input or Path(STANDARD_INPUT))
-    lines = reading.json_lines(file) if form.jsonl else reading.text_lines(file)
+    file = reading.opened(source.input or Path(STANDARD_INPUT))
+    lines = reading.json_lines(file) if source.jsonl else reading.text_lines(file)
     return lines if is_named else _not_empty(lines)
 
 

@@ -51,10 +51,10 @@ from hfx.front.fields import (
     texts,
     whole_number,
 )
-from hfx.front.forms import GRAMMAR, huggingface_form
 from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
+from hfx.front.structured_output import GRAMMAR, huggingface_structure
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
@@ -298,11 +298,11 @@ def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
         parameters.pop(name, None)
     if cut and parameters.get("long") is None and "long" in inputs.model.metadata.input_types:
         parameters["long"] = "truncate"
-    form = huggingface_form(parameters.pop("grammar", None))
+    structure = huggingface_structure(parameters.pop("grammar", None))
     alternatives = _alternatives(parameters)
     refuse_unsupported(parameters, NEUTRAL)
     named = {RENAMED.get(name, name): value for name, value in parameters.items() if name not in NEUTRAL}
-    settings = generation_settings({**_sampled(named), **form})
+    settings = generation_settings({**_sampled(named), **structure})
     return replace(settings, logprobs=alternatives), has_prompt
 
 

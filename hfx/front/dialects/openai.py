@@ -45,10 +45,10 @@ from hfx.front.fields import (
     texts,
     whole_number,
 )
-from hfx.front.forms import OPENAI, OPENAI_SCHEMAS, openai_form
 from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import UNKNOWN_PATH, Refusal, dumped
 from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
+from hfx.front.structured_output import OPENAI, OPENAI_SCHEMAS, openai_structure
 from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import LACKING
 
@@ -273,7 +273,7 @@ def _settings(fields: Fields) -> GenerationSettings:
     if longest is not None and named.setdefault("max_tokens", longest) not in (None, longest):
         message = f"max_completion_tokens is {shown(longest)}, and max_tokens another number. Send one of them."
         raise Refusal(400, message, param="max_completion_tokens")
-    named |= openai_form(fields)
+    named |= openai_structure(fields)
     if named.get("top_k") == -1:  # vLLM's value for all tokens
         named["top_k"] = 0
     settings = generation_settings(named)

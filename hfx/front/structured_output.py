@@ -10,23 +10,23 @@ from hfx.front.schemas import OBJECT, TEXT, Schema, array, body, either
 
 ANY_OBJECT = {"type": "object"}  # what OpenAI calls JSON mode
 
-Form = dict[str, Any]
+Structure = dict[str, Any]  # the setting for a structured output, and its value
 
 
-def openai_form(fields: Mapping[str, Any]) -> Form:
+def openai_structure(fields: Mapping[str, Any]) -> Structure:
     """Return the setting for the structured output that a request to OpenAI's API specifies. Empty if it has none.
 
     vLLM's fields are read, too. Raises Refusal (400) for a structured output that is not supported, and for two.
     """
     read = {name: reader(name, fields[name]) for name, reader in OPENAI.items() if fields.get(name) is not None}
-    asked = {name: form for name, form in read.items() if form}
-    if len(asked) > 1:
-        names = " and ".join(asked)
-        raise Refusal(400, f"{names} are two forms of an answer. Send one.", param=[*asked][1])
-    return next(iter(asked.values()), {})
+    structures = {name: structure for name, structure in read.items() if structure}
+    if len(structures) > 1:
+        names = " and ".join(structures)
+        raise Refusal(400, f"{names} are two forms of an answer. Send one.", param=[*structures][1])
+    return next(iter(structures.values()), {})
 
 
-def huggingface_form(grammar: Any) -> Form:
+def huggingface_structure(grammar: Any) -> Structure:
     """Return the setting for the structured output in `grammar` of text-generation-inference. Raises Refusal (400)."""
     name = "grammar"
     if grammar is None:
@@ -41,7 +41,7 @@ def huggingface_form(grammar: Any) -> Form:
     raise Refusal(400, f"grammar has the type {shown(kind)}. Send json, json_schema or regex.", param=name)
 
 
-def _response_format(name: str, value: Any) -> Form:
+def _response_format(name: str, value: Any) -> Structure:
     kind = _member(name, value, "type")
     if kind == "text":
         return {}
@@ -52,7 +52,7 @@ def _response_format(name: str, value: Any) -> Form:
     raise Refusal(400, f"{name} has the type {shown(kind)}. Send text, json_object or json_schema.", param=name)
 
 
-def _structured_outputs(name: str, value: Any) -> Form:
+def _structured_outputs(name: str, value: Any) -> Structure:
     """Read vLLM's object, which must have one kind of structured output."""
     if not isinstance(value, dict):
         raise Refusal(400, f"{name} is {shown(value)}. Send an object.", param=name)
@@ -61,23 +61,23 @@ def _structured_outputs(name: str, value: Any) -> Form:
     if unknown is not None or len(given) != 1:
         what = "several forms" if unknown is None and given else shown(unknown) if given else "no form"
         raise Refusal(400, f"{name} has {what}. Send one of {', '.join(VLLM)}.", param=name)
-    ((kind, form),) = given.items()
-    return VLLM[kind](name, form)
+    ((kind, structure),) = given.items()
+    return VLLM[kind](name, structure)
 
 
-def _json(name: str, value: Any) -> Form:
+def _json(name: str, value: Any) -> Structure:
     return {"json_schema": _schema(name, value)}
 
 
-def _any_object(name: str, value: Any) -> Form:
+def _any_object(name: str, value: Any) -> Structure:
     return {"json_schema": _schema(name, ANY_OBJECT)}
 
 
-def _regex(name: str, value: Any) -> Form:
+def _regex(name: str, value: Any) -> Structure:
     return {"regex": value}
 
 
-def _choices(name: str, value: Any) -> Form:
+def _choices(name: str, value: Any) -> Structure:
     return {"choices": value}
 
 
@@ -96,7 +96,7 @@ def _member(name: str, value: Any, key: str) -> Any:
     return value[key]
 
 
-Reader = Callable[[str, Any], Form]
+Reader = Callable[[str, Any], Structure]
 VLLM: Mapping[str, Reader] = {"json": _json, "regex": _regex, "choice": _choices, "json_object": _any_object}
 OPENAI: Mapping[str, Reader] = {
     "response_format": _response_format,
