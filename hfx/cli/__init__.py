@@ -47,8 +47,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(context: typer.Context, asked: bool) -> None:
-    if asked:
+def _print_version(context: typer.Context, requested: bool) -> None:
+    if requested:
         report = reporter(context)
         value = {"hfx": hfx.__version__}
         if report.verbose:

@@ -176,8 +176,8 @@ def _ranker(model: Model) -> Model:
     def answer(request: Request) -> Answer:
         (query,), (text,) = request[names.QUERY], request[names.TEXT_INPUT]
         found = answer_of(text, DOCUMENT)
-        asked = query_of(query, QUERY, *request.get(names.PROMPT, ()))
-        score = max_sim(asked[names.EMBEDDING], found[names.EMBEDDING])
+        query_answer = query_of(query, QUERY, *request.get(names.PROMPT, ()))
+        score = max_sim(query_answer[names.EMBEDDING], found[names.EMBEDDING])
         return {names.SCORE: score, names.TRUNCATED_TOKENS: found[names.TRUNCATED_TOKENS]}
 
     query_of = lru_cache(QUERIES)(answer_of)

@@ -19,7 +19,7 @@ from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.client import Client
-    from hfx.exporter.verify import Ask
+    from hfx.exporter.verify import Infer
 
 
 def command(
@@ -75,15 +75,15 @@ def command(
         raise UsageError(f"{name} was not built for {device}.", "Use the other --device, or export it for both.")
     options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
     figures: dict[str, Any] = {"name": name, "task": str(task), "device": device, "url": url or None}
-    with report.progress("Verifying"), _model(repository, name, task, device, url) as ask:
-        figures["parity"] = against_checkpoint(published, ask, device, max_drop)
+    with report.progress("Verifying"), _model(repository, name, task, device, url) as infer:
+        figures["parity"] = against_checkpoint(published, infer, device, max_drop)
         if options is not None:
-            figures["data"] = on_data(published, ask, options)
+            figures["data"] = on_data(published, infer, options)
     report.result(figures, _lines(figures))
 
 
 @contextmanager
-def _model(repository: Path, name: str, task: Task, device: Device, url: str) -> Iterator[Ask]:
+def _model(repository: Path, name: str, task: Task, device: Device, url: str) -> Iterator[Infer]:
     """Yield the function that queries the model: through the server at `url`, or in this process."""
     if not url and task in GENERATION_TASKS:
         from hfx.local.generator import LocalGenerator
@@ -99,10 +99,10 @@ def _model(repository: Path, name: str, task: Task, device: Device, url: str) ->
     from hfx.cli.connection import Connection, connect
 
     with connect(Connection(url=url)) as client:
-        yield served_ask(client, repository, name)
+        yield served_infer(client, repository, name)
 
 
-def served_ask(client: Client, repository: Path, name: str) -> Ask:
+def served_infer(client: Client, repository: Path, name: str) -> Infer:
     """Return a function that queries NAME of `repository` on the server of `client`; its answers are as in process."""
     from hfx.answering import map_all
     from hfx.local import plain_answer, scalar_outputs

@@ -85,11 +85,11 @@ class Session:
         deadline = self.deadline(None)
         check_text(name, "the model's name")
 
-        async def ask() -> str:
+        async def read() -> str:
             sent = self.transport.parameter(name, MODEL_SHA256, deadline.left())
             return await self.explain_errors(name, "", deadline, sent)
 
-        return await self.retries.call(ask, deadline)
+        return await self.retries.call(read, deadline)
 
     async def models(self) -> list[str]:
         """The sorted names of the ready models that can be requested, without the members of other models."""

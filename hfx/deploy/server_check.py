@@ -22,7 +22,7 @@ from hfx.tasks.kinds import VECTORS_OF_TOKENS
 if TYPE_CHECKING:
     from hfx.client.http_transport import JsonPort
     from hfx.exporter.encoder.kinds.kind import Answer, Request
-    from hfx.exporter.verify import Ask, Published
+    from hfx.exporter.verify import Infer, Published
 
 Dialect = Literal["openai", "huggingface", "tei", "mlserver"]
 NO_HEADERS: Mapping[str, str] = {}
@@ -32,7 +32,7 @@ UNCOMPARED = (names.OUTPUT_LOG_PROBS,)  # each dialect represents them in its ow
 
 
 @dataclass(frozen=True)
-class AskedModel:
+class TargetModel:
     """A model to compare. `activation` is that of its scores, and empty if its settings have none.
 
     `has_several` says that it gives several scores or vectors for a text, which each dialect represents in its own way.
@@ -44,10 +44,10 @@ class AskedModel:
     has_several: bool = False
 
 
-def asked_model(published: Published) -> AskedModel:
+def target_model(published: Published) -> TargetModel:
     """Return the facts about a published model on which its requests depend."""
     has_several = published.kind in {*VECTORS_OF_TOKENS, names.Kind.PAIR_CLASSIFIER}
-    return AskedModel(published.manifest.name, published.task.task, published.activation, has_several)
+    return TargetModel(published.manifest.name, published.task.task, published.activation, has_several)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Conversion:
     """A task in a dialect: the path, and functions from a request to JSON and from JSON to output tensors."""
 
     path: str
-    body: Callable[[AskedModel, Request], dict[str, Any]]
+    body: Callable[[TargetModel, Request], dict[str, Any]]
     answer: Callable[[Any], Answer]
 
 
@@ -68,33 +68,33 @@ def _settings(request: Request) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name not in texts}
 
 
-def _inputs(model: AskedModel, request: Request) -> dict[str, Any]:
+def _inputs(model: TargetModel, request: Request) -> dict[str, Any]:
     pair = {key: request[key] for key in (names.QUESTION, names.CONTEXT) if key in request}
     return {"inputs": pair or request[names.TEXT_INPUT], "parameters": _settings(request)}
 
 
-def _prompt(model: AskedModel, request: Request) -> dict[str, Any]:
+def _prompt(model: TargetModel, request: Request) -> dict[str, Any]:
     return {"model": model.name, "prompt": request[names.TEXT_INPUT], **_settings(request)}
 
 
-def _embedding_input(model: AskedModel, request: Request) -> dict[str, Any]:
+def _embedding_input(model: TargetModel, request: Request) -> dict[str, Any]:
     return {"model": model.name, "input": request[names.TEXT_INPUT], **_settings(request)}
 
 
-def _vector_input(model: AskedModel, request: Request) -> dict[str, Any]:
+def _vector_input(model: TargetModel, request: Request) -> dict[str, Any]:
     return {"inputs": request[names.TEXT_INPUT], "normalize": False, "truncate": True, **_settings(request)}
 
 
-def _text_input(model: AskedModel, request: Request) -> dict[str, Any]:
+def _text_input(model: TargetModel, request: Request) -> dict[str, Any]:
     return {"inputs": request[names.TEXT_INPUT], "truncate": True}
 
 
-def _ranked_inputs(model: AskedModel, request: Request) -> dict[str, Any]:
+def _ranked_inputs(model: TargetModel, request: Request) -> dict[str, Any]:
     pair = {"query": request[names.QUERY], "texts": [request[names.TEXT_INPUT]]}
     return {"inputs": pair, "parameters": _settings(request)}
 
 
-def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
+def _ranked_text(model: TargetModel, request: Request) -> dict[str, Any]:
     """Return the body for TEI.
 
     TEI gives sigmoids whatever the checkpoint's activation is, or logits with `raw_scores`.
@@ -103,7 +103,7 @@ def _ranked_text(model: AskedModel, request: Request) -> dict[str, Any]:
     return {**pair, "raw_scores": model.activation != "sigmoid", "truncate": True, **_settings(request)}
 
 
-def _pipeline_arguments(model: AskedModel, request: Request) -> dict[str, Any]:
+def _pipeline_arguments(model: TargetModel, request: Request) -> dict[str, Any]:
     texts = {"args": request.get(names.TEXT_INPUT)} | {key: request.get(key) for key in (names.QUESTION, names.CONTEXT)}
     inputs = [
         {"name": key, "shape": [1], "datatype": "BYTES", "data": [value]}
@@ -113,7 +113,7 @@ def _pipeline_arguments(model: AskedModel, request: Request) -> dict[str, Any]:
     return {"inputs": inputs, "parameters": _settings(request)}
 
 
-def _continued_prompt(model: AskedModel, request: Request) -> dict[str, Any]:
+def _continued_prompt(model: TargetModel, request: Request) -> dict[str, Any]:
     body = _pipeline_arguments(model, request)
     return {**body, "parameters": {**body["parameters"], "return_full_text": False}}
 
@@ -244,7 +244,7 @@ def connected(
         yield port
 
 
-def dialect_ask(port: JsonPort, dialect: Dialect, model: AskedModel, timeout: float | None) -> Ask:
+def dialect_infer(port: JsonPort, dialect: Dialect, model: TargetModel, timeout: float | None) -> Infer:
     """Return a function that sends requests to `model` in `dialect`, and returns the output tensors of the dialect.
 
     Raises UsageError for a cross-encoder with several labels, and for vectors of tokens.
@@ -288,14 +288,14 @@ def _answer_of(conversion: Conversion, content: bytes, url: str, dialect: Dialec
 
 
 def compared(
-    published: Published, ask: Ask, device: str, max_drop: float | None, dialect: Dialect | None
+    published: Published, infer: Infer, device: str, max_drop: float | None, dialect: Dialect | None
 ) -> dict[str, Any]:
     """Compare one model with its checkpoint. Returns the figures, or an `error`, as JSON."""
     from hfx.exporter.verify import against_checkpoint
 
     name = published.manifest.name
     try:
-        figures = against_checkpoint(published, ask, device, max_drop)
+        figures = against_checkpoint(published, infer, device, max_drop)
     except VerificationFailed as error:
         return {"name": name, "error": error.message}
     is_less = dialect and published.task.task in GENERATION_TASKS

@@ -160,10 +160,10 @@ def rows(pair: ServedAnswer, scalars: frozenset[str]) -> Iterator[tuple[Request,
     """Yield the first rows of a request, each with its answer, as plain values. Raises Skipped and ServerError."""
     answer = _decompressed(pair.answer, pair.encoding)
     if pair.path.endswith("/infer"):
-        asked = tensors.decode_infer(pair.request, _head(pair.heads[0]), "inputs")
+        inputs = tensors.decode_infer(pair.request, _head(pair.heads[0]), "inputs")
         answered = tensors.decode_infer(answer, _head(pair.heads[1]))
         for row in range(min(MOST_ROWS, *(len(array) for array in answered.values()))):
-            request = {name: tensors.plain_values(array[row : row + 1]) for name, array in asked.items()}
+            request = {name: tensors.plain_values(array[row : row + 1]) for name, array in inputs.items()}
             found = plain_answer({name: array[row : row + 1] for name, array in answered.items()}, scalars)
             yield _own(request), {name: _only(name, value) for name, value in found.items()}
         return

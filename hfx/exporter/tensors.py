@@ -44,7 +44,7 @@ class CheckpointTensors:
         self._stored: dict[str, _Stored] = {}
         for file in checkpoint.weights:
             self._stored.update(_open_pickle(file) if checkpoint.pickled else _open_safetensors(file))
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._missing: list[str] = []
         self._misshapen: list[str] = []
 
@@ -58,7 +58,7 @@ class CheckpointTensors:
     def first(self, *names: str) -> str:
         """Return the first of a tied tensor's `names` that is stored; the other names may be stored too."""
         present = [name for name in names if name in self._stored]
-        self._asked.update(present)
+        self._requested.update(present)
         return present[0] if present else names[0]
 
     def require_floats(self, names: Iterable[str]) -> None:
@@ -109,7 +109,7 @@ class CheckpointTensors:
 
     def check(self, ignored: re.Pattern[str]) -> None:
         """Raise CheckpointCorrupt if tensors are missing, misshapen, or neither requested nor `ignored`."""
-        left = sorted(name for name in self._stored if name not in self._asked and not ignored.search(name))
+        left = sorted(name for name in self._stored if name not in self._requested and not ignored.search(name))
         refuse_tensors(
             self._checkpoint,
             self._misshapen,
@@ -119,7 +119,7 @@ class CheckpointTensors:
         )
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
-        self._asked.add(name)
+        self._requested.add(name)
         stored = self._stored.get(name)
         if stored is None:
             self._missing.append(name)

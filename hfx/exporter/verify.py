@@ -33,7 +33,7 @@ REFERENCE_FILE = "reference.json"
 FORMAT = 1
 SHOWN = 3  # at most this many different answers are shown
 ALONE = 8  # requests of a generator that are also run one by one
-Ask = Callable[[Sequence[Request]], list[Answer]]
+Infer = Callable[[Sequence[Request]], list[Answer]]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def open_published(repository: Path, name: str) -> Published:
     return Published(manifest, task, kind, labels, activation, recorded)
 
 
-def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: float | None) -> dict[str, Any]:
+def against_checkpoint(published: Published, infer: Infer, device: str, max_drop: float | None) -> dict[str, Any]:
     """Compare the model with the checkpoint's recorded answers.
 
     Raises VerificationFailed if the model does not answer as when it was exported, and UsageError if it was not built
@@ -120,17 +120,17 @@ def against_checkpoint(published: Published, ask: Ask, device: str, max_drop: fl
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
     if isinstance(published.task, EncoderKind):
         math = published.manifest.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32"
-        figures = _compare_answers(published, published.task, ask, precision, math, max_drop)
+        figures = _compare_answers(published, published.task, infer, precision, math, max_drop)
     else:
-        figures = _compare_texts(published, ask, published.manifest.parity[device], max_drop)
+        figures = _compare_texts(published, infer, published.manifest.parity[device], max_drop)
     return {**figures, "precision": precision}
 
 
 def _compare_answers(
-    published: Published, task: EncoderKind, ask: Ask, precision: Any, math: Any, max_drop: float | None
+    published: Published, task: EncoderKind, infer: Infer, precision: Any, math: Any, max_drop: float | None
 ) -> dict[str, Any]:
     """Return the agreement with the recorded answers. Raises VerificationFailed beyond the limits of the precision."""
-    answers = ask(published.recorded.requests)
+    answers = infer(published.recorded.requests)
     compared = [task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
     far = [not comparison.same and not comparison.tie for comparison in compared]
     agreement = sum(comparison.same for comparison in compared) / len(compared)
@@ -151,7 +151,7 @@ def _compare_answers(
     return figures if ranks is None else {**figures, "rank_correlation": ranks}
 
 
-def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: float | None) -> dict[str, Any]:
+def _compare_texts(published: Published, infer: Infer, at_export: Any, max_drop: float | None) -> dict[str, Any]:
     """Return the share of texts that equal the checkpoint's.
 
     Raises VerificationFailed if the share has fallen since the export. It is compared with the share that the export
@@ -159,9 +159,9 @@ def _compare_texts(published: Published, ask: Ask, at_export: Any, max_drop: flo
     of answers were the same in any batch, to the last bit, they must be so again.
     """
     requests = [{**request, names.RETURN_LOG_PROBS: True} for request in published.recorded.requests]
-    answers = ask(requests)
+    answers = infer(requests)
     alone = range(0, len(requests), -(-len(requests) // ALONE))
-    differ = sum(ask([requests[i]])[0] != answers[i] for i in alone)
+    differ = sum(infer([requests[i]])[0] != answers[i] for i in alone)
     if differ and was_batch_invariant(at_export):
         raise VerificationFailed(
             f"{differ} of {len(alone)} answers of {published.manifest.name} have other log-probabilities alone than "
@@ -220,7 +220,7 @@ def share_at_export(parity: dict[str, Any]) -> float | None:
     return min((share for share in shares if share is not None), default=None)
 
 
-def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, Any]:
+def on_data(published: Published, infer: Infer, options: DataOptions) -> dict[str, Any]:
     """Return a metric on the user's data.
 
     Raises VerificationFailed if it is below --min, or too far below the checkpoint's metric, and UsageError if the task
@@ -234,7 +234,7 @@ def on_data(published: Published, ask: Ask, options: DataOptions) -> dict[str, A
     metric = options.metric or (task.metric_name if task.metric_name in metrics else metrics[0])
     if metric not in metrics:
         raise UsageError(f"{task.task} is not measured by {metric} here.", f"Choose {' or '.join(metrics)}.")
-    answers = ask([{**request, **settings} for request in data.requests])
+    answers = infer([{**request, **settings} for request in data.requests])
     if isinstance(task, EncoderKind) and data.queries:
         value = data.measured(task, answers)
     else:

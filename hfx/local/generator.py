@@ -127,14 +127,14 @@ class LocalGenerator:
         self.close()
 
 
-def _runtime(folder: Path, asked: str | None) -> str | None:
-    """Return `asked`, or ONNX Runtime instead of native operators that are not this installation's."""
+def _runtime(folder: Path, requested: str | None) -> str | None:
+    """Return `requested`, or ONNX Runtime instead of native operators that are not this installation's."""
     from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
 
     with _translated_errors():
         spec = read_spec(folder)
-    library = spec.operators if (asked or spec.runtime) == NATIVE else None
-    return ONNXRUNTIME if library and is_foreign(library.path, library.sha256) else asked
+    library = spec.operators if (requested or spec.runtime) == NATIVE else None
+    return ONNXRUNTIME if library and is_foreign(library.path, library.sha256) else requested
 
 
 def _numbers(folder: Path, texts: Mapping[str, str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ import pytest
 from hfx.batch.models import Repository, open_model
 from hfx.cli import main
 from hfx.client import AsyncClient, Client
-from hfx.deploy.server_check import Dialect, asked_model, connected, dialect_ask
+from hfx.deploy.server_check import Dialect, target_model, connected, dialect_infer
 from hfx.errors import RequestRefused, UsageError
 from hfx.exporter.verify import open_published
 from tests.rigs.checkpoints.published import export_checkpoint
@@ -79,7 +79,7 @@ def client(server: ServeProcess) -> Iterator[Client]:
         yield opened
 
 
-def test_all_are_served_in_one_hop(repository: Path, server: ServeProcess) -> None:
+def test_every_model_has_a_compiled_tokenizer_and_is_one_native_model(repository: Path, server: ServeProcess) -> None:
     files = {name: repository / name / "hfx.json" for name in (*RECIPES, *RANKERS)}
     made = {name: json.loads(file.read_text())["choices"]["tokenizer"] for name, file in files.items()}
     assert all(each["compiled"] for each in made.values()), made
@@ -93,7 +93,7 @@ def test_all_are_served_in_one_hop(repository: Path, server: ServeProcess) -> No
         *((PROMPTED, options) for options in ({}, {"prompt_name": "query"}, {"prompt": "in "}, {"prompt": ""})),
     ],
 )
-def test_every_way_gives_the_vectors_of_encode(
+def test_every_interface_gives_the_vectors_of_encode(
     name: str,
     options: dict[str, str],
     client: Client,
@@ -137,7 +137,7 @@ def test_every_way_gives_the_vectors_of_encode(
 
 
 @pytest.mark.parametrize("count", [1, 7, 23, 24])
-def test_shorter_vectors_are_those_of_encode(
+def test_every_interface_gives_the_shortened_vectors_of_encode(
     count: int,
     client: Client,
     server: ServeProcess,
@@ -169,7 +169,7 @@ def test_shorter_vectors_are_those_of_encode(
     assert np.array_equal(np.float32([each["embedding"] for each in printed]), vectors[2:])
 
 
-def test_more_numbers_than_there_are_are_refused(client: Client, server: ServeProcess) -> None:
+def test_more_dimensions_than_the_vectors_have_are_refused(client: Client, server: ServeProcess) -> None:
     with pytest.raises(RequestRefused, match="dimensions is 25; the model's vectors have 24"):
         client.embed(PROMPTED, "a", dimensions=25)
     with pytest.raises(UsageError, match="has no input dimensions"):
@@ -200,7 +200,7 @@ def test_rows_of_one_request_have_prompts_of_their_own(client: Client, reference
         *(("prompted-ranker", options) for options in ({}, {"prompt_name": "query"}, {"prompt": "a "})),
     ],
 )
-def test_scores_are_those_of_predict(
+def test_every_interface_gives_the_scores_of_predict(
     name: str,
     options: dict[str, str],
     client: Client,
@@ -236,20 +236,20 @@ def test_scores_are_those_of_predict(
         *(("prompted-ranker", dialect) for dialect in ("huggingface", "tei")),
     ],
 )
-def test_the_gates_requests_have_the_same_answers_through_other_apis(
+def test_recorded_requests_have_the_same_answers_in_every_dialect(
     name: str, dialect: Dialect, server: ServeProcess, repository: Path
 ) -> None:
     published = open_published(repository, name)
     requests, expected = published.recorded.requests[:24], published.recorded.answers[:24]
     assert len({json.dumps(list(request)) for request in requests}) > 1
     with connected(server.http_url, dialect) as port:
-        answers = dialect_ask(port, dialect, asked_model(published), 30)(requests)
+        answers = dialect_infer(port, dialect, target_model(published), 30)(requests)
     output = "embedding" if name == PROMPTED else "score"
     for one, other in zip(answers, expected, strict=True):
         assert one[output] == pytest.approx(other[output], abs=1e-5)
 
 
-def test_what_is_no_prompt_of_the_model_is_refused(client: Client, server: ServeProcess) -> None:
+def test_an_unknown_prompt_name_is_refused_with_the_known_ones(client: Client, server: ServeProcess) -> None:
     names = "'query', 'document', 'passage'"
     with pytest.raises(RequestRefused, match=f"prompt_name is 'x'; the model's prompts are {names}"):
         client.embed(PROMPTED, "a", prompt_name="x")
@@ -269,7 +269,7 @@ def test_what_is_no_prompt_of_the_model_is_refused(client: Client, server: Serve
     assert answered == 422 and "no input prompt_name" in answer["error"]
 
 
-def test_tokens_are_those_that_the_model_reads(server: ServeProcess, references: dict[str, Any]) -> None:
+def test_tokenize_and_usage_include_the_prompt(server: ServeProcess, references: dict[str, Any]) -> None:
     reference = references[PROMPTED][0]
     read = reference.tokenizer(PROMPTS["query"] + "a film")["input_ids"]
     body = {"model": PROMPTED, "input": "a film", "prompt_name": "query"}

@@ -22,7 +22,7 @@ from hfx.options import option
 if TYPE_CHECKING:
     from hfx.deploy.check import Checked
     from hfx.deploy.server_check import Dialect
-    from hfx.exporter.verify import Ask, Published
+    from hfx.exporter.verify import Infer, Published
 
 ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:[0-9]+")
 
@@ -135,10 +135,10 @@ def _check_server(report: Reporter, url: str, names: Sequence[str], options: Ser
     device: Device = options.device or "cpu"
     checked: list[dict[str, Any]] = []
     published = [open_published(repository, name) for name in chosen]
-    with _asking(url, repository, published, options) as ask_of:
+    with _connected_infer(url, repository, published, options) as infer_of:
         for each in published:
             with report.progress(f"Checking {each.manifest.name}"):
-                checked.append(compared(each, ask_of(each), device, options.max_drop, options.dialect))
+                checked.append(compared(each, infer_of(each), device, options.max_drop, options.dialect))
     failed = [each["name"] for each in checked if "error" in each]
     report.result(
         {"url": url, "through": options.through or "v2", "models": checked}, [_line(each) for each in checked]
@@ -151,12 +151,12 @@ def _check_server(report: Reporter, url: str, names: Sequence[str], options: Ser
 
 
 @contextmanager
-def _asking(
+def _connected_infer(
     url: str, repository: Path, published: Sequence[Published], options: ServerOptions
-) -> Iterator[Callable[[Published], Ask]]:
+) -> Iterator[Callable[[Published], Infer]]:
     """Yield a function from a model to the function that queries it: by Triton's protocol, or in a dialect."""
-    from hfx.cli.verify import served_ask
-    from hfx.deploy.server_check import asked_model, check_tasks, connected, dialect_ask
+    from hfx.cli.verify import served_infer
+    from hfx.deploy.server_check import check_tasks, connected, dialect_infer, target_model
 
     dialect, connection = options.dialect, options.connection(url)
     if dialect:
@@ -168,9 +168,9 @@ def _asking(
         for each in published:
             client.metadata(each.manifest.name)  # for a missing model, its error names the models that exist
         if dialect and port:
-            yield lambda each: dialect_ask(port, dialect, asked_model(each), options.timeout)
+            yield lambda each: dialect_infer(port, dialect, target_model(each), options.timeout)
         else:
-            yield lambda each: served_ask(client, repository, each.manifest.name)
+            yield lambda each: served_infer(client, repository, each.manifest.name)
 
 
 def _line(checked: dict[str, Any]) -> str:

@@ -153,7 +153,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
 
 def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
     """Return the options and conditions of CONFLICTS that apply."""
-    asked = {
+    requested = {
         "--serverless": settings.serverless,
         "--async": settings.asynchronous,
         "--stream": settings.stream,
@@ -166,7 +166,7 @@ def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
         "--ami": settings.ami,
         "--max-instances": settings.max_instances is not None,
     }
-    return {option for option, value in asked.items() if value}
+    return {option for option, value in requested.items() if value}
 
 
 def _alone(deployment: Deployment, index: int) -> Deployment:

@@ -106,21 +106,21 @@ def _check_cpu_math(options: ExportOptions, precision: Precision | None) -> None
     """Raise UsageError for bfloat16 if no file is built that can use it, or if the gate can't compute in it."""
     if options.cpu_math == "fp32":
         return
-    asked = f"--cpu-math {options.cpu_math}"
+    option = f"--cpu-math {options.cpu_math}"
     if precision is None:
-        raise UsageError(f"{asked} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both.")
+        raise UsageError(f"{option} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both.")
     if precision != "fp32":
-        raise UsageError(f"{asked} is for fp32, not {precision}.", "Leave one of them out.")
+        raise UsageError(f"{option} is for fp32, not {precision}.", "Leave one of them out.")
     if options.cpu_runtime not in ("auto", "openvino"):
         raise UsageError(
-            f"{asked} is OpenVINO's: --cpu-runtime {options.cpu_runtime} computes in float32.",
+            f"{option} is OpenVINO's: --cpu-runtime {options.cpu_runtime} computes in float32.",
             "Leave one of them out.",
         )
     if missing := why_no_openvino():
-        raise UsageError(f"{asked} needs OpenVINO, and {missing}.", "pip install openvino")
+        raise UsageError(f"{option} needs OpenVINO, and {missing}.", "pip install openvino")
     if not multiplies_bfloat16():
         raise UsageError(
-            f"{asked}: this processor has no bfloat16 instructions (avx512_bf16), so answers in it can't be compared "
+            f"{option}: this processor has no bfloat16 instructions (avx512_bf16), so answers in it can't be compared "
             "with the checkpoint's.",
             "Export on a processor that has them, or leave it out.",
         )

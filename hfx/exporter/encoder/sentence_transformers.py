@@ -334,8 +334,8 @@ def _modes(file: Path) -> tuple[Mode, ...]:
         stated = [POOLING_FIELDS.get(key, key) for key in fields] or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
     if not modes or not all(isinstance(mode, str) and mode in POOLING_FIELDS.values() for mode in modes):
-        asked = ", ".join(map(str, modes)) or "(none)"
-        raise not_exported(f"{file} asks for the pooling {asked}", ", ".join(POOLING_FIELDS.values()))
+        pooling = ", ".join(map(str, modes)) or "(none)"
+        raise not_exported(f"{file} asks for the pooling {pooling}", ", ".join(POOLING_FIELDS.values()))
     return tuple(modes)
 
 

@@ -126,7 +126,7 @@ def _scaled(
     """Return the frequencies and the factor that transformers' function for `kind` computes."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    asked: Any = SimpleNamespace(
+    read: Any = SimpleNamespace(
         rope_parameters=stated,
         standardize_rope_params=lambda: None,
         max_position_embeddings=positions,
@@ -135,7 +135,7 @@ def _scaled(
         num_attention_heads=1,
     )
     try:
-        found, scale = ROPE_INIT_FUNCTIONS[kind](asked, "cpu")
+        found, scale = ROPE_INIT_FUNCTIONS[kind](read, "cpu")
         return found.numpy(), float(scale)
     except (TypeError, ValueError, KeyError, ArithmeticError, RuntimeError) as error:
         raise _not_computed(config, stated) from error

@@ -108,8 +108,8 @@ class TritonPythonModel:
             OPEN_REQUESTS.add(-1)
 
     def _read(self, request: Any) -> Request:
-        asked = request.requested_output_names()
-        wanted = tuple(name for name in self.outputs if name in asked) or self.outputs
+        requested = request.requested_output_names()
+        wanted = tuple(name for name in self.outputs if name in requested) or self.outputs
         given = {tensor.name(): tensor for tensor in request.inputs()}
         feed = {name: given[name].as_numpy() for name in self.layout.inputs if name in given}
         return Request(feed, wanted, request.is_cancelled)

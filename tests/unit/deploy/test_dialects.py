@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hfx.deploy.server_check import DIALECTS, AskedModel, Dialect, connected, dialect_ask
+from hfx.deploy.server_check import DIALECTS, Dialect, TargetModel, connected, dialect_infer
 from hfx.errors import RequestRefused, ServerError, UsageError
 from hfx.names import Task
 
@@ -44,7 +44,7 @@ def answering(*replies: Reply) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
 
 def asked(url: str, dialect: Dialect, task: Task, request: dict[str, Any]) -> dict[str, Any]:
     with connected(url, dialect) as port:
-        [answer] = dialect_ask(port, dialect, AskedModel("m", task), None)([request])
+        [answer] = dialect_infer(port, dialect, TargetModel("m", task), None)([request])
     return answer
 
 
@@ -57,7 +57,7 @@ def test_a_busy_server_is_asked_again_with_the_same_request() -> None:
 
 @pytest.mark.parametrize("content", [{}, [], None, "text", {"choices": [1]}])
 @pytest.mark.parametrize("dialect", ["openai", "huggingface", "mlserver"])
-def test_what_is_no_answer_of_the_dialect_is_an_error(content: Any, dialect: Dialect) -> None:
+def test_an_answer_of_the_wrong_structure_is_a_server_error(content: Any, dialect: Dialect) -> None:
     with answering((200, content)) as (url, _), pytest.raises(ServerError, match=f"none of {dialect}"):
         asked(url, dialect, Task.TEXT_GENERATION, {"text_input": "a"})
 
