@@ -119,8 +119,8 @@ def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None
 def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: str) -> str:
     errors = [line for line in reason.splitlines() if line.startswith("ERROR:")] or reason.splitlines()[-1:]
     place = f"the folder {offline}" if offline else "the package index"
-    said = " ".join(line.removeprefix("ERROR:").strip() for line in errors) or "pip gave no reason"
-    return f"No wheels of {', '.join(needed)} for Python {python} in {place}: {said}"
+    reason = " ".join(line.removeprefix("ERROR:").strip() for line in errors) or "pip gave no reason"
+    return f"No wheels of {', '.join(needed)} for Python {python} in {place}: {reason}"
 
 
 def _download(needed: Sequence[str], python: str) -> list[str]:

@@ -205,11 +205,11 @@ class App:
 
     async def _answer_for_unloaded(self, request: ClientRequest) -> bool:
         """Answer a GET about a model that is not loaded, which Triton does not know."""
-        kept = None if self._idle is None else self._idle.kept(request.path)
-        if kept is None:
+        answer = None if self._idle is None else self._idle.unloaded_answer(request.path)
+        if answer is None:
             return False
         await self._read_no_body(request)
-        await request.response.json(kept)
+        await request.response.json(answer)
         return True
 
     async def _read_body(self, request: ClientRequest) -> bool:

@@ -105,7 +105,7 @@ class Catalog:
         status, body = 404, b""
         if 0 < len(name) <= NAME_LENGTH and not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)):
             path = f"/v2/models/{quote(name, safe='')}/config"
-            kept = self._idle.kept(path.encode()) if self._idle else None
+            kept = self._idle.unloaded_answer(path.encode()) if self._idle else None
             status, body = await self._fetch("GET", path) if kept is None else (OK, kept)
         if status != OK:
             self._models.pop(name, None)

@@ -105,7 +105,7 @@ class IdleModels:
         """The names of the models that are not in memory."""
         return [model.name for model in self.models.values() if not model.is_loaded]
 
-    def kept(self, path: bytes) -> bytes | None:
+    def unloaded_answer(self, path: bytes) -> bytes | None:
         """Return the stored answer to a GET of `path` about an unloaded model; None if there is none."""
         route, name = named(path)
         model = self.models.get(name)

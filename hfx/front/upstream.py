@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STOPPED = "Triton does not take requests at the moment; it is being started again. Try again later."
 LOST = "Triton ended before it answered; it is being started again."
 
-KEPT_CONNECTIONS = 256  # between requests
+MOST_FREE_CONNECTIONS = 256  # between requests
 POLL_SECONDS = 0.01  # while a server reads a long request slowly
 SILENT_SECONDS = 0.1
 BUFFERED_BYTES = 1 << 20  # of an answer; reading from Triton pauses until the client has taken them
@@ -124,7 +124,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def release(self) -> None:
         """Keep the connection for another request if its answer is complete, or close it so that Triton cancels."""
-        if self.is_open and self.complete and self._is_kept and len(self._pool.free) < self._pool.kept:
+        if self.is_open and self.complete and self._is_kept and len(self._pool.free) < self._pool.most_free:
             self._is_reused = True
             self._pool.free.append(self)
         else:
@@ -210,7 +210,7 @@ class Upstream:
             self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
         self._lost = LostRequests()
         self.free: list[UpstreamConnection] = []
-        self.kept = KEPT_CONNECTIONS
+        self.most_free = MOST_FREE_CONNECTIONS
 
     async def connect(self) -> UpstreamConnection:
         """Return a connection that no other request uses. Raises OSError if Triton does not listen."""
@@ -272,7 +272,7 @@ class Upstream:
 
     def close(self) -> None:
         """Close the free connections now, and the others when their answers are complete."""
-        self.kept = 0
+        self.most_free = 0
         for connection in list(self.free):
             connection.abort()
 

@@ -96,7 +96,7 @@ class ServerLog:
         self.models = models
         self.offset = path.stat().st_size if path.exists() else 0  # a restart appends
         self.text = ""
-        self.said = 0
+        self.reported = 0
         self._stopped_at: float | None = None
 
     def read(self) -> None:
@@ -114,8 +114,8 @@ class ServerLog:
         """Return a line `loaded NAME (3 of 8)` for each model that was loaded since the last call."""
         loaded = list(dict.fromkeys(LOADED.findall(self.text)))
         total = max(self.models, len(loaded))
-        lines = [f"loaded {name} ({count} of {total})" for count, name in enumerate(loaded, 1)][self.said :]
-        self.said = len(loaded)
+        lines = [f"loaded {name} ({count} of {total})" for count, name in enumerate(loaded, 1)][self.reported :]
+        self.reported = len(loaded)
         return lines
 
     def failures(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A batch deployment: reading and writing the YAML of `az ml batch-deployment`, with Azure's defaults.
 
 The YAML has two variants: with `type: model`, the settings are under `settings`; without `type`, they are at the root.
-Keys that hfx does not use (`compute`, `environment`) are kept unchanged, so that `az ml` accepts the files of hfx.
+Keys that hfx does not use (`compute`, `environment`) are written back unchanged, so that `az ml` accepts hfx's files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OutputAction = Literal["append_row", "summary_only"]
 ENDPOINT_NAME = r"[a-zA-Z][-a-zA-Z0-9]*[a-zA-Z0-9]"  # Azure's rule
 MODEL_TYPES = ("custom_model", "triton_model", "mlflow_model")
 LEVELS = ("warning", "info", "debug")
-KEPT = ("$schema", "description", "tags", "properties", "compute", "environment")
+AZURE_ONLY = ("$schema", "description", "tags", "properties", "compute", "environment")
 SETTINGS = (
     "mini_batch_size", "max_concurrency_per_instance", "output_action", "output_file_name", "retry_settings",
     "error_threshold", "logging_level",
@@ -67,8 +67,8 @@ class Settings:
 class Deployment:
     """A deployment. `model` is a file or folder, `code` the folder of the scoring script.
 
-    `kept` has the keys that only Azure reads. `has_type` says which variant of the YAML was read; writing preserves it,
-    as azure-ai-ml has a separate loader for each variant.
+    `azure_only` has the keys that only Azure reads. `has_type` says which variant of the YAML was read; writing
+    preserves it, as azure-ai-ml has a separate loader for each variant.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Deployment:
     code: Path | None
     scoring_script: str | None
     settings: Settings
-    kept: dict[str, Json]
+    azure_only: dict[str, Json]
     has_type: bool = True
 
     def document(self) -> dict[str, Json]:
@@ -85,7 +85,7 @@ class Deployment:
         settings: dict[str, Json] = {key: value for key, value in asdict(self.settings).items() if value is not None}
         resources: Json = {"instance_count": settings.pop("instance_count")}
         settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
-        document: dict[str, Json] = {"$schema": SCHEMA, **self.kept}
+        document: dict[str, Json] = {"$schema": SCHEMA, **self.azure_only}
         document |= {"name": self.name, "endpoint_name": self.endpoint_name, "resources": resources}
         if self.model is not None:
             document["model"] = {"path": str(self.model)}
@@ -114,7 +114,7 @@ def parse_deployment(document: Node, folder: Path, repository: Path) -> Deployme
         code,
         script,
         _settings(root, has_type),
-        {key: _resolved(key, root[key].value, folder) for key in KEPT if key in root},
+        {key: _resolved(key, root[key].value, folder) for key in AZURE_ONLY if key in root},
         has_type,
     )
 
@@ -124,7 +124,7 @@ def _root(document: Node, has_type: bool) -> dict[str, Node]:
         if key in document.value:
             fix = "Move it under `settings`." if has_type else "Add `type: model`."
             document.child(key, None).refuse("does not belong at the root", fix)
-    root = document.known(*KEPT, *NAMED, *(["settings"] if has_type else SETTINGS))
+    root = document.known(*AZURE_ONLY, *NAMED, *(["settings"] if has_type else SETTINGS))
     if "type" in root and root["type"].choice("model", "pipeline") != "model":
         root["type"].refuse("can't be pipeline here", "hfx runs deployments of type model.")
     return root

@@ -38,16 +38,16 @@ NOT_CODE = ("__pycache__", ".git", ".ipynb_checkpoints")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A batch endpoint. `default` is its default deployment; `kept` has the keys that only Azure reads."""
+    """A batch endpoint. `default` is its default deployment; `azure_only` has the keys that only Azure reads."""
 
     name: str
     default: str | None
-    kept: dict[str, Json]
+    azure_only: dict[str, Json]
 
     def document(self) -> dict[str, Json]:
         """The YAML document, in the format that `parse_endpoint` reads."""
         defaults: dict[str, Json] = {"defaults": {"deployment_name": self.default}} if self.default else {}
-        return {"$schema": SCHEMA, "name": self.name, **self.kept, **defaults}
+        return {"$schema": SCHEMA, "name": self.name, **self.azure_only, **defaults}
 
 
 def parse_endpoint(document: Node) -> Endpoint:
@@ -57,8 +57,8 @@ def parse_endpoint(document: Node) -> Endpoint:
     if "auth_mode" in members:
         members["auth_mode"].choice("aad_token")
     default = checked_name(defaults["deployment_name"]) if "deployment_name" in defaults else None
-    kept = {key: value.value for key, value in members.items() if key not in ("name", "defaults")}
-    return Endpoint(checked_name(required(document, members, "name"), ENDPOINT_NAME), default, kept)
+    azure_only = {key: value.value for key, value in members.items() if key not in ("name", "defaults")}
+    return Endpoint(checked_name(required(document, members, "name"), ENDPOINT_NAME), default, azure_only)
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,9 @@ def _spec(name: str, kinds: KindOptions, options: CompareOptions) -> CompareSpec
 
     chosen: Mapping[str, str | list[str]] = given(kinds)  # a repeatable option has a list
     if len(chosen) != 1:
-        said = " and ".join(f"--{kind}" for kind in chosen)
+        named = " and ".join(f"--{kind}" for kind in chosen)
         raise UsageError(
-            f"{said} exclude each other." if chosen else "What is to be compared?",
+            f"{named} exclude each other." if chosen else "What is to be compared?",
             f"Give one of {', '.join(f'--{kind}' for kind in KINDS)}, or result files A.json B.json.",
         )
     kind, value = next(iter(chosen.items()))

@@ -171,6 +171,6 @@ def _differences(results: Mapping[str, Result]) -> list[str]:
     ):
         parts = {name: list(dict.fromkeys(map(part, result.runs))) for name, result in results.items()}
         if len({frozenset(each) for each in parts.values()}) > 1:
-            said = "; ".join(f"{name}: {', '.join(each)}" for name, each in parts.items())
-            notes.append(f"The {noun} differ ({said}).")
+            differences = "; ".join(f"{name}: {', '.join(each)}" for name, each in parts.items())
+            notes.append(f"The {noun} differ ({differences}).")
     return notes

@@ -38,7 +38,7 @@ class Proof:
     runs: tuple[Run, ...]
     gain: Spread | None  # new / published figure over the rounds (1.1: 10 % more); None for too few rounds
     noise: float  # the median relative difference of a candidate from one round to the next
-    kept: bool  # whether the new settings keep the SLO in most rounds
+    is_good: bool  # whether the new settings keep the SLO in most rounds
     missed: bool  # whether the published settings don't keep the SLO in most rounds
     better: bool  # whether the new settings also win each round if each candidate has its own best load
     measure: str  # the figure and the load of the gain, in words
@@ -48,7 +48,7 @@ class Proof:
     def proven(self) -> bool:
         """Whether the new settings are better in every round, by more than the noise, and within the SLO."""
         is_more = self.gain is not None and self.gain.least > 1 and self.gain.median > 1 + self.noise
-        return self.kept and self.better and is_more
+        return self.is_good and self.better and is_more
 
     @property
     def verdict(self) -> str:
@@ -56,7 +56,7 @@ class Proof:
         stay = "Not proven, the published settings stay"
         if self.gain is None:
             return f"{stay}: the gain was not measured. " + "; ".join(self.notes)
-        if not self.kept:
+        if not self.is_good:
             return f"{stay}: the new ones miss the SLO in most rounds."
         if not self.better:
             return f"{stay}: under another load they do more."
@@ -113,8 +113,8 @@ def judge(runs: Sequence[Run], label: str, notes: Sequence[str] = ()) -> Proof:
         tuple(runs),
         spread(gains) if len(gains) >= MIN_ROUNDS else None,
         statistics.median(noise) if noise else 0.0,
-        kept=_is_kept(new),
-        missed=not _is_kept(old),
+        is_good=_is_good(new),
+        missed=not _is_good(old),
         better=all(gain > 1 for gain in _gains(_rounds(runs, PUBLISHED), _rounds(runs, label))),
         measure=_measure(same[-1]) if same else "",
         notes=tuple(notes),
@@ -125,8 +125,8 @@ def _gains(old: Mapping[int, Score], new: Mapping[int, Score]) -> list[float]:
     return [new[number].figure / old[number].figure for number in old if number in new and old[number].figure]
 
 
-def _is_kept(rounds: Mapping[int, Score]) -> bool:
-    return sum(each.kept for each in rounds.values()) * 2 > len(rounds)
+def _is_good(rounds: Mapping[int, Score]) -> bool:
+    return sum(each.is_good for each in rounds.values()) * 2 > len(rounds)
 
 
 def _rounds(runs: Sequence[Run], label: str) -> dict[int, Score]:

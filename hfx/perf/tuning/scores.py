@@ -16,16 +16,16 @@ LATE = 1e-4  # score lost per second of p99 under an open load; it decides among
 class Score:
     """The score of a trial. A higher `value` is better. `run` is the run under the best load.
 
-    `kept` says whether enough requests met the SLO.
+    `is_good` says whether enough requests met the SLO.
     """
 
     value: float
-    kept: bool
+    is_good: bool
     run: Run
 
     @property
     def figure(self) -> float:
-        """The figure for the ratio of two scores under one load: `value`, or kept**2 / p99 for an open load."""
+        """The figure for the ratio of two scores under one load: `value`, or good_share**2 / p99 for an open load."""
         return self.run.good_share**2 / p99(self.run) if self.run.load.kind == "open" else self.value
 
 
@@ -36,7 +36,7 @@ def score(runs: Sequence[Run]) -> Score:
     squared share of requests that meet it. The rate of an open load is fixed, so it scores the share of requests that
     meet the SLO, and then the latency.
     """
-    return max((_score(run) for run in runs), key=lambda each: (each.kept, each.value))
+    return max((_score(run) for run in runs), key=lambda each: (each.is_good, each.value))
 
 
 def rate(run: Run) -> float:

@@ -222,7 +222,7 @@ def search(choices: Space, copies: Copies, costs: Costs, until: float, findings:
             found = max((each for each in (again, *trials) if each.runs), key=_rank, default=again)
             if found is not again:
                 best, improves = found, True
-    check_kept(best)
+    check_good(best)
     return best
 
 
@@ -234,13 +234,13 @@ def _reason(label: str, notes: Sequence[str]) -> str:
 
 def _rank(trial: Trial) -> tuple[bool, float]:
     found = score(trial.runs)
-    return found.kept, found.value
+    return found.is_good, found.value
 
 
-def check_kept(best: Trial) -> None:
+def check_good(best: Trial) -> None:
     """Raise LoadFailed if the best settings do not meet the SLO."""
     top = score(best.runs)
-    if not top.kept:
+    if not top.is_good:
         raise LoadFailed(
             f"No settings keep {top.run.slo or 'all requests answered'}: at best {100 * top.run.good_share:.1f} % "
             f"of the requests did, with {settings_line(best.settings)} ({top.run.load.label}: {rate(top.run):.4g}/s, "
@@ -260,8 +260,8 @@ def line(trial: Trial) -> str:
     if not trial.runs:
         return f"{trial.label} failed: {trial.reason}"
     top = score(trial.runs)
-    kept = "" if top.kept else f", {100 * top.run.good_share:.0f} % as wanted"
-    figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{kept}"
+    share = "" if top.is_good else f", {100 * top.run.good_share:.0f} % as wanted"
+    figures = f"{rate(top.run):.4g}/s, p99 {p99(top.run):.3g} ms{share}"
     return f"{trial.label}: {figures}: {settings_line(trial.settings)}"
 
 

@@ -30,8 +30,8 @@ def call(
     """
     status, content = answer(url, body, timeout, connection)
     if status != http.client.OK:
-        said = content[:MAX_REFUSAL_BYTES].decode(errors="replace")
-        raise http.client.HTTPException(f"{url} answers {status}: {said}")
+        reason = content[:MAX_REFUSAL_BYTES].decode(errors="replace")
+        raise http.client.HTTPException(f"{url} answers {status}: {reason}")
     return content
 
 

@@ -21,7 +21,7 @@ from hfx.perf.results import Run
 from hfx.perf.tuning.proof import Proof, judge, prove
 from hfx.perf.tuning.scores import PUBLISHED, score
 from hfx.perf.tuning.space import Dimension, Settings, Space
-from hfx.perf.tuning.tune import Copies, Costs, Findings, Trial, TuneSpec, _reason, check_kept, search
+from hfx.perf.tuning.tune import Copies, Costs, Findings, Trial, TuneSpec, _reason, check_good, search
 from tests.rigs.files.perf_runs import run
 
 FOREVER = 1e12
@@ -81,15 +81,15 @@ def searched(copies: Measured, until: float = FOREVER, costs: Costs | None = Non
 def test_the_load_that_keeps_the_slo_with_the_most_throughput_counts() -> None:
     runs = (run(throughput=50, goodput=1.0), run(throughput=90, goodput=0.99), run(throughput=200, goodput=0.9))
     found = score(runs)
-    assert (found.value, found.kept, found.run) == (90, True, runs[1])
+    assert (found.value, found.is_good, found.run) == (90, True, runs[1])
     broken = score((run(throughput=100, goodput=0.5), run(throughput=60, goodput=0.8)))
-    assert not broken.kept
+    assert not broken.is_good
     assert broken.value == pytest.approx(60 * 0.64), "the least broken load counts where none keeps it"
 
 
 def test_without_an_slo_answers_count_and_of_generators_tokens() -> None:
-    assert score((run(succeeded=100),)).kept
-    assert not score((run(succeeded=98),)).kept
+    assert score((run(succeeded=100),)).is_good
+    assert not score((run(succeeded=98),)).is_good
     assert score((run(throughput=10, tokens_per_second=500.0),)).value == 500
 
 
@@ -106,9 +106,9 @@ def trial(label: str, *runs: Run, reason: str = "") -> Trial:
 
 
 def test_where_nothing_keeps_the_slo_the_best_found_is_said() -> None:
-    check_kept(trial("a", run(goodput=1.0, slo="latency<1ms")))
+    check_good(trial("a", run(goodput=1.0, slo="latency<1ms")))
     with pytest.raises(LoadFailed, match=r"No settings keep latency<1ms: at best 70.0 % .* instances=1"):
-        check_kept(trial("b", run(goodput=0.7, slo="latency<1ms")))
+        check_good(trial("b", run(goodput=0.7, slo="latency<1ms")))
 
 
 # The proof
