@@ -56,11 +56,13 @@ check: install ## Lint, format, types and import rules
 # A worker more than cores, as servers often wait: one runs those that share servers, the others begin with the rest
 # (tests/conftest.py). More threads of torch than one only take turns.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durations-min 5
+# `make test DURATIONS=--write-durations` records how long each file takes.
+DURATIONS := --compare-durations
 
 test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
 	@rm -f build/tests-failed
-	@$(PYTEST) tests/triton tests/unit tests/attacks || { code=$$?; mkdir -p build; [ $$code != 1 ] || touch build/tests-failed; exit $$code; }
+	@$(PYTEST) $(DURATIONS) tests/triton tests/unit tests/attacks || { code=$$?; mkdir -p build; [ $$code != 1 ] || touch build/tests-failed; exit $$code; }
 
 test-failed: check ## The tests that failed in the run before, one after the other
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests/triton tests/unit tests/attacks

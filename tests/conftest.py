@@ -18,6 +18,7 @@ from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.rigs.checkpoints.published import VNNI, export_zoo
+from tests.rigs.machine.durations import Durations
 from tests.rigs.servers import installed_triton
 
 # Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one. Without
@@ -75,6 +76,17 @@ def shares_a_server(file: str) -> bool:
     text = (ROOT / file).read_text(encoding="utf-8")
     used = {name for parameters in PARAMETERS.findall(text) for name in SHARED.findall(parameters)}
     return bool(used - set(OWN.findall(text)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--compare-durations", action="store_true", help="compare files' times with tests/durations.tsv")
+    parser.addoption("--write-durations", action="store_true", help="write files' times to tests/durations.tsv")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and (config.getoption("--compare-durations") or config.getoption("--write-durations")):
+        config.pluginmanager.register(Durations())
 
 
 @pytest.hookimpl(optionalhook=True)
