@@ -1,7 +1,7 @@
-"""Beam search with transformers 4.57's rules (generation/utils.py, `_beam_search`), one request at a time.
+"""Beam search by the rules of transformers 4.57 (generation/utils.py, `_beam_search`), for one request at a time.
 
-Scores are float32 and adding -1e9 erases them on purpose, as there. Two rules of the original are missing because they
-only concern requests that are over while others of their batch go on; here a request leaves when it is over.
+Scores are float32, and adding -1e9 erases a score on purpose, as in transformers. Two rules of the original are missing
+because they only concern finished requests whose batch goes on. Here, a request leaves its batch when it is finished.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Array = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Continuations:
-    """The best continuations of all beams, best first: the beam, its next token, the new score, the raw log-prob."""
+    """The best continuations of all beams, best first: beam, next token, new score and raw log-probability of each.
+
+    `log_probs` are only meaningful if the request wants log-probabilities.
+    """
 
     beams: Array
     tokens: Array
@@ -47,9 +50,9 @@ class BeamSearch:
         self._start = len(start)
         self._endings = Endings(settings, len(start))
         self._processors = Processors(settings, len(start))
-        # So many that, whatever ends, as many go on as there are beams.
+        # Wide enough that `num_beams` continuations remain, whichever of them end.
         self._width = max(2, 1 + len(settings.eos_ids)) * self.rows
-        # The model's own log-probability of a forced token takes a run of its own.
+        # A forced token whose log-probability is wanted takes a run of its own.
         first = () if self.wants_log_probs else self._endings.fed_first()
         self.prompt = (*start, *first)
         self._length = len(self.prompt)
@@ -66,7 +69,7 @@ class BeamSearch:
 
     @property
     def candidates(self) -> int:
-        """As many a row as are kept of all rows together; 0 where the next token is forced."""
+        """The number of candidates per row, which is that of all continuations; 0 if the next token is forced."""
         return self._width if self.forced is None else 0
 
     @property
@@ -75,7 +78,7 @@ class BeamSearch:
         return self._endings.forced(self._length - self._start)
 
     def allowed_token(self, argmax: int, logits: Floats) -> int | None:
-        """None: beams compare scores."""
+        """Return None: beam search always needs scores, to compare its beams."""
         return None
 
     def feed(self) -> Sequence[int]:
@@ -84,7 +87,7 @@ class BeamSearch:
         return newest
 
     def edit(self, scores: Floats) -> None:
-        """Apply the processors, which act on log-probs here."""
+        """Apply the logits processors to `scores`, which are log-probabilities in beam search."""
         self._processors.edits(self._ids[:, : self._length]).apply(scores)
         for row, matcher in zip(scores, self._matchers):  # noqa: B905 - a matcher a row, or none at all
             matcher.forbid(row)
@@ -92,7 +95,7 @@ class BeamSearch:
             renormalize(scores)
 
     def choose(self, values: Floats | None, ids: Array | None, log_probs: Floats | None = None, top: Top = ()) -> Step:
-        """Continue the best beams; nothing is emitted before all is over."""
+        """Continue the best beams. The step has no events before the search is over."""
         forced = self.forced
         if forced is None:
             assert values is not None and ids is not None
@@ -104,7 +107,7 @@ class BeamSearch:
         return Step(parents, (), self._completions() if over else ())
 
     def cancelled(self) -> tuple[Event, ...]:
-        """The best that there is: finished beams, then running ones."""
+        """Return the best sequences so far: finished beams first, then running beams."""
         finished = [each for each in self._finished if each is not None]
         running = [self._hypothesis(beam, "cancelled") for beam in range(self.rows)]
         best = [*finished, *running][: self._settings.num_return_sequences]
@@ -119,7 +122,7 @@ class BeamSearch:
         return Continuations(beams, ids[beams, columns], scores[beams, columns], raw[beams, columns])
 
     def _all_forced(self, token: int, log_probs: Floats | None = None) -> Continuations:
-        """To the scores, a forced token has probability 1: each beam goes on with it, and there is nothing else."""
+        """Continue each beam with the forced `token` only. Its probability counts as 1, so scores stay the same."""
         order = np.argsort(-self._scores, kind="stable")
         beams = np.resize(order, self._width)
         scores = np.full(self._width, -np.inf, np.float32)
@@ -128,7 +131,7 @@ class BeamSearch:
         return Continuations(beams, np.full(self._width, token), scores, raw)
 
     def _advance(self, best: Continuations) -> tuple[tuple[int, ...], bool]:
-        """Make the best that don't end the new beams; the parents of the rows, and whether all is over."""
+        """Make the best unfinished continuations the beams. Return the rows' parents, and whether the search ends."""
         ends = self._ends(best)
         self._finish(best, ends)
         live = best.scores + ends * DEAD
@@ -144,13 +147,13 @@ class BeamSearch:
         return np.array([self._endings.ends(new[beam], token) for beam, token in pairs])
 
     def _finish(self, best: Continuations, ends: NDArray[np.bool_]) -> None:
-        """Keep the best of the finished and of what ends now; only the first `num_beams` continuations may finish."""
+        """Keep the best of the finished beams and of those that end now; only the first `num_beams` may end."""
         ended = np.flatnonzero(ends[: self.rows])
         if not ended.size:
             return
         length = self._length + 1 - self._start
-        # Where erased scores are equal, torch's top-k leaves the order open; a beam that ends is better than none. With
-        # a form, a beam that has ended may end again, which must not end the search before others.
+        # Erased scores are equal, and torch's top-k leaves their order open. A beam that ends goes before an empty
+        # place. With structured output it goes behind: a beam may end again, which must not end the search too early.
         scores = np.concatenate(
             [best.scores[ended] / np.float32(length**self._settings.length_penalty), self._finished_scores]
         )
@@ -204,7 +207,7 @@ class BeamSearch:
         hopeful = settings.early_stopping == "never" and settings.length_penalty > 0
         length = settings.max_tokens if hopeful else self._length - self._start
         possible = self._scores[0] / np.float32(length**settings.length_penalty)
-        # The last is a dead beam's where a place is free.
+        # The last score is DEAD while a place is free.
         return not possible > self._finished_scores[-1]
 
     def _completions(self) -> tuple[Event, ...]:

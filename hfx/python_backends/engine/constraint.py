@@ -1,6 +1,6 @@
-"""Answers with a form: which tokens may come next, and what that does to scores.
+"""Token masks for structured output: find the best token that a mask allows, or ban the other tokens.
 
-A mask has a bit for each token of the vocabulary, the lowest first, in whole words of 32 bits.
+A mask has a bit for each token of the vocabulary, the lowest id first, in whole words of 32 bits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from .processors import BANNED
 
 @dataclass(frozen=True)
 class Masking:
-    """What is done with a mask: `best` is the place of the best score of a row [vocabulary] whose bit is set.
+    """The operations on a row of scores [vocabulary] and a mask.
 
-    The lowest of equals; a NaN, if there is one; -1 where all are minus infinity. `forbid` makes the scores of a row
-    whose bits are not set minus infinity, in place.
+    `best` returns the index of the best score whose bit is set: the lowest index of equal scores, that of a NaN if
+    there is one, and -1 if all of these scores are minus infinity. `forbid` sets the scores whose bits are not set to
+    minus infinity, in place.
     """
 
     best: Callable[[Floats, bytes], int]
@@ -30,9 +31,9 @@ class Masking:
 
 
 def native_masking(library: Path) -> Masking:
-    """By a library of operators that this process has registered: a fifth of numpy's time, or less.
+    """Return the masking of a library of operators that this process has registered.
 
-    By numpy with a library of earlier versions.
+    It takes a fifth of numpy's time, or less. Libraries of earlier versions have no masking; numpy's is returned then.
     """
     functions = ctypes.CDLL(str(library))
     if not hasattr(functions, "hfx_best_allowed"):

@@ -1,6 +1,6 @@
-"""One step of the engine after another: schedule, run, pick, finish, deliver the events, count.
+"""The steps of the engine: schedule a plan, run it, pick tokens, finish the plan, deliver events, update the counters.
 
-What becomes of failures, cancellations and deadlines is decided here. Calls come from one thread at a time.
+Failures, cancellations and deadlines are handled here, too. Calls come from one thread at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.
 
 
 class Histogram:
-    """How often a value was at most each of `bounds` and above the one before; the last count is of larger ones."""
+    """A histogram: the number of values up to each of `bounds` and above the bound before.
+
+    The last count is of values above all bounds.
+    """
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -40,21 +43,23 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count `value`: one addition, so that tokens may be counted."""
+        """Count `value`. This is cheap enough to be done for every token."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 @dataclass
 class Stats:
-    """An engine's counters. Seconds and counts are totals since it was opened.
+    """An engine's counters. Seconds and counts are totals since the engine was opened.
 
-    `steps` are decode steps, one for each partition, and `step_seconds` their time with all that Python does.
-    `prompt_tokens` were run, `cached_tokens` of prompts came from the prefix cache instead. Of `draft_tokens`, which
-    were guessed and run, `accepted_tokens` were what their sequences chose. `failed` holds the `deadlines` that passed.
-    `first_token` is the time from a request's submission to its first token (of beams: to their end), `inter_token`
-    that from one step with a token of a request to its next. The last fields are those of a snapshot: `slots`,
-    `slots_used`, `slots_free` are rows; `waiting` requests have none yet, of `most_waiting` that may.
+    `steps` counts decode steps, one for each partition. `step_seconds` is the time of decode steps and compactions,
+    with all that Python does. `prompt_tokens` were run; `cached_tokens` of prompts came from the prefix cache instead.
+    `draft_tokens` were guessed and run, and `accepted_tokens` of them were chosen by their sequences. `failed` includes
+    the `deadlines` that passed. `first_token` is the time from a request's submission to its first token (of beams: to
+    their end), `inter_token` the time from one step with a token of a request to the next such step.
+
+    The last fields describe the moment of a snapshot. `slots`, `slots_used` and `slots_free` are numbers of rows.
+    `waiting` requests have no rows yet, and at most `most_waiting` may wait. `requests` were accepted and go on.
     """
 
     steps: int = 0
@@ -79,9 +84,9 @@ class Stats:
 
 
 class Core:
-    """The jobs of an engine. `runners` are those of the batches.
+    """The jobs of an engine, and the steps that serve them. `runners` has a runner for each batch.
 
-    `observer` is called after each step: tests check invariants there.
+    `observer` is called after each step, so that tests can check invariants.
     """
 
     def __init__(
@@ -91,24 +96,24 @@ class Core:
         self.counters = Stats()
         self.jobs: dict[int, Job] = {}  # by arrival
         self.runners = runners
-        self.row_seconds = 0.0  # of a completed request: its rows by the time that it had them, a mean of recent ones
+        self.row_seconds = 0.0  # a completed request's rows, times the seconds that it had them: mean of recent ones
         self.picker = picker
         self._observer = observer
-        self._deadlines: list[tuple[float, int]] = []  # and arrival
+        self._deadlines: list[tuple[float, int]] = []  # (deadline, arrival)
 
     def runner_of(self, job: Job) -> Runner:
         """The runner of a job's batch."""
         return self.runners[job.batch]
 
     def accept(self, job: Job) -> None:
-        """Take a job, whose request was checked."""
+        """Add a job, whose request must have been checked."""
         self.jobs[job.arrival] = job
         self.scheduler.enqueue(job)
         if job.request.deadline is not None:
             heapq.heappush(self._deadlines, (job.request.deadline, job.arrival))
 
     def cancel(self, job: Job) -> None:
-        """End a job's sequences as they are; one that is over already stays so."""
+        """End a job's sequences as they are. A job that is over already stays unchanged."""
         if job.arrival not in self.jobs:
             return
         completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
@@ -125,7 +130,7 @@ class Core:
                 self.fail([job], DeadlineExceeded())
 
     def step(self) -> bool:
-        """Carry out the next plan, if there is one."""
+        """Carry out the next plan. Return whether there was one."""
         plan = self.scheduler.schedule()
         if plan is not None:
             self._carry_out(plan)
@@ -160,7 +165,7 @@ class Core:
         self.abandon(ended, error)
 
     def abandon(self, jobs: Iterable[Job], error: EngineError) -> None:
-        """End `jobs` with `error` without asking the scheduler, which may be what failed."""
+        """End `jobs` with `error` without calling the scheduler, which may be what failed."""
         ended = list(jobs)
         self.counters.failed += len(ended)
         for job in ended:
@@ -192,9 +197,9 @@ class Core:
         notify_all(listener for listeners in takes for listener in listeners)
 
     def _deliver(self, job: Job, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
-        """A job's events to its reader; forget the job where it is over. Returns the listeners."""
+        """Deliver events to a job's reader, and forget the job if it is over. Return the listeners."""
         if job.over:
-            self.jobs.pop(job.arrival, None)  # one that was never accepted is not among them
+            self.jobs.pop(job.arrival, None)  # a job that was never accepted is not in `jobs`
         return job.deliver(events, failure)
 
     def _time(self, job: Job, now: float) -> None:
@@ -219,7 +224,7 @@ class Core:
 
 
 def run_plan(runner: Runner, plan: Plan) -> Outputs:
-    """Do what `plan` says. Raises whatever the runtime raises."""
+    """Carry out `plan` on `runner`. Raises whatever the runtime raises."""
     if isinstance(plan, Run):
         partition = runner.partitions[plan.width]
         for pairs in plan.follows:
@@ -243,13 +248,13 @@ def run_plan(runner: Runner, plan: Plan) -> Outputs:
 
 
 def drop_rejected(runner: Runner, plan: Plan, steps: list[Step]) -> None:
-    """Forget what was run of a draft and not chosen."""
+    """Remove the tokens of a draft that were run and not chosen from the KV cache."""
     if isinstance(plan, Run) and plan.draft:
         runner.partitions[plan.width].drop(len(plan.draft) - steps[0].accepted)
 
 
 def _new_tokens(sequence: Sequence, step: Step) -> int:
-    """Those of beams are known at the end only."""
+    """Return the number of new tokens of `step`. The tokens of beams are only known at their end."""
     return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
 
 

@@ -1,6 +1,6 @@
-"""A GPU's memory: arrays in it, and copies within it, to it and from it, by CUDA's driver.
+"""Arrays in a GPU's memory, and copies within, to and from this memory, by CUDA's driver.
 
-ONNX Runtime copies whole tensors only, each in a run of a graph, and binds no memory of the host to a captured graph.
+ONNX Runtime itself copies only whole tensors, each in a run of a graph, and can't bind host memory to a captured graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Copy3D(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Block:
-    """Memory that begins at `address`: lines `pitch` bytes apart, and planes of them `height` lines apart."""
+    """Memory that begins at `address`. Its lines are `pitch` bytes apart, its planes `height` lines."""
 
     address: int
     pitch: int
@@ -48,7 +48,7 @@ class Block:
 
 
 class Copier:
-    """Copies to the GPU number `device_id`. Raises ProviderMissing where there is no driver or no such GPU."""
+    """Copies to, from and within GPU number `device_id`. Raises ProviderMissing if the driver or the GPU is missing."""
 
     def __init__(self, device_id: int, library: str = LIBRARY) -> None:
         try:
@@ -64,7 +64,7 @@ class Copier:
             raise ProviderMissing(error.message, "Check the GPU's driver and its number") from error
 
     def copy(self, source: Block, target: Block, width: int, lines: int, planes: int = 1) -> None:
-        """Copy `width` bytes of `lines` lines of each of `planes`; done when this returns. Raises EngineError."""
+        """Copy `width` bytes of `lines` lines of each of `planes` planes, and wait for the end. Raises EngineError."""
         sides: dict[str, int] = {}
         for name, block in (("src", source), ("dst", target)):
             address = "Host" if block.kind == HOST else "Device"
@@ -75,12 +75,12 @@ class Copier:
         self._call("cuStreamSynchronize", None)
 
     def upload(self, source: NDArray[Any], target: int) -> None:
-        """Copy a contiguous array of the host to the address `target`. Raises EngineError."""
+        """Copy a contiguous array on the host to the device address `target`. Raises EngineError."""
         self._call("cuCtxSetCurrent", self._context)
         self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(target), ctypes.c_void_p(source.ctypes.data), _size(source))
 
     def download(self, source: int, target: NDArray[Any]) -> None:
-        """Copy from the address `source` to a contiguous array of the host. Raises EngineError."""
+        """Copy from the device address `source` to a contiguous array on the host. Raises EngineError."""
         self._call("cuCtxSetCurrent", self._context)
         self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(target.ctypes.data), ctypes.c_uint64(source), _size(target))
 
@@ -103,7 +103,7 @@ class Device:
     copier: Copier
 
     def allocate(self, shape: Sequence[int], dtype: DTypeLike) -> DeviceArray:
-        """An array that is not cleared. Raises what ONNX Runtime raises where there is no memory left."""
+        """Return an array that is not cleared. Raises what ONNX Runtime raises if there is no memory left."""
         from onnxruntime import OrtValue
 
         kind: np.dtype[Any] = np.dtype(dtype)

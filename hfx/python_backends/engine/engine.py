@@ -1,4 +1,4 @@
-"""The engine as callers see it: requests in from any thread, events out, one thread that does the work."""
+"""The engine's interface for callers: any thread submits requests and reads events; one thread does the work."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ from .spec import NATIVE, EngineSpec, read_spec
 
 LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
-# After so long without work, memory is given back, and the thread looks whether the program has ended without close().
+# After this time without work, memory is given back, and the thread checks whether the program ended without close().
 IDLE_SECONDS = 1.0
-FROZEN_SECONDS = 30.0  # of one step: a long prompt takes less, and other servers can take requests meanwhile
-FULL_SECONDS = 1.0  # after a refusal, and while at least half of the queue is in use: requests are refused unseen
+FROZEN_SECONDS = 30.0  # a longer step counts as frozen: a long prompt takes less, and other servers can take requests
+FULL_SECONDS = 1.0  # `most_open` is a number this long after a refusal, or after half of the queue was in use
 THREAD_NAME = "generation-engine"
-CPU = "CPU"  # the provider whose memory is real where it is written only, so that there can be rows for several batches
+CPU = "CPU"  # only this provider's memory is allocated when it is written, so that several batches can have rows
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How an engine is operated. Raises EngineError.
+    """The settings of an engine. Raises EngineError if a number is too small.
 
-    `slots` are rows: a beam or a sampled sequence takes one. `max_queue` is how many requests may wait beyond those
-    that have rows, and with `max_queue_seconds` no more than will have begun by then, by the time that requests have
-    taken so far; as many as there are rows may always wait. `beams` are usual: an encoder-decoder's decoders for them
-    are opened with the engine, others with the first request that needs them, and requests of more rows are not light
-    (see FairScheduler). Of a decoder on CPU, `prefix_cache_mb` MB of keys and values are kept of
-    beginnings that prompts have in common (0: none; None: DEFAULT_MB). `guesses`: see Drafter.
+    `slots` is the number of rows; a beam or a sampled sequence takes one. `max_queue` is the number of requests that
+    may wait for rows. `max_queue_seconds` (0: off) limits it further, to the requests that are expected to begin within
+    this time, judged by the time that recent requests took; this limit is never below `slots`.
+
+    `beams` are the usual numbers of beams. An encoder-decoder opens the decoders for them with the engine, and others
+    with the first request that needs them. Requests with more rows are not light (see FairScheduler). A decoder-only
+    model on CPU stores `prefix_cache_mb` MB of keys and values of beginnings that prompts have in common (0: none;
+    None: DEFAULT_MB). `guesses` turns prompt lookup on (see Drafter).
     """
 
     slots: int = DEFAULT_SLOTS
@@ -66,7 +68,7 @@ class EngineSettings:
 
 
 class Engine:
-    """A model that answers many requests at once. Use as a context manager, or `close()` it."""
+    """A model that answers many requests at once. Use it as a context manager, or call `close()`."""
 
     def __init__(self, spec: EngineSpec, core: Core, settings: EngineSettings) -> None:
         self.spec = spec
@@ -75,7 +77,7 @@ class Engine:
         self._arrivals = itertools.count()
         self._submitted: list[Job] = []
         self._cancelled: list[Job] = []
-        # Reentrant: the collector may finalize an abandoned stream, and so cancel it, in the midst of a locked section.
+        # Reentrant: the garbage collector may finalize an abandoned stream, which cancels it, inside a locked section.
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._full_until = float("-inf")
@@ -97,11 +99,11 @@ class Engine:
         device_id: int = 0,
         **settings: Any,
     ) -> Engine:
-        """The engine of the model in `folder` (with engine.json); `settings` are the fields of EngineSettings.
+        """Open the model in `folder`, which has an engine.json. `settings` are the fields of EngineSettings.
 
-        `threads` of each operator, 0 for one a core. `runtime` is one of spec.RUNTIMES; None: the model's own choice on
-        CPU, or onnxruntime where it can't be had. `device_id` is the number of the GPU. Raises ModelRefused in its
-        kinds.
+        `threads` is the number of threads of each operator; 0 means one per core. `runtime` is one of spec.RUNTIMES;
+        None means the model's own choice on CPU, or onnxruntime if that is unavailable. `device_id` is the number of
+        the GPU. Raises the subclasses of ModelRefused.
         """
         chosen = EngineSettings(**settings)
         spec, session = read_spec(Path(folder)), SessionSettings(threads, provider, runtime, device_id=device_id)
@@ -109,7 +111,7 @@ class Engine:
 
     @classmethod
     def of(cls, runner: Runner, spec: EngineSpec, session: SessionSettings, settings: EngineSettings) -> Engine:
-        """The engine of a runner with rows for the slots, which it closes in the end."""
+        """Return an engine that uses `runner`, which must have rows for the slots. The engine closes it in the end."""
         beams, slots = settings.beams, settings.slots
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
@@ -118,20 +120,20 @@ class Engine:
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
         scheduler = FairScheduler(slots, spec.has_encoder, Limits(), light_rows, prefixes)
-        if runner.runtime == NATIVE and spec.operators:  # log-probabilities are native too
+        if runner.runtime == NATIVE and spec.operators:  # log-softmax and top-k are native, too
             session = replace(session, operators=spec.operators.path)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, session)), settings)
 
     @property
     def runtime(self) -> str:
-        """The one that runs the model: one of spec.RUNTIMES."""
+        """The runtime of the model: one of spec.RUNTIMES."""
         return self._core.runners[0].runtime
 
     def submit(self, request: Request) -> Job:
-        """Take a request; its job gives its events.
+        """Submit a request. The returned job delivers its events.
 
-        Raises InvalidRequest, DoesNotFit, QueueFull or EngineClosed at once, and then nothing was taken. The
-        first request with a new number of beams waits here until the decoder for it is open.
+        Raises InvalidRequest, DoesNotFit, QueueFull or EngineClosed at once, if the request is not accepted. The first
+        request with a new number of beams blocks here until the decoder for this number is open.
         """
         scheduler = self._core.scheduler
         check(request, self.spec, scheduler.slots)
@@ -145,10 +147,10 @@ class Engine:
         return job
 
     def most_open(self) -> int | None:
-        """How many requests may be under way in all; None where the queue has not been full for a while.
+        """Return how many requests may be open in all; None if the queue has not been full for a while.
 
-        With it a request is refused before its text is read: to read and refuse one by `submit` takes the interpreter
-        from the steps for as long as several tokens.
+        With this number, callers can refuse a request before they read its text. Reading a request and refusing it in
+        `submit` would keep the interpreter from the steps for the time of several tokens.
         """
         now = time.monotonic()
         if now > self._full_until:
@@ -162,11 +164,11 @@ class Engine:
         return len(self._core.jobs) + len(self._submitted) - waiting + free + most
 
     def is_working(self) -> bool:
-        """Whether it takes requests and its thread makes steps; False too when one step takes for very long."""
+        """Whether the engine takes requests and makes steps; also False if a step takes more than FROZEN_SECONDS."""
         return not self._closing and time.monotonic() - self._step_began < FROZEN_SECONDS
 
     def stats(self) -> Stats:
-        """Counters and the state at the moment."""
+        """Return the counters and the current state."""
         with self._lock:
             scheduler = self._core.scheduler
             return replace(
@@ -180,7 +182,7 @@ class Engine:
             )
 
     def close(self) -> None:
-        """Stop after the step that runs, fail what is not over with EngineClosed, and release the model."""
+        """Stop after the current step, fail unfinished requests with EngineClosed, and release the model."""
         with self._lock:
             self._closing = True
             self._work.notify()
@@ -219,7 +221,7 @@ class Engine:
 
     def _cancel(self, job: Job) -> None:
         with self._lock:
-            self._cancelled.append(job)  # the thread does not sleep while there is anything to cancel
+            self._cancelled.append(job)  # without notify: the thread does not sleep while it has a request to cancel
 
     def _refuse_if_closed(self) -> None:
         if self._closing:
@@ -241,7 +243,7 @@ class Engine:
             self._end()
 
     def _take_requests(self) -> bool:
-        """Do what was asked for since the last step; wait where there is nothing to do. False: stop."""
+        """Accept and cancel jobs as callers requested; wait if there is nothing to do. Return False to stop."""
         with self._lock:
             if not (self._submitted or self._cancelled or self._closing) and self._core.scheduler.idle:
                 self._rested = not self._work.wait(IDLE_SECONDS)
@@ -268,7 +270,10 @@ class Engine:
 
 
 def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:
-    """One with memory in `runner`, before it has a second; empty where there can't be one, says a log line."""
+    """Return a prefix cache with memory in `runner`, which must not have a second runner yet.
+
+    If there can't be a prefix cache, it has no blocks; if `megabytes` was set, a log line says so.
+    """
     size = (DEFAULT_MB if megabytes is None else megabytes) << 20
     blocks = runner.keep_prefixes(size) if size and isinstance(runner, DecoderRunner) else 0
     if megabytes and not blocks:

@@ -1,7 +1,8 @@
-"""Light requests beside heavier ones: a batch for each weight, which batch has the next run, and which job is admitted.
+"""The scheduler of light and heavier requests, with a batch for each weight.
 
-Lighter requests wait neither for the rows nor, for long, for the runs of long prompts, wide beams and documents. It
-touches no tensor, no thread and no clock: runs are charged from outside.
+It decides which batch has the next run, and which job is admitted. Lighter requests do not wait for the rows of long
+prompts, wide beams and documents, and not for long for their runs. It touches no tensor, no thread and no clock: the
+caller reports how long each run took.
 """
 
 from __future__ import annotations
@@ -19,26 +20,28 @@ from .scheduler import Scheduler
 LIGHT, MEDIUM, HEAVY = range(3)
 BATCHES = 3
 LIGHT_PROMPT = 256  # tokens
-LIGHT_ROWS = 4  # where the model's own number of beams is not known
+LIGHT_ROWS = 4  # used if the model's own number of beams is not known
 
-# This share of the slots, at least as many as one needs, are rows beyond the slots for light, and for medium requests.
+# Light and medium requests each have this share of the slots (at least `light_rows`) as rows beyond the slots.
 RESERVED = 0.25
 
-# A batch's runs take so many times as long as those of the next heavier one, while there are both.
+# A batch gets this many times the run time of the next heavier batch while both have requests.
 SHARE = 2.0
 
-# The most that a row of a document counts in times of one of a document that has just begun.
+# The most that a row of a document counts; a row of a document that has just begun counts 1.
 MOST_WEIGHT = 8
 
 
 class FairScheduler:
-    """Batches of `slots` rows each.
+    """Schedules requests in three batches, of `slots` rows each.
 
-    Heavy are the parts of documents, medium are prompts above LIGHT_PROMPT and requests of more than `light_rows` rows;
-    with 0, all are light. Each kind alone has up to `slots` rows; of light and of medium ones `reserve` rows do not
-    count beside others. Beyond these, requests are admitted strictly in order of arrival; but the parts of a document
-    wait for those of documents with fewer rows. A row counts the more, the more parts of its document have begun.
-    The batches share `prefixes`.
+    The parts of documents are heavy. Prompts longer than LIGHT_PROMPT and requests with more than `light_rows` rows are
+    medium. Other requests are light; if `light_rows` is 0, all requests are. Each weight alone has up to `slots` rows.
+    The first `reserve` rows of light requests, and of medium ones, do not count towards the slots that all share.
+
+    Beyond these rows, requests are admitted strictly in order of arrival, except that the parts of a document wait for
+    the parts of documents with fewer rows. A row counts the more, the more parts of its document have begun. The
+    batches share the prefix cache `prefixes`.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class FairScheduler:
         self.batches = tuple(Scheduler(slots, has_encoder, limits, self.prefixes) for _ in range(BATCHES))
         self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0
         self._light_rows = light_rows
-        # Weighted fair queueing: the seconds of a batch's runs by its weight, those of the last, and where all are.
+        # Weighted fair queueing: the weighted seconds of each batch's runs and of its last run, and the virtual time.
         self._spent = [0.0] * BATCHES
         self._last = [0.0] * BATCHES
         self._clock = 0.0
@@ -68,17 +71,17 @@ class FairScheduler:
 
     @property
     def rows_in_use(self) -> int:
-        """Those of all requests; they may be more than `slots`."""
+        """The number of rows of all requests, which may exceed `slots`."""
         return sum(self._used())
 
     @property
     def free_rows(self) -> int:
-        """How many rows light requests may still have, those reserved for them included."""
+        """The number of rows that light requests may still get, their reserved rows included."""
         return max(0, self.slots - self.rows_in_use) + max(0, self.reserve - self._used()[LIGHT])
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for rows."""
+        """The number of requests that wait for rows."""
         return sum(len(batch.waiting) for batch in self.batches)
 
     def batch_of(self, job: Job) -> int:
@@ -90,13 +93,13 @@ class FairScheduler:
         return MEDIUM if job.rows > self._light_rows or len(job.request.prompt) > LIGHT_PROMPT else LIGHT
 
     def enqueue(self, job: Job) -> None:
-        """Take a job, whose rows fit the engine."""
+        """Add a job that waits for rows, which must fit the engine."""
         self.batches[job.batch].enqueue(job)
 
     def check_room(self, arriving: Sequence[Job], max_queue: int) -> None:
-        """Raise QueueFull if more than `max_queue` requests would wait with those that are `arriving`.
+        """Raise QueueFull if more than `max_queue` requests would wait, the `arriving` ones included.
 
-        Those that fit into the free rows get them before the next step and don't wait.
+        Requests that fit into the free rows get them before the next step, and do not count as waiting.
         """
         used, waiting, blocked = self._used(), self.waiting, self.waiting > 0
         for job in arriving:
@@ -108,7 +111,7 @@ class FairScheduler:
             raise QueueFull(f"{waiting - 1} requests wait, of {max_queue} that may", "Try again later")
 
     def schedule(self) -> Plan | None:
-        """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
+        """Return the next plan, or None if there is nothing to do. Finish it, or remove its jobs, before the next."""
         while (job := self._next_admitted()) is not None:
             self._join(job.batch)
             self.batches[job.batch].admit(job)
@@ -119,13 +122,13 @@ class FairScheduler:
         return self.batches[batch].schedule()
 
     def charge(self, plan: Plan, seconds: float) -> None:
-        """Say how long a plan took."""
+        """Record how long a plan took."""
         batch = plan.jobs[0].batch
         self._spent[batch] += seconds * SHARE**batch
         self._last[batch] = seconds * SHARE**batch
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
-        """Take what a plan gave: what each of its picks chose."""
+        """Take the outcome of a plan: a step for each of its picks."""
         self.batches[plan.jobs[0].batch].finish(plan, steps)
 
     def remove(self, job: Job) -> None:
@@ -140,16 +143,16 @@ class FairScheduler:
         return [number for number, used in enumerate(self._used()) if used]
 
     def _finish(self, batch: int) -> tuple[float, int]:
-        """What a batch will have spent after its next run, which is taken to be as long as its last; lighter first."""
+        """Return a batch's sort key: its time after another run as long as its last; of equal times, lighter first."""
         return self._spent[batch] + self._last[batch], batch
 
     def _join(self, batch: int) -> None:
-        """A batch that was not in use begins where the others are."""
+        """Set the time of a batch that was not in use to the virtual time."""
         if batch not in self._in_use():
             self._spent[batch] = max(self._spent[batch], self._clock)
 
     def _next_admitted(self) -> Job | None:
-        """The next job that gets its rows now, if there is one."""
+        """Return the next job that can get its rows now, if there is one."""
         used = self._used()
         heads = [batch.waiting[0] for batch in self.batches if batch.waiting]
         passing = next((job for job in heads if self._passes(job, used)), None)
@@ -160,17 +163,17 @@ class FairScheduler:
         return job if self._fits(job, used) else None
 
     def _passes(self, job: Job, used: Sequence[int]) -> bool:
-        """Whether a job has room on the reserved rows, beside so many rows in use of each batch."""
+        """Whether a job fits the reserved rows of its batch; `used` are the rows in use of each batch."""
         return job.batch != HEAVY and used[job.batch] + job.rows <= self.reserve
 
     def _fits(self, job: Job, used: Sequence[int]) -> bool:
-        """Whether a job has room beside so many rows in use of each batch."""
+        """Whether there is room for a job; `used` are the rows in use of each batch."""
         after = [rows + job.rows * (number == job.batch) for number, rows in enumerate(used)]
         counted = after[HEAVY] + sum(max(0, rows - self.reserve) for rows in after[:HEAVY])
         return after[job.batch] <= self.slots and counted <= self.slots
 
     def _fairest(self) -> Job:
-        """Of the parts that wait, the first one of the document whose rows count the least."""
+        """Return the first waiting part of the document whose rows count least."""
         rows = Counter[int]()
         for job in self.batches[HEAVY].admitted:
             rows[job.request.document] += job.rows
@@ -181,5 +184,5 @@ class FairScheduler:
         return min(firsts.values(), key=lambda job: (self._weighed(rows, job.request.document), job.arrival))
 
     def _weighed(self, rows: Counter[int], document: int) -> int:
-        """A document's rows, times one more for each time that a part for each slot has begun."""
+        """Return a document's rows times a weight: 1, and 1 more for every `slots` parts begun, up to MOST_WEIGHT."""
         return rows[document] * min(MOST_WEIGHT, 1 + self._begun[document] // self.slots)

@@ -1,9 +1,10 @@
-"""The table of generation settings, which everything that takes settings reads.
+"""The table of generation settings, which all code that takes settings reads.
 
-A row is a field of Decoding or of Texts: name, type and default are the field's, the rest is its Setting. Tensors,
-options of `hfx infer`, keywords of the client (`make docs` writes them), parameters of the HTTP APIs, the fields that
-are read from generation_config.json, forms and pages come from it. A new setting is a row here and the code that does
-what it says. Imports nothing heavy, so that clients and exporters may read it.
+A row is a field of Decoding or Texts: the field has the name, the type and the default; its Setting has the rest. The
+table defines the tensors, the options of `hfx infer`, the keywords of the client (`make docs` writes them), the
+parameters of the HTTP APIs, the fields that are read from generation_config.json, the forms and the pages. To add a
+setting, add a row here and the code that implements it. The module imports nothing heavy, so that clients and exporters
+can use it.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin,
 from ..checks import NAME_LENGTH, Check, boolean, integer, nearest, number, one_of, strings
 from ..errors import InvalidRequest
 
-LONGEST_LANGUAGE = 64  # characters of a code
-MOST_ALTERNATIVES = 20  # of a token, as in OpenAI's API
+LONGEST_LANGUAGE = 64  # characters of a language code
+MOST_ALTERNATIVES = 20  # per token, as in OpenAI's API
 MOST_BIASES, LARGEST_BIAS = 1024, 100
 BIAS = re.compile(r"([0-9]{1,10}):([^:\s]{1,30})")
-# What reads a setting, where not every request does.
+# The scopes of settings that not every request reads.
 SAMPLING, BEAMS, CHUNKS, TRANSLATION = "Sampling", "Beam search", "Chunks", "Translation"
 STRUCTURE = "Structured output"
 LONGEST_GRAMMAR = 2**16  # characters of a schema, of a regular expression, and of all choices
 MOST_CHOICES, LONGEST_CHOICE = 1024, 4096  # the second in characters
 
-ROW = "row"  # of a field's metadata
+ROW = "row"  # the key of a field's metadata
 
 Value = TypeVar("Value")
 EarlyStopping = Union[bool, Literal["never"]]
@@ -38,13 +39,13 @@ Merge = Literal["concat", "recursive"]
 
 @dataclass(frozen=True)
 class Setting:
-    """A row: a setting's tensor, its range, its meaning, and what reads it.
+    """A row of the table: a setting's tensor, range, meaning and scope.
 
-    `dtype` is that of its tensor in Triton, with one value or, where `is_list`, any number; empty for one that is not
-    served. `check` knows its range. `scope` is what reads it, empty: every request. `aliases` are its names in other
-    servers. `off` is the value that does nothing (None: the default). `is_keyed`: a list of KEY:VALUE, which may be
-    given as a mapping. `name`, `default` (without a request's and the model's own value) and `type` (of a value, None
-    aside) are those of the field that it describes.
+    `dtype` is the data type of the setting's tensor in Triton; empty if the setting is not served. The tensor has one
+    value or, if `is_list`, any number of values. `check` checks the range. `scope` is what reads the setting; empty for
+    every request. `aliases` are its names in other servers. `off` is the value that does nothing (None: the default).
+    `is_keyed`: it is a list of KEY:VALUE, which may be given as a mapping. `name`, `default` (used if neither the
+    request nor the model sets a value) and `type` (of a value, None aside) are those of the field.
     """
 
     dtype: str
@@ -60,22 +61,22 @@ class Setting:
 
     @property
     def is_list(self) -> bool:
-        """Whether it has any number of values."""
+        """Whether the setting has any number of values."""
         return get_origin(self.type) is tuple
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """All values that it can have, where they are few enough to list."""
+        """All possible values, if they are few enough to list; else empty."""
         return _choices(self.type)
 
     @property
     def text(self) -> str:
-        """Its meaning, with what reads it in front."""
+        """The meaning of the setting, after its scope."""
         return f"{self.scope}: {self.doc}" if self.scope else self.doc[0].upper() + self.doc[1:]
 
     @property
     def allowed(self) -> str:
-        """The values that it can have, in words."""
+        """The allowed values, in words."""
         try:
             self.check(self.name, object())
         except InvalidRequest as refusal:
@@ -102,7 +103,7 @@ def _grammar(name: str, value: Any) -> str:
 
 
 def _json_schema(name: str, value: Any) -> str:
-    """A schema as JSON text."""
+    """Return a schema, which may be JSON text or an object, as JSON text."""
     try:
         return _grammar(name, json.dumps(value) if isinstance(value, dict) else value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -123,7 +124,7 @@ def _language(name: str, value: Any) -> str:
 
 
 def _logit_bias(name: str, value: Any) -> tuple[str, ...]:
-    """A mapping of token ids to numbers, or such pairs as ID:NUMBER, as the latter."""
+    """Return biases as ID:NUMBER pairs. They may be given as such pairs, or as a mapping of token ids to numbers."""
     pairs = [f"{key}:{number}" for key, number in value.items()] if isinstance(value, Mapping) else value
     if not isinstance(pairs, (list, tuple)) or len(pairs) > MOST_BIASES:
         raise InvalidRequest(name, value, f"at most {MOST_BIASES} pairs of a token's id and a number")
@@ -145,16 +146,16 @@ def _bias(name: str, pair: Any) -> tuple[int, float]:
 
 
 def logit_biases(setting: tuple[str, ...]) -> dict[int, float]:
-    """The checked value of `logit_bias` as numbers by token id."""
+    """Return the checked value of `logit_bias` as a dictionary of token ids and numbers."""
     return {int(token): float(number) for token, _, number in (pair.partition(":") for pair in setting)}
 
 
 def setting(default: Value, dtype: str, check: Check, doc: str, scope: str = "", **others: Any) -> Value:
-    """A field of the table: its default, and its Setting."""
+    """Return a field of the table, with its default and its Setting."""
     return field(default=default, metadata={ROW: Setting(dtype, check, doc, scope, **others)})
 
 
-# Upper limits of counts keep a request from asking for more than any engine has; those of floats keep float32
+# Upper limits of counts keep a request from exceeding what any engine has. Upper limits of floats keep float32
 # arithmetic finite.
 
 
@@ -229,9 +230,9 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Texts:
-    """The settings of what is done to texts around decoding."""
+    """The settings that the engine does not read. They concern the texts around decoding."""
 
-    # The end of a stream may have to wait for as many characters as a stop string has.
+    # A stream may have to hold back as many characters as a stop string has.
     stop_words: tuple[str, ...] = setting(
         (), "STRING", strings(64, 512), "stop before any of these texts, each of 1 to 512 characters", aliases=("stop",)
     )
@@ -267,7 +268,7 @@ class Texts:
         True, "BOOL", boolean, "add the tokenizer's special tokens; false for a text that already has them"
     )
     return_log_probs: bool = setting(False, "BOOL", boolean, "return the log-probabilities of the tokens")
-    # None: no tokens.
+    # None: tokens are not returned.
     logprobs: Optional[int] = setting(
         None,
         "INT32",
@@ -302,12 +303,12 @@ def _row(row: Setting, name: str, default: Any, kind: Any) -> Setting:
 DECODING = _rows(Decoding)
 TEXTS = _rows(Texts)
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*DECODING, *TEXTS)}
-# Names of other servers: TensorRT-LLM's, transformers', OpenAI's.
+# Names in other servers: TensorRT-LLM's, transformers', OpenAI's.
 ALIASES: Mapping[str, str] = {alias: row.name for row in SETTINGS.values() for alias in row.aliases}
 BY_ALL_NAMES: Mapping[str, Setting] = {**SETTINGS, **{alias: SETTINGS[name] for alias, name in ALIASES.items()}}
-# Those with several values, by all their names.
+# The settings with several values, by all their names.
 LISTS = frozenset(name for name, row in BY_ALL_NAMES.items() if row.is_list)
-# Those whose true and false are texts in a tensor, beside another value.
+# The settings whose tensor has true and false as texts, because it has another text value, too.
 FLAGS = frozenset(row.name for row in SETTINGS.values() if row.dtype == "STRING" and True in row.choices)
 # Settings of transformers that this engine lacks, with the values that change nothing.
 LACKING: Mapping[str, tuple[Any, ...]] = {
@@ -324,26 +325,26 @@ LACKING: Mapping[str, tuple[Any, ...]] = {
 
 
 def of_scope(scope: str) -> tuple[str, ...]:
-    """The names of the settings that `scope` reads."""
+    """Return the names of the settings with this scope."""
     return tuple(row.name for row in SETTINGS.values() if row.scope == scope)
 
 
 def from_text(name: str, value: Any) -> Any:
-    """The value of a setting in a tensor or option as a value of the table: true and false as booleans."""
+    """Convert the value of a tensor or an option to a value of the table: true and false of FLAGS become booleans."""
     return value == "true" if name in FLAGS and value in ("true", "false") else value
 
 
 def to_text(name: str, value: Any) -> Any:
-    """The value of a setting as its tensor has it: an object as JSON, true and false beside other values as texts."""
+    """Convert the value of a setting to its tensor's: an object becomes JSON, and booleans of FLAGS become texts."""
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if name in FLAGS and isinstance(value, bool) else value
 
 
 def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` by their own names, not their aliases; None means "not set".
+    """Return the checked `fields`, with their own names in place of aliases. None means "not set".
 
-    Raises InvalidRequest for a name that is not known and a value of the wrong type or out of range.
+    Raises InvalidRequest for an unknown name, and for a value of the wrong type or out of range.
     """
     given: dict[str, Any] = {}
     for name, value in fields.items():
@@ -362,7 +363,7 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(name: str, value: Any) -> Any:
     if name == "temperature" and type(value) in (int, float) and value == 0:
-        return 0.0  # sampling is off: callers of other servers write it so
+        return 0.0  # callers of other servers turn sampling off like this
     return SETTINGS[name].check(name, value)
 
 

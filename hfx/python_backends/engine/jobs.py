@@ -19,21 +19,21 @@ from .search import Search
 Events = tuple[Event, ...]
 Pairs = tuple[tuple[int, int], ...]
 
-# Of guesses: see Drafter.
+# The limits of guesses: see Drafter.
 NGRAM = 3  # tokens that a place must have in common with the sequence's end
-SHORTEST = 3  # tokens of a guess; twice as many after each that was right
-LONGEST_PAUSE = 64  # steps without a guess; twice as many after each that was wrong from its first token
+SHORTEST = 3  # tokens of a first guess; each correct guess doubles the length of the next
+LONGEST_PAUSE = 64  # steps without a guess; each guess that was wrong from its first token doubles the next pause
 
 
 class Drafter:
-    """Prompt lookup: guesses at what a sequence goes on with, from where its last tokens stood before.
+    """Prompt lookup: guesses the next tokens of a sequence from a place where its last tokens occurred before.
 
-    Summaries, answers and code copy from their prompt. A guess changes no answer, as each token is chosen from the
-    model's own scores (Picker.pick); where it is right, one run of the model gives several tokens. With one guessed
-    token a run takes about 1.1 times as long as a step, with 7 1.2 times, with 15 1.7 to 2.1 times (distilgpt2,
-    Flan-T5-base and BART-large in int8, docs/benchmarks-generation.md).
+    Summaries, answers and code copy from their prompt. A guess never changes an answer, because each token is chosen
+    from the model's own scores (Picker.pick). If a guess is correct, one run of the model gives several tokens. A run
+    takes about 1.1 times as long as a step with 1 guessed token, 1.2 times with 7, and 1.7 to 2.1 times with 15
+    (distilgpt2, Flan-T5-base and BART-large in int8, docs/benchmarks-generation.md).
 
-    A guess has at most `most` tokens. At most `max_tokens` follow `prompt`.
+    A guess has at most `most` tokens. At most `max_tokens` tokens follow `prompt`.
     """
 
     def __init__(self, prompt: Ids, most: int, max_tokens: int) -> None:
@@ -43,13 +43,13 @@ class Drafter:
         self._length = min(SHORTEST, most)
         self._guessed = 0
         self._pause, self._next_pause = 0, 1
-        # The position that the sequence is taken to copy next; it stays beside it through a few other tokens.
+        # The position that the sequence is expected to copy next. It advances with the sequence, even if a few differ.
         self._place: int | None = None
-        self._after: dict[Ids, int] = {}  # n-gram -> the last position behind it, of those up to `_indexed`
+        self._after: dict[Ids, int] = {}  # n-gram -> the position behind its last occurrence, up to `_indexed`
         self._indexed = NGRAM - 1
 
     def guess(self) -> Ids:
-        """The tokens that may be next, none where there is no reason for a guess."""
+        """Return tokens that may come next; empty if there is no reason for a guess."""
         if self._pause:
             self._pause -= 1
             return ()
@@ -60,13 +60,13 @@ class Drafter:
             if place is None:
                 return ()
             self._place = place
-        # A run gives a token more than were guessed.
+        # A run gives one token more than the guess has.
         guess = tuple(tokens[place : place + min(self._length, self._end - end - 1)])
         self._guessed = len(guess)
         return guess
 
     def take(self, chosen: Events, accepted: int) -> None:
-        """What was chosen after the last guess, of which so many tokens were right."""
+        """Record the tokens that were chosen after the last guess, and how many of the guessed tokens were correct."""
         before = len(self._tokens)
         for event in chosen:
             self._tokens += event.ids
@@ -84,7 +84,7 @@ class Drafter:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, LONGEST_PAUSE)
 
     def _look_up(self) -> int | None:
-        """The last place with the n-gram that the tokens end with; those since the last call are indexed first."""
+        """Index the tokens since the last call. Return the last position behind the n-gram that the tokens end with."""
         tokens, end = self._tokens, len(self._tokens)
         for at in range(self._indexed + 1, end):
             self._after[tuple(tokens[at - NGRAM : at])] = at
@@ -94,9 +94,9 @@ class Drafter:
 
 @dataclass(frozen=True)
 class Listener:
-    """What a reader is notified by: `notify` is called with the keys of all listeners that have news, once a step.
+    """How a reader is notified: once a step, `notify` is called with the keys of all its listeners that have news.
 
-    The engine's thread calls it, so it must only hand over.
+    The engine's thread calls `notify`, which must only hand the keys over to another thread.
     """
 
     notify: Callable[[list[Any]], None]
@@ -105,13 +105,13 @@ class Listener:
 
 @dataclass(eq=False)
 class Sequence:
-    """One search in the engine.
+    """A search and its rows in the engine.
 
-    `rows` are its rows in the partition of `width`, one for each row of the search, and empty until it has a place.
-    `length` counts the positions in its cache. `feed` is what its rows must be fed with, empty where the argmax of the
-    last run, which is in place already, is right. `copies` are to be made before the next run: (source, target) as
-    indices of `rows`. `prompt_left` is what the decoder is still to be fed with before the first choice
-    (encoder-decoders). `drafter` guesses its next tokens, where guesses can be verified.
+    `rows` are its rows in the partition of `width`, one for each row of the search; empty until they are assigned.
+    `length` is the number of cached tokens. `feed` are the next input tokens of the rows; empty if the argmax of the
+    last run, which is already in place, is right. `copies` are the copies of cache rows to make before the next run, as
+    (source, target) indices of `rows`. `prompt_left` are the tokens that the decoder must still read before the first
+    choice (encoder-decoders). `drafter` guesses the next tokens, if guesses can be verified.
     """
 
     search: Search
@@ -132,10 +132,10 @@ class Sequence:
         return self.search.candidates != 0 or self.search.wants_log_probs
 
     def follow(self, parents: Ids) -> None:
-        """Row i of the search goes on from what its row `parents[i]` held.
+        """Reassign the rows, so that row i of the search continues what row `parents[i]` held.
 
-        One child of each parent takes over the parent's row as it is; only the others are copied, to rows of parents
-        without children. So nothing that is copied from is copied to.
+        One child of each parent takes over the parent's row as it is. Only the other children get copies, in the rows
+        of parents without children. So no row is both a source and a target of copies.
         """
         heirs: dict[int, int] = {}
         for child, parent in enumerate(parents):
@@ -148,18 +148,18 @@ class Sequence:
 
 
 class Job:
-    """A request in the engine, as `Engine.submit` returns it: for any thread, and for the scheduler.
+    """A request in the engine, as `Engine.submit` returns it, for any thread.
 
-    Iterate it for the request's events as they come: one for each new token of greedy decoding and sampling, and one
-    for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it failed, the
-    iterator after the events before it. Set `on_events` to be notified of new events, `on_end` of the request's end;
-    then look for those that were there before, by `poll()` and `done`.
+    Iterate over a job to get the request's events as they come: one for each new token of greedy decoding and sampling,
+    and one for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it
+    failed; the iterator first gives the events before the failure. Set `on_events` to be notified of new events, and
+    `on_end` of the request's end; then check for earlier ones with `poll()` and `done`.
 
-    The rest is the engine's. `prompt` is what is prefilled, or encoded; `arrival` numbers the requests; `batch` is the
-    number of the batch that runs it (fair_scheduler.py); `admitted` jobs have their rows reserved; `prefilled`
-    positions of the prompt have been run; what is `over` gets no more tokens; `tokens` have been written so far.
-    `submitted`, `began`, when the prompt was first run, `first_choice`, when its run gave a choice, `last_token` and
-    `ended` (all 0 before) are in seconds of `time.monotonic`.
+    The other attributes belong to the engine. `prompt` is the tokens to prefill or encode, and `arrival` the number of
+    the request. `batch` is the number of the batch that runs it (fair_scheduler.py). `admitted`: its rows are reserved.
+    `prefilled` is the number of prompt positions that have been run. `over`: it gets no more tokens. `tokens` is the
+    number of tokens so far. The times are in seconds of `time.monotonic`, and 0 until they are known: `submitted`,
+    `began` (its prompt was first run), `first_choice` (its first tokens were chosen), `last_token` and `ended`.
     """
 
     def __init__(self, request: Request, rows: int, prompt: Ids) -> None:
@@ -180,16 +180,19 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether all events are there, though they may not have been read."""
+        """Whether all events have been delivered, even if they have not been read."""
         return self._done.is_set()
 
     def cancel(self) -> None:
-        """End the request soon: its sequences end with the reason "cancelled". From any thread, any number of times."""
+        """End the request soon, with the reason "cancelled". Any thread may call this, any number of times."""
         if (on_cancel := self.on_cancel) is not None:
             on_cancel(self)
 
     def result(self, timeout: float | None = None) -> tuple[Event, ...]:
-        """The ends of all sequences, by index. Raises TimeoutError after `timeout` seconds, or the failure."""
+        """Return the last event of each sequence, by index.
+
+        Raises TimeoutError after `timeout` seconds, or the failure of the request.
+        """
         if not self._done.wait(timeout):
             raise TimeoutError(f"the request is not done after {timeout} s")
         if self._failure is not None:
@@ -197,9 +200,9 @@ class Job:
         return tuple(sorted(self._ends, key=lambda event: event.index))
 
     def poll(self) -> Events | None:
-        """New events, without waiting, which may be none; None when they are at their end.
+        """Return new events without waiting, possibly none; None after the last event.
 
-        Raises the failure there.
+        If the request failed, raises the failure instead of returning None.
         """
         try:
             events = self._arrived.get_nowait()
@@ -215,9 +218,9 @@ class Job:
         self._end()
 
     def deliver(self, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
-        """More events, the last ones if it is over, and why it failed. Returns the listeners.
+        """Add events, which are the last ones if the job is over, and the failure. Return the listeners to notify.
 
-        What is over is freed without the garbage collector: the sequences, which refer to it, are released.
+        A job that is over releases its sequences, which refer to it, so it is freed without the garbage collector.
         """
         self._ends += [event for event in events if event.finish_reason]
         if events:
@@ -229,8 +232,8 @@ class Job:
         self.sequences = ()
         self._done.set()
         self._arrived.put(None)
-        listeners = (self.on_events, self.on_end)  # only now: a reader that has not seen the end has set one
-        self.on_events = self.on_end = None  # whose keys may hold the reader
+        listeners = (self.on_events, self.on_end)  # only now: a reader that did not see `done` has set one before
+        self.on_events = self.on_end = None  # their keys may refer to the reader
         return listeners
 
     @property
@@ -250,7 +253,7 @@ class Job:
 
 
 def new_job(request: Request, has_encoder: bool) -> Job:
-    """The job of a request that was checked. With an encoder, its partition is as wide as it has beams; else 1."""
+    """Return the job of a checked request. Its partition's width is the number of beams with an encoder, else 1."""
     searches = new_searches(request)
     rows = sum(search.rows for search in searches)
     job = Job(request, rows, request.prompt if has_encoder else tuple(searches[0].prompt))
@@ -259,14 +262,14 @@ def new_job(request: Request, has_encoder: bool) -> Job:
 
 
 def new_searches(request: Request) -> list[Search]:
-    """One search for all beams, else one for each sequence to return."""
+    """Return one search for all beams or, without beams, one for each sequence to return."""
     if request.settings.num_beams > 1:
         return [BeamSearch(request)]
     return [SingleSearch(request, index) for index in range(request.settings.num_return_sequences)]
 
 
 def notify_all(listeners: Iterable[Listener | None]) -> None:
-    """Notify all that there are, with one call for each thread."""
+    """Notify the listeners that are not None, with one call of each `notify`."""
     news: dict[Callable[[list[Any]], None], list[Any]] = {}
     for listener in listeners:
         if listener is not None:

@@ -1,6 +1,6 @@
-"""Where keys and values lie: on the host or on a device, of rows, prefixes and encoded sources.
+"""The memory for the keys and values of rows, prefixes and encoded sources, on the host or on a device.
 
-None knows which rows are in use.
+These classes do not know which rows are in use.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Pairs = Sequence[tuple[int, int]]
 
 
 class KvCache:
-    """[parts, rows, heads, capacity, head_dim] on the host: keys of layer i are part 2 * i, values 2 * i + 1.
+    """A KV cache [parts, rows, heads, capacity, head_dim] on the host.
 
-    Capacity is in positions. Memory is real where it was written only. Nothing is cleared: what lies beyond a row's
-    length is garbage and never read.
+    The keys of layer i are part 2 * i, its values part 2 * i + 1. The capacity is in positions. Memory is allocated
+    when it is first written. Nothing is cleared: the memory beyond a row's length has garbage, and is never read.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -34,25 +34,25 @@ class KvCache:
         self.parts, self.rows = shape[:2]
 
     def part(self, part: int, first: int, count: int) -> NDArray[np.generic]:
-        """Keys or values of `count` rows: a view [count, heads, capacity, head_dim], contiguous."""
+        """Return the keys or values of `count` rows as a contiguous view [count, heads, capacity, head_dim]."""
         return self.array[part, first : first + count]
 
     def layer(self, layer: int) -> NDArray[np.generic]:
-        """Keys and values of all rows: a view [2, rows, heads, capacity, head_dim], contiguous."""
+        """Return the keys and values of all rows as a contiguous view [2, rows, heads, capacity, head_dim]."""
         return self.array[2 * layer : 2 * layer + 2]
 
     def positions(self, row: int, first: int, end: int) -> NDArray[Any]:
-        """Keys and values of a row's positions: a view [parts, heads, positions, head_dim]."""
+        """Return the keys and values of a row's positions as a view [parts, heads, positions, head_dim]."""
         return self.array[:, row, :, first:end]
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Positions 0 to `length` of row `source` to row `target`."""
-        # One part a time: the memory of two rows of a part is visibly apart, so that numpy makes no copy in between.
+        """Copy positions 0 to `length` of row `source` to row `target`."""
+        # One part at a time: then numpy can see that the rows' memory does not overlap, and makes no temporary copy.
         for part in self.array:
             part[target, :, :length] = part[source, :, :length]
 
     def take(self, row: int, cache: KvCache, source: int, start: int, length: int) -> None:
-        """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
+        """Copy `length` positions of row `source` of `cache`, from `start` on, to the beginning of `row`."""
         self.array[:, row, :, :length] = cache.positions(source, start, start + length)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
@@ -60,14 +60,14 @@ class KvCache:
         self.array[part, row, :, : len(values)] = values.transpose(1, 0, 2)
 
     def release(self, first: int) -> None:
-        """Give the rows' pages back to the operating system."""
+        """Give the pages of the rows from `first` on back to the operating system."""
         row = self.array[0, 0].size
         for part in range(self.parts):
             self._memory.release((part * self.rows + first) * row, (part + 1) * self.rows * row)
 
 
 class DeviceCache:
-    """As KvCache, in the memory of a GPU, allocated by ONNX Runtime, all at once."""
+    """A KV cache like KvCache in the memory of a GPU. ONNX Runtime allocates it all at once."""
 
     def __init__(self, device: Device, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.parts, self.rows, *self._row = shape
@@ -76,19 +76,19 @@ class DeviceCache:
         self._item = head_dim * self._memory.dtype.itemsize  # of a position of a head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
-        """The rows' address."""
+        """Return the memory of the keys or values of `count` rows."""
         return self._array(part, first, (count, *self._row))
 
     def layer(self, layer: int) -> DeviceArray:
-        """Both parts' address."""
+        """Return the memory of the keys and values of all rows."""
         return self._array(2 * layer, 0, (2, self.rows, *self._row))
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Positions 0 to `length` of row `source` to row `target`."""
+        """Copy positions 0 to `length` of row `source` to row `target`."""
         self.take(target, self, source, 0, length)
 
     def take(self, row: int, cache: DeviceCache, source: int, start: int, length: int) -> None:
-        """Make positions of row `source` of a cache, from `start` on, the first positions of `row`."""
+        """Copy `length` positions of row `source` of `cache`, from `start` on, to the beginning of `row`."""
         width, of_row = length * self._item, self._block(0, row)
         self._memory.device.copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
 
@@ -100,13 +100,13 @@ class DeviceCache:
         self._memory.device.copier.copy(block, self._block(part, row), width, self._heads)
 
     def release(self, first: int) -> None:
-        """Nothing: what a device lends is kept."""
+        """Do nothing: memory on a device stays allocated."""
 
     def _array(self, part: int, row: int, shape: tuple[int, ...]) -> DeviceArray:
         return replace(self._memory, address=self._block(part, row).address, shape=shape)
 
     def _block(self, part: int, row: int, position: int = 0) -> Block:
-        """From a position of all heads of a row on; a plane is a part."""
+        """Return the memory of a row from a position on. A line is a head, a plane is a part."""
         lines = (part * self.rows + row) * self._heads
         pitch = self._capacity * self._item
         return Block(self._memory.address + lines * pitch + position * self._item, pitch, self.rows * self._heads)
@@ -116,19 +116,19 @@ Cache = Union[KvCache, DeviceCache]
 
 
 def reshaped(memory: Bindable, shape: tuple[int, ...]) -> Bindable:
-    """The same memory with another shape."""
+    """Return the same memory with another shape."""
     return replace(memory, shape=shape) if isinstance(memory, DeviceArray) else memory.reshape(shape)
 
 
-# From [parts, rows, heads, capacity, head_dim] and dtype: KvCache for the host, a partial DeviceCache for a device.
+# Makes a cache from [parts, rows, heads, capacity, head_dim] and a dtype: KvCache, or a partial of DeviceCache.
 CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
 
 
 class PrefixBlocks:
-    """As many blocks of keys and values of all layers, of BLOCK positions each, as `size` bytes hold.
+    """The blocks of a prefix cache: keys and values of all layers for BLOCK positions each.
 
-    Memory is real where it was written. One thread carries out one plan after the other, so that no block is written
-    while it is read.
+    There are as many blocks as `size` bytes hold. Memory is allocated when it is first written. One thread carries out
+    one plan after the other, so that no block is written while it is read.
     """
 
     def __init__(self, cache: KvCache, size: int) -> None:
@@ -138,20 +138,20 @@ class PrefixBlocks:
         self.array = Reserved((self.count, *block.shape), block.dtype).array
 
     def load(self, blocks: Ids, cache: Cache, row: int) -> None:
-        """Make `blocks` the beginning of a row."""
+        """Copy `blocks` to the beginning of a row."""
         assert isinstance(cache, KvCache)
         for at, block in enumerate(blocks):
             cache.positions(row, at * BLOCK, (at + 1) * BLOCK)[...] = self.array[block]
 
     def save(self, saves: Pairs, cache: Cache, row: int) -> None:
-        """Copy blocks of a row, as (block of the row, block)."""
+        """Copy blocks of a row to blocks of the prefix cache, as (block of the row, block)."""
         assert isinstance(cache, KvCache)
         for at, block in saves:
             self.array[block] = cache.positions(row, at * BLOCK, (at + 1) * BLOCK)
 
 
 def bind_cache(cache: Cache, first: int, rows: int, prefixes: tuple[str, str]) -> tuple[Bindables, Bindables]:
-    """A graph's inputs and outputs for the caches of `rows` rows, by name: it writes where it read."""
+    """Return a graph's inputs and outputs for the caches of `rows` rows, by name. Both are the same memory."""
     parts = {f"{'kv'[part % 2]}_{part // 2}": cache.part(part, first, rows) for part in range(cache.parts)}
     past, present = ({prefix + name: memory for name, memory in parts.items()} for prefix in prefixes)
     return past, present
@@ -161,10 +161,10 @@ CROSS_PREFIXES = ("cross_", "cross_present_")
 
 
 class CrossCache:
-    """`groups` sources of at most max_source positions.
+    """The cross K/V of `groups` sources, of at most max_source positions each.
 
-    The operator insists on appending a position at each step: it gets the last one again, whose write changes nothing.
-    Sources that were encoded in float16 lie where the caches do (`take`), others come from the host (`put`).
+    The operator appends a position at each step. It gets the last position again, so that its write changes nothing.
+    Sources that were encoded in float16 come from a cache of the same kind (`take`), others from the host (`put`).
     """
 
     def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
@@ -182,7 +182,7 @@ class CrossCache:
     def put(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Fill `group` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.
 
-        `scales` [layers, 2 * heads * head_dim] of int8 values are one a channel.
+        `scales` [layers, 2 * heads * head_dim] has a scale for each channel of int8 values.
         """
         layers, length, _ = values.shape
         by_head = values.reshape(layers, length, 2, self._heads, self._head_dim)
@@ -195,13 +195,13 @@ class CrossCache:
         self.last_positions[group] = length - 1
 
     def take(self, group: int, encoded: Any, source: int, length: int) -> None:
-        """Fill `group` with a source of `encoded`, a cache that its encoder has written."""
+        """Fill `group` with row `source` of `encoded`, a cache that the encoder has written."""
         self._cache.take(group, encoded, source, 0, length)
         self._last.take(group, encoded, source, length - 1, 1)
         self.last_positions[group] = length - 1
 
     def move(self, source: int, target: int) -> None:
-        """Make group `target` hold what group `source` does."""
+        """Copy the cross K/V of group `source` to group `target`."""
         self._cache.copy(source, target, int(self.last_positions[source]) + 1)
         self._last.copy(source, target, 1)
         if self._scales is not None:
@@ -209,11 +209,11 @@ class CrossCache:
         self.last_positions[target] = self.last_positions[source]
 
     def empty(self, first: int, end: int) -> None:
-        """Make groups from `first` to `end` sources of one position."""
+        """Set the lengths of groups from `first` to `end` to one position."""
         self.last_positions[first:end] = 0
 
     def bound(self, groups: int) -> tuple[Bindables, Bindables]:
-        """Inputs and outputs of a decoder run of the first `groups` groups."""
+        """Return the inputs and outputs of a decoder run of the first `groups` groups."""
         past, present = bind_cache(self._cache, 0, groups, CROSS_PREFIXES)
         shape = (groups, 1, self._width)
         last = {
@@ -227,11 +227,11 @@ class CrossCache:
         return {**lengths, **last, **past}, present
 
     def prepare(self, groups: int) -> None:
-        """Before a run of the first `groups` groups."""
+        """Set the total length for a run of the first `groups` groups."""
         self._total[...] = self.last_positions[:groups].max() + 1
 
     def prepare_any(self) -> None:
-        """Before runs of groups of any sources."""
+        """Set the total length for runs of groups with any sources, which is the capacity."""
         self._total[...] = self._capacity
 
     def release(self, first: int) -> None:

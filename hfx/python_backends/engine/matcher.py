@@ -1,4 +1,4 @@
-"""What the engine knows of an answer with a form: which tokens may come next."""
+"""The engine's interface to structured output: which tokens may come next."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Floats = NDArray[np.float32]
 
 
 class Matcher(Protocol):
-    """The tokens of one sequence so far, as a form reads them. Forced tokens are not among them. For one thread."""
+    """The structured output of one sequence: its tokens so far, without forced ones. For one thread."""
 
     def few(self) -> NDArray[np.int64] | None:
-        """The tokens that may come next, ascending, where they are few; None where they are many. Raises StepFailed."""
+        """Return the tokens that may come next, ascending, or None if they are many. Raises StepFailed."""
 
     def best(self, logits: Floats, argmax: int) -> int:
-        """The best token of a row [vocabulary] that may come next, the lowest of equal ones. Raises StepFailed.
+        """Return the best token of `logits` [vocabulary] that may come next, the lowest of equal ones.
 
-        `argmax` is the best of all.
+        `argmax` is the best of all tokens. Raises StepFailed.
         """
 
     def forbid(self, scores: Floats) -> None:
-        """Make the `scores` [vocabulary] of tokens that may not come minus infinity, in place. Raises StepFailed."""
+        """Set the `scores` [vocabulary] of tokens that may not come to minus infinity, in place. Raises StepFailed."""
 
     def take(self, token: int) -> None:
-        """Go on with `token`; behind an end token, or one that may not come, end tokens alone may."""
+        """Add `token`. After an end token, or a token that may not come, only end tokens may come next."""
 
     def copy(self) -> Matcher:
-        """One that goes on from here by itself."""
+        """Return an independent copy."""
 
 
-# Makes the matcher of a sequence that begins.
+# Makes the matcher of a new sequence.
 NewMatcher = Callable[[], Matcher]

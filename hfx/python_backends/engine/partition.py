@@ -1,4 +1,4 @@
-"""A decoder graph in ONNX Runtime with its rows of one width: what its steps read and change in place."""
+"""A partition: a decoder graph in ONNX Runtime, with rows of one width that its runs read and change in place."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out
-MOST_DRAFT = 15  # guessed tokens of a run, so that it takes a whole number of the products' rows
+MOST_DRAFT = 15  # guessed tokens of a run: with the token before them, they fill whole blocks of matrix products
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a run left on the host, valid until the next: `next_ids` [rows, 1] int64 and `logits` [rows, vocabulary]."""
+    """The outputs of a run on the host, `next_ids` [rows, 1] int64 and `logits` [rows, vocabulary].
+
+    They are valid until the next run.
+    """
 
     next_ids: NDArray[np.int64]
     logits: NDArray[np.float32] | None = None
 
     def first(self, rows: int) -> Outputs:
-        """Those of the first rows."""
+        """Return the outputs of the first rows."""
         return Outputs(self.next_ids[:rows], None if self.logits is None else self.logits[:rows])
 
     @staticmethod
     def joined(runs: Iterable[Outputs]) -> Outputs:
-        """The rows of several runs, each of which is done when the one before has been read."""
+        """Return the rows of several runs. `runs` must be lazy: each run may begin when the one before was copied."""
         ids, logits = [], []
         for outputs in runs:
             ids.append(outputs.next_ids.copy())
@@ -43,26 +46,27 @@ class Outputs:
 
 @dataclass(frozen=True)
 class StepSize:
-    """How many sequences a step has, so that each one's answer is the same in any batch.
+    """The numbers of sequences of a step that give each sequence the same answer in any batch.
 
-    That is `least` or more, and a multiple of `multiple`: where a kernel takes several rows at a time, what is left
-    over goes to another one.
+    A step has `least` sequences or more, and a multiple of `multiple`: if a kernel takes several rows at a time,
+    another kernel computes the remaining rows.
     """
 
     least: int = 1
     multiple: int = 1
 
     def of(self, sequences: int) -> int:
-        """The size of a step of `sequences`, the rest of which is padding."""
+        """Return the size of a step of `sequences`, padding included."""
         return max(-(-sequences // self.multiple) * self.multiple, self.least)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a run reads of its rows' tokens.
+    """The inputs of a run for its rows' tokens.
 
-    `ids` and `positions` are [rows, tokens]. `ends` are the last position of each row, `total` is one more than their
-    largest. `picked` [rows, picked] are the tokens that a decoder-only graph has outputs for.
+    `ids` and `positions` are [rows, tokens]. `ends` has the last position of each row. `total` is at least one more
+    than the largest of these. `picked` [rows, picked] has the indices of the tokens that a decoder-only graph has
+    outputs for.
     """
 
     ids: NDArray[np.int64]
@@ -73,11 +77,11 @@ class Tokens:
 
 
 class DecoderPartition:
-    """`groups` groups of `width` rows, each group with the keys and values of a source where there is an encoder.
+    """A decoder's rows: `groups` groups of `width` rows. With an encoder, each group has the cross K/V of a source.
 
-    A row's length is the number of filled positions, which is also the position of its next input. The cache has
-    `more_rows` than the partition. A step has the groups of `size`; it `verifies` where runs of several tokens of row 0
-    have the bits of steps (see probes). `touched` groups have memory.
+    A row's length is the number of cached tokens, which is also the position of its next input. The cache has
+    `more_rows` rows beyond those of the partition. `size` determines the number of groups of a step. `verifies` says
+    that runs of several tokens of row 0 give the same bits as steps (see probes). `touched` groups have memory.
     """
 
     def __init__(
@@ -99,11 +103,11 @@ class DecoderPartition:
         self._total = np.zeros((), np.int32)
         self._first = np.zeros((rows, 1), np.int64)
         self._session = session
-        # Then a step's totals, which are upper bounds, are the capacities.
+        # In captured graphs, a step's totals, which are upper bounds, are the capacities.
         self._captures = captures(session)
         self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
-        # Of runs of several tokens of row 0, which use the first of these.
+        # For runs of several tokens of row 0, which use the beginning of these arrays.
         tokens = np.arange(MOST_DRAFT + 1, dtype=np.int64)[None]
         self._draft = Tokens(tokens.copy(), tokens.copy(), np.zeros(1, np.int32), np.zeros((), np.int32), tokens)
         self._draft_ids = np.zeros((MOST_DRAFT + 1, 1), np.int64)
@@ -111,40 +115,43 @@ class DecoderPartition:
 
     @property
     def takes_several(self) -> bool:
-        """Whether a run behind a past gives outputs for several tokens of a row. Graphs of earlier versions do not."""
+        """Whether a run after cached tokens gives outputs for several tokens of a row.
+
+        Graphs of earlier versions do not.
+        """
         return self._inputs["last_index" if self.cross is None else "input_ids"][1] != 1
 
     def start(self, row: int, length: int) -> None:
-        """Say that `row` has `length` positions filled."""
+        """Set the number of cached tokens of `row` to `length`."""
         self.lengths[row] = self.positions[row, 0] = length
 
     def put_source(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
-        """Give `group` the cross K/V of a source (see CrossCache), and empty rows."""
+        """Give `group` the cross K/V of a source (see CrossCache), and empty its rows."""
         assert self.cross is not None
         self.cross.put(group, values, scales)
         self._start_group(group)
 
     def take_source(self, group: int, encoded: Cache, source: int, length: int) -> None:
-        """As `put_source`, from a cache that the encoder has written."""
+        """Give `group` row `source` of `encoded`, a cache that the encoder has written, and empty its rows."""
         assert self.cross is not None
         self.cross.take(group, encoded, source, length)
         self._start_group(group)
 
     def put_past(self, row: int, past: NDArray[Any]) -> None:
-        """Fill the first positions of a row: [2 * layers, positions, heads, head_dim], as numbered in KvCache."""
+        """Fill the first positions of a row with `past` [parts, positions, heads, head_dim], with KvCache's parts."""
         for part, values in enumerate(past):
             self.cache.put(part, row, values)
         self.start(row, past.shape[1])
 
     def empty(self, first: int, end: int) -> None:
-        """Make groups from `first` to `end`, which are not in use, such that they cost little."""
+        """Empty groups from `first` to `end`, which are not in use, so that they cost little time in a run."""
         if self.cross is not None:
             self.cross.empty(first, end)
         for row in range(first * self.width, end * self.width):
             self.start(row, 0)
 
     def move(self, source: int, target: int) -> None:
-        """Make group `target` hold what group `source` does: own and cross K/V, lengths and next inputs."""
+        """Copy group `source` to group `target`: the rows' own and the cross K/V, lengths and next inputs."""
         if self.cross is not None:
             self.cross.move(source, target)
         for beam in range(self.width):
@@ -154,22 +161,22 @@ class DecoderPartition:
                 array[other] = array[one]
 
     def reorder_cache(self, pairs: Pairs) -> None:
-        """Give each target of (source, target) the cache of its source; no source is a target.
+        """Copy the cache of each source row to its target row. No source is a target.
 
-        The cross K/V are the group's.
+        The cross K/V stay unchanged, as they belong to the group.
         """
         for source, target in pairs:
             self.cache.copy(source, target, int(self.lengths[source]))
 
     def set_next_tokens(self, pairs: Pairs) -> None:
-        """Set the next input of rows, as (row, token), in the place of the argmax of the last run."""
+        """Set the next inputs of rows, as (row, token), in place of the argmax of the last run."""
         rows, tokens = zip(*pairs)  # noqa: B905 - pairs
         self.ids[list(rows), 0] = tokens
 
     def step(self, groups: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `groups` groups. The argmax of each row becomes its next input.
 
-        Memory is bound when there are as many rows the first time.
+        The first step with a number of rows binds the memory for this number.
         """
         rows, run = groups * self.width, self.size.of(groups)
         self.empty(groups, run)
@@ -186,7 +193,7 @@ class DecoderPartition:
         return Outputs(self.ids, self.logits if logits else None).first(rows)
 
     def verify(self, draft: Ids, logits: bool) -> Outputs:
-        """Run row 0's next token and `draft` behind it, with outputs for each; its next input must be set then."""
+        """Run row 0's next token and `draft` after it, with outputs for each. Then the caller sets the next input."""
         tokens = len(draft) + 1
         binding = self._drafts.get((tokens, logits))
         if binding is None:
@@ -202,7 +209,7 @@ class DecoderPartition:
         return Outputs(self._draft_ids, self.logits if logits else None).first(tokens)
 
     def drop(self, positions: int) -> None:
-        """Forget the last positions of row 0: what lies beyond a row's length is never read."""
+        """Forget the last positions of row 0. Memory beyond a row's length is never read."""
         self.start(0, int(self.lengths[0]) - positions)
 
     def bind(
@@ -213,7 +220,7 @@ class DecoderPartition:
         logits: bool,
         graph: int = NOT_CAPTURED,
     ) -> Binding:
-        """A run of the graph on rows from `first` on (with an encoder, 0), with as many outputs as `next_ids`."""
+        """Return a run of the graph on rows from `first` on (0 with an encoder), with as many outputs as `next_ids`."""
         rows = len(tokens.ids)
         inputs: dict[str, Any] = {
             "input_ids": tokens.ids,
@@ -248,8 +255,8 @@ class DecoderPartition:
 
     def _bind_step(self, groups: int, logits: bool) -> Binding:
         rows = groups * self.width
-        # The last position is that of this run's one token: what is filled is its number. next_ids is written when
-        # input_ids has been read: the next input is in place without a copy.
+        # The last position is that of this run's only token, which is the number of cached tokens. next_ids is written
+        # after input_ids has been read, so that the next input is in place without a copy.
         ids, ends = self.ids[:rows], self.lengths[:rows]
         tokens = Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows])
         if not self._captures:

@@ -1,7 +1,7 @@
-"""From the outputs of a run to what each search chose.
+"""The picker: passes the outputs of a run to the searches, which choose the next tokens.
 
-Rows are gathered, log-softmaxed and their best taken in one run for all searches; a search that fails fails alone.
-Log-probabilities are computed of the rows whose searches want them, and of no others.
+The picker gathers the rows of all searches, and computes log-softmax and top-k in one run each. A search that fails
+does not affect the others. Log-probabilities are computed only for the rows of searches that want them.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ Ids = NDArray[np.int64]
 
 
 class Picker:
-    """For runs of at most `slots` rows."""
+    """Picks the next tokens from the outputs of runs of at most `slots` rows."""
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
         settings = replace(settings, provider="CPU")  # the logits are on the host by now
         self._log_softmax = open_session(spec.files.log_softmax, settings)
         self._top_k = open_session(spec.files.top_k, settings)
         self._vocabulary = spec.vocab_size
-        # Copies of logits that searches may edit; the first rows are their log-softmax where beams want that.
+        # Copies of logits that searches may edit. The first rows are log-softmax values, for searches that use these.
         self._scores: Floats = Reserved((slots, spec.vocab_size), np.float32).array
-        # Contiguous copies, for a run at a time.
+        # Contiguous copies of logits, as inputs of one run of a graph.
         self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
 
     def close(self) -> None:
-        """Drop its sessions and copies, rows x vocabulary floats each."""
+        """Release the sessions and the copies of logits, each of rows x vocabulary floats."""
         del self._log_softmax, self._top_k, self._scores, self._logits
 
     def pick(self, outputs: Outputs, picks: Picks, draft: Sequence[int] = ()) -> list[Step]:
-        """What each pick's search chooses from its rows of `outputs`, in order. A search that fails gives its error.
+        """Return what each pick's search chooses from its rows of `outputs`, in order, or the search's error.
 
-        The only pick of a run with a `draft` chooses on while its choices are the draft's.
+        A run with a `draft` has one pick, whose search chooses again as long as its choices are the draft's tokens.
         """
         steps = self._pick(outputs, picks)
         return [self._follow(outputs, picks, draft, *steps)] if draft else steps
 
     def _follow(self, outputs: Outputs, picks: Picks, draft: Sequence[int], step: Step) -> Step:
-        """Choose on while the choices are those of the draft, and need no scores that the run has not."""
+        """Choose again while the choices are the draft's tokens, unless they need scores that the run lacks."""
         ((sequence, (row,)),) = picks.items()
         emitted = step.emitted
         for accepted, token in enumerate(draft):
@@ -71,7 +71,7 @@ class Picker:
         return [step for step in steps.values() if step is not None]
 
     def _most_probable(self, outputs: Outputs, picks: Picks) -> dict[Searched, Ids]:
-        """Ids [1, top_count] by sequence, of those that want them, which have one row each."""
+        """Return the ids [1, top_count] by sequence, for sequences that want them, which have one row each."""
         wanting = [sequence for sequence in picks if sequence.search.top_count]
         if not wanting:
             return {}
@@ -82,7 +82,7 @@ class Picker:
         return {each: row[None, : each.search.top_count] for each, row in zip(wanting, ids, strict=True)}
 
     def _choose(self, models: _ModelScores, picks: Picks) -> dict[Searched, Step]:
-        # Rows that are log-softmaxed come first, rows of which no best are taken last.
+        # Rows for the log-softmax come first, rows without top-k come last.
         picks = dict(sorted(picks.items(), key=lambda pick: _place(pick[0].search)))
         ends = np.cumsum([len(rows) for rows in picks.values()]).tolist()
         spans = [slice(end - len(rows), end) for rows, end in zip(picks.values(), ends, strict=True)]
@@ -101,7 +101,7 @@ class Picker:
         return steps
 
     def _gather(self, outputs: Outputs, picks: Picks) -> None:
-        """The logits of all picks' rows to the scores, log-softmaxed where wanted."""
+        """Copy the logits of all picks' rows to the scores, or their log-softmax if the search uses that."""
         assert outputs.logits is not None
         soft = [row for sequence, rows in picks.items() if sequence.search.uses_log_probs for row in rows]
         raw = [row for sequence, rows in picks.items() if not sequence.search.uses_log_probs for row in rows]
@@ -113,12 +113,12 @@ class Picker:
             _copy_rows(outputs.logits, raw, self._scores[len(soft) : len(soft) + len(raw)])
 
     def _best(self, picks: Picks) -> tuple[Floats, Ids]:
-        """(values, ids) [rows, k] of the first rows of the scores, k being the largest that a pick wants."""
+        """Return the best (values, ids) [rows, k] of the scores' first rows. k is the largest number of candidates."""
         count = sum(map(len, picks.values()))
         return self._top(self._scores[:count], max((sequence.search.candidates for sequence in picks), default=0))
 
     def _top(self, scores: Floats, count: int) -> tuple[Floats, Ids]:
-        """The best `count` of each row of `scores`, or all where there are fewer: values and ids, best first."""
+        """Return the `count` best values and ids of each row of `scores`, or all if there are fewer, best first."""
         shape = len(scores), min(count, self._vocabulary)
         values, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
         if len(scores):
@@ -131,7 +131,7 @@ class Picker:
 class _ModelScores:
     """The outputs of a run, and the `best` token of each row.
 
-    `most_probable` are ids [1, n] of a sequence's best tokens, where it wants them.
+    `most_probable` has the ids [1, n] of a sequence's best tokens, if the sequence wants them.
     """
 
     outputs: Outputs
@@ -139,7 +139,7 @@ class _ModelScores:
     most_probable: Mapping[Searched, Ids]
 
     def log_probs(self, sequence: Searched, rows: Sequence[int], ids: Ids | None) -> tuple[Floats, Top]:
-        """log-softmax of the logits of `rows` at `ids` [rows, k] (None: everywhere), and of its best tokens."""
+        """Return the log-softmax of `rows` at `ids` [rows, k] (None: at every id), and the most probable tokens."""
         assert self.outputs.logits is not None
         logits = np.stack([self.outputs.logits[row] for row in rows])
         top = self.most_probable.get(sequence)
@@ -154,7 +154,7 @@ class _ModelScores:
 
 
 def _pairs(ids: Ids, log_probs: Floats) -> Top:
-    """The tokens of one row [1, n]."""
+    """Return the ids and log-probabilities [1, n] of one row as pairs."""
     return tuple(zip(ids[0].tolist(), log_probs[0].tolist(), strict=True))
 
 
@@ -171,13 +171,16 @@ def _place(search: Search) -> tuple[bool, bool]:
 def _edit(search: Search, scores: Floats) -> EngineError | None:
     try:
         search.edit(scores)
-    except BaseException as error:  # one search's failure is its own, also a panic of a library in Rust
+    except BaseException as error:  # only this search fails; a panic of a library in Rust is no Exception
         return _failure(error)
     return None
 
 
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
-    """The step of a search that needs no edited scores: each row's argmax, what is forced, or what a form allows."""
+    """Return the step of a search without edited scores; None if the search needs them.
+
+    The search takes each row's argmax, a forced token, or a token that structured output allows.
+    """
     search, logits = sequence.search, models.outputs.logits
     argmax = models.best[rows[0]] if len(rows) == 1 else None
     token: int | None = argmax if search.forced is None else search.forced
@@ -192,7 +195,7 @@ def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int
             step = search.take(token)
         else:
             step = _choose(models, sequence, rows, None, np.full((len(rows), 1), token, np.int64))
-    except BaseException as error:  # one search's failure is its own, also a panic of a library in Rust
+    except BaseException as error:  # only this search fails; a panic of a library in Rust is no Exception
         return Step(error=_failure(error))
     step.argmax = argmax
     return step
@@ -207,7 +210,7 @@ def _choose(
             return search.choose(values, ids)
         log_probs, top = models.log_probs(sequence, rows, ids)
         return search.choose(values, ids, log_probs, top)
-    except BaseException as error:  # one search's failure is its own, also a panic of a library in Rust
+    except BaseException as error:  # only this search fails; a panic of a library in Rust is no Exception
         return Step(error=_failure(error))
 
 

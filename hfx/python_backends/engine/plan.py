@@ -1,6 +1,6 @@
-"""What one step does: frozen values that the scheduler makes, a runner carries out, and tests read.
+"""Plans of what one step does: frozen values that the scheduler makes, a runner carries out, and tests read.
 
-A plan is one run of one graph, or a compaction; its failure ends its own requests only. Rows and groups are numbers
+A plan is one run of one graph, or a compaction. If it fails, only its own requests end. Rows and groups are numbers
 within the partition of `width`.
 """
 
@@ -15,17 +15,17 @@ from .jobs import Job, Pairs, Sequence
 
 Picks = Mapping[Sequence, Ids]
 
-# ONNX Runtime's attention takes queries in blocks of a multiple of so many, and a last block of one query goes to
+# ONNX Runtime's attention takes queries in blocks of a multiple of this number. A last block of one query goes to
 # another kernel, which rounds differently: the last token would have other bits than in a longer row or part.
 QUERIES = 16
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run of a runner takes, in tokens, so that sequences that are being decoded wait for a bounded time.
+    """The limits of a run in tokens, so that sequences that are being decoded wait for a bounded time.
 
-    A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` bound the padded tokens of a
-    batch of prompts or sources; a single one may be longer.
+    A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` limit the padded tokens of a
+    batch of prompts or sources; a single prompt or source may be longer.
     """
 
     chunk: int = 256
@@ -34,18 +34,21 @@ class Limits:
 
 
 def part_start(start: int, end: int) -> int:
-    """Where to begin to run a prompt's part from `start` to `end`: a token earlier where one query was left over."""
+    """Return where the run of a prompt's part from `start` to `end` begins.
+
+    It begins a token earlier if one query would be left over.
+    """
     return start - 1 if start and (end - start) % QUERIES == 1 else start
 
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens of a prompt, from position `start` on. `rows` get the prompt when these are the last of it.
+    """Tokens of a prompt, from position `start` on. If they are the last of the prompt, it goes to `rows`.
 
-    A whole prompt is run in the first of its rows, a part of a longer one in a row beside those of the partition.
-    `loads` are blocks of the prefix cache that hold the prompt's beginning: where the tokens are all that is left of
-    it, they are run in the first of its rows, too. `saves` are copied to the cache then, as (block of the prompt, block
-    of the cache).
+    A whole prompt is run in the first of its rows. A part of a longer prompt is run in a row beside those of the
+    partition. `loads` are the blocks of the prefix cache that hold the prompt's beginning. If the tokens are all of the
+    rest, they are run in the first of the prompt's rows, too. After the run, `saves` are copied to the prefix cache, as
+    (block of the prompt, block of the cache).
     """
 
     tokens: Ids
@@ -56,34 +59,36 @@ class Span:
 
     @property
     def end(self) -> int:
-        """The position after the last."""
+        """The position after the last token."""
         return self.start + len(self.tokens)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its prompt."""
+        """Whether the span is a whole prompt."""
         return not self.start and bool(self.rows)
 
     @property
     def is_rest(self) -> bool:
-        """Whether it is all of its prompt that is not cached."""
+        """Whether the span is all of a prompt that is not cached."""
         return bool(self.loads and self.rows)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the decoder: a token for each row of groups 0 to `groups` of a partition, or prompts or a part of one.
+    """One run of the decoder: a decode step of the first `groups` groups of a partition, or a prefill of prompts.
 
-    First each (source, target) of `follows` is copied, a group for each sequence; then `feeds` are written, as (row,
-    token). Other rows are fed with the argmax of their last run. `sequences` have these rows. `spans` are a part of a
-    long prompt or whole ones, whose first rows lie beside each other; `joining[i]` is the job of `spans[i]`. Rows of
-    the outputs are those of the groups, or one for each span. `picks` are the sequences that choose their next tokens
-    from the outputs, each with a row of these for each row of its search. `logits`: whether one needs more than the
-    argmax.
+    A decode step first copies the cache rows of `follows`, as (source, target), with a tuple for each sequence. Then it
+    sets the next inputs of `feeds`, as (row, token); the next inputs of other rows are the argmax of their last run.
+    `sequences` have these rows. A prefill runs `spans`: a part of a long prompt, or whole prompts whose first rows lie
+    beside each other. `joining[i]` is the job of `spans[i]`.
 
-    A step of row 0 alone may have a `draft`: tokens that are run behind its next one in case they are what is chosen.
-    Outputs have a row for each of them then, and row 0 has no next input of its own: where its choice is the first of
-    the draft, it chooses again from the row behind, and so on.
+    The outputs have the rows of the groups, or a row for each span. `picks` are the sequences that choose their next
+    tokens, each with a row of the outputs for each row of its search. `logits` says whether any of them needs more than
+    the argmax.
+
+    A step of row 0 alone may have a `draft`: tokens that are run after its next input, in case they will be chosen. The
+    outputs then have a row for each of them, too, and the run sets no next input of row 0. If the choice of row 0 is
+    the first token of the draft, it chooses again from the next row, and so on.
     """
 
     width: int = 1
@@ -112,9 +117,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Encode:
-    """Sources to the encoder; each (width, group) of `places[i]` gets the cross K/V of source i, and empty rows.
+    """One run of the encoder: each (width, group) of `places[i]` gets the cross K/V of source i, and empty rows.
 
-    `in_use` are the groups of all partitions that are in use then, as (width, number).
+    `in_use` is the number of groups of each partition that are then in use, as (width, number).
     """
 
     sources: tuple[Ids, ...]
@@ -126,7 +131,7 @@ class Encode:
 
 @dataclass(frozen=True)
 class Compact:
-    """Groups that move, as (source, target), so that those in use are the first ones of the partition again."""
+    """A compaction: `moves` groups, as (source, target), so that the groups in use are the partition's first again."""
 
     width: int
     moves: Pairs

@@ -1,7 +1,8 @@
-"""Which beginnings of prompts have keys and values in memory: blocks of tokens, the least recently used out first.
+"""The index of the prefix cache: the beginnings of prompts with keys and values in memory, as blocks of tokens.
 
-It holds tokens and numbers, no tensor: the memory behind a block's number is a runner's (kv_cache.py). All
-calls come from the engine's thread, and a plan is finished before the next is made, so that what a plan loads stays.
+The least recently used block is evicted first. The index has tokens and numbers, but no tensors: the memory of a block
+belongs to a runner (kv_cache.py). All calls come from the engine's thread, and a plan is finished before the next is
+made, so that the blocks that a plan loads stay.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from ..checks import Ids
 
 BLOCK = 64  # tokens
 DEFAULT_MB = 256
-MOST_SEEN = 4096  # blocks whose tokens alone are kept, 0.8 KB each
-SIGHTINGS = 2  # with this one, a block's keys and values are saved
+MOST_SEEN = 4096  # blocks of which only the tokens are stored, 0.8 KB each
+SIGHTINGS = 2  # a block's keys and values are saved when it occurs the second time
 
-Key = tuple[int, bytes]  # the number of the block before, 0 for none, and the tokens: equal keys are equal beginnings
+Key = tuple[int, bytes]  # number of the block before, 0 for none, and tokens: equal keys mean equal beginnings
 Saves = tuple[tuple[int, int], ...]
 
 
 @dataclass(eq=False)
 class Block:
-    """BLOCK tokens behind those of another. `memory`: the number of what holds its keys and values, None for none."""
+    """BLOCK tokens after another block's. `memory` is the number of the memory with its K/V; None if it has none."""
 
     number: int
     sightings: int = 0
@@ -33,10 +34,11 @@ class Block:
 
 
 class PrefixCache:
-    """Memory for `size` blocks, numbered from 0; with 0, nothing is kept. `most_seen` more are known by their tokens.
+    """An index of up to `size` saved blocks, whose memory is numbered from 0, and `most_seen` blocks known by tokens.
 
-    A block is saved when its beginning comes the second time, so that prompts that share nothing cost no copies. The
-    block before one that is known is known, before one that is saved it is saved: it is always the more recently used.
+    With a `size` of 0, nothing is stored. A block is saved when it occurs the second time, so that prompts that share
+    nothing cost no copies. The block before a known block is known, and the block before a saved block is saved,
+    because it is always used more recently.
     """
 
     def __init__(self, size: int, most_seen: int = MOST_SEEN) -> None:
@@ -48,19 +50,19 @@ class PrefixCache:
         self._numbers = itertools.count(1)
 
     def cached(self, prompt: Ids) -> int:
-        """How many tokens at the beginning of `prompt` need not be run: whole blocks, and never all of it."""
+        """Return how many tokens at the beginning of `prompt` need not be run: whole blocks, and never all tokens."""
         return BLOCK * len(self._saved(prompt))
 
     def load(self, prompt: Ids) -> Ids:
-        """The memory of these tokens, in order."""
+        """Return the memory of the cached blocks of `prompt`, in order, and mark them as used."""
         path = self._saved(prompt)
         self._touch([key for key, _ in path])
         return tuple(block.memory for _, block in path if block.memory is not None)
 
     def reserve(self, prompts: Sequence[Ids]) -> list[Saves]:
-        """Of each prompt what is to be saved when it has been run, as (block of the prompt, memory).
+        """Return what to save of each prompt when it has been run, as (block of the prompt, memory).
 
-        The memory counts as free until `add` says that it holds the block: a plan that fails leaves nothing behind.
+        The memory counts as free until `add` is called, so that a plan that fails leaves nothing behind.
         """
         if not self.size:
             return [()] * len(prompts)
@@ -82,7 +84,7 @@ class PrefixCache:
         return saves
 
     def add(self, prompt: Ids, saves: Saves) -> None:
-        """Say that a prompt has been run, and that `saves`, which was reserved for it, holds its blocks now."""
+        """Record that a prompt has been run, and that the memory reserved for it (`saves`) now has its blocks."""
         if not self.size:
             return
         memory, keys, before = dict(saves), [], 0
@@ -102,15 +104,15 @@ class PrefixCache:
         self._trim()
 
     def _make_free(self, taken: int, paths: list[list[tuple[Key, Block]]]) -> bool:
-        """Whether there is memory beside so many: where there is none, that of the block that was not used longest.
+        """Return whether there is memory beyond `taken` blocks; if necessary, evict the least recently used block.
 
-        None of `paths` is given up. What was given up counts as never seen, and is saved at its next second time.
+        No block of `paths` is evicted. An evicted block counts as never seen, and is saved when it has occurred twice.
         """
         if len(self.free) > taken:
             return True
         oldest = next(iter(self.saved), None)
         if oldest is None or any(oldest == key for path in paths for key, _ in path):
-            return False  # they were touched: all others are gone
+            return False  # they were touched last: no other block is left
         block = self.seen[oldest] = self.saved.pop(oldest)
         assert block.memory is not None
         self.free[block.memory] = None
@@ -123,7 +125,7 @@ class PrefixCache:
             self.seen.popitem(last=False)
 
     def _touch(self, keys: list[Key]) -> None:
-        """Say that blocks, each behind the one before, are used: the first is the most recent then."""
+        """Mark consecutive blocks as used. The first block becomes the most recently used."""
         for key in reversed(keys):
             (self.saved if key in self.saved else self.seen).move_to_end(key)
 
@@ -131,7 +133,7 @@ class PrefixCache:
         return self.saved.get(key) or self.seen.get(key)
 
     def _path(self, prompt: Ids, length: int) -> list[tuple[Key, Block]]:
-        """The known blocks at the beginning of `prompt`, of its first `length` tokens."""
+        """Return the known blocks at the beginning of the first `length` tokens of `prompt`."""
         path: list[tuple[Key, Block]] = []
         before = 0
         for at in range(length // BLOCK):

@@ -1,7 +1,7 @@
-"""What keeps an answer from depending on its batch, or on parts, found by running a model as it is opened.
+"""Probes, run when a model is opened, that keep an answer from depending on its batch or on the parts of its prompt.
 
-A library chooses its kernels by the number of rows, and another kernel adds up in another order: the last bits change,
-and with int8 or int4 a last bit can become another token.
+A library chooses its kernels by the number of rows, and another kernel adds up in another order. That changes the last
+bits of scores, and with int8 or int4 a changed bit can lead to another token.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .spec import EngineSpec
 LOG = logging.getLogger(__name__)
 
 SOME = 16  # different tokens of the probe
-SOURCE = 16  # tokens of a source
+SOURCE = 16  # tokens of the probe's source
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# Of MOST_LEAST sequences, as many as are no multiple of more than the key.
+# Multiple -> the largest number below MOST_LEAST that is divisible by it, but not by the next multiple.
 REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
 MOST_LEAST = 16  # sequences
-USUAL = 2  # what most processors need
+USUAL = 2  # sequences, which is enough for most processors
 
-WIDE = 1024  # of a model's hidden size
+WIDE = 1024  # hidden size of a wide model
 
-RESTS = (1, 2, 7, 15, 30)  # tokens behind a block: of one block of queries, of two, and what is left over of them
-CHUNK, LONG = 256, 290  # a long prompt, and where it is cut without a cache
+RESTS = (1, 2, 7, 15, 30)  # tokens after a block: within one block of queries, or two, and remainders of these
+CHUNK, LONG = 256, 290  # where a long prompt is cut without a cache, and its length
 
 
 def tokens(length: int, vocabulary: int) -> Ids:
-    """Some tokens for a run whose answer is not used."""
+    """Return tokens for a run whose answer is not used."""
     return tuple(at % min(vocabulary, SOME) for at in range(length))
 
 
 def rows_for(slots: int) -> int:
-    """For how many rows a model of `slots` needs memory: for those that are always probed, and any step's padding."""
+    """Return how many rows of memory a model of `slots` needs, for the probes and for the padding of any step."""
     return -(-max(slots, MOST_LEAST) // max(REMAINDERS)) * max(REMAINDERS)
 
 
@@ -52,11 +52,12 @@ def step_size(
     reset: Callable[[int], None],
     slots: int,
 ) -> StepSize:
-    """`probed_size` of a partition of `slots` groups, whose step runs any number of groups until its `size` is set.
+    """Return the `probed_size` of a partition of `slots` groups, whose `size` is not set yet.
 
-    `reset(groups)` makes the first groups empty, with one and the same source.
+    Until it is set, a step runs any number of groups. `reset(groups)` makes the first groups empty, with one and the
+    same source.
     """
-    # In a narrow model, two ways of adding up often have the same sum, so that it takes more steps.
+    # In a narrow model, two ways of adding up often give the same sum, so it takes more steps to tell them apart.
     steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length)
 
     def logits_of(groups: int) -> set[bytes]:
@@ -73,10 +74,10 @@ def step_size(
 
 
 def probed_size(logits_of: Callable[[int], set[bytes]], slots: int) -> StepSize:
-    """The least step, and its multiples, in which all sequences have the same answer, to the bit.
+    """Return the least size of a step, and its multiple, with which all sequences have the same answer, to the bit.
 
-    `logits_of(count)` are the bytes of the first and the last sequence's logits in steps of `count` equal sequences,
-    at most rows_for(slots). Where the least is larger than MOST_LEAST, it is USUAL with a line in the log.
+    `logits_of(count)` returns the bytes of the first and the last sequence's logits in steps of `count` equal
+    sequences, at most rows_for(slots). If the least size is larger than MOST_LEAST, USUAL is used instead, and logged.
     """
     most = rows_for(slots)
     expected = logits_of(most)
@@ -94,7 +95,7 @@ def probed_size(logits_of: Callable[[int], set[bytes]], slots: int) -> StepSize:
 
 
 def verifies(spec: EngineSpec, partition: DecoderPartition, reset: Callable[[int], None]) -> bool:
-    """Whether runs of several tokens have the bits of steps. `reset(1)` empties row 0, which is the first group's."""
+    """Whether runs of several tokens give the same bits as steps. `reset(1)` empties the first group, with row 0."""
     fed = tokens(min(2 * MOST_DRAFT, spec.max_length), spec.vocab_size)
     before = len(fed) - MOST_DRAFT - 1
     if before < 1:
@@ -112,27 +113,27 @@ def verifies(spec: EngineSpec, partition: DecoderPartition, reset: Callable[[int
 
 
 def row_bytes(outputs: Outputs, row: int) -> bytes:
-    """The bytes of a row of logits, which must have been asked for."""
+    """Return the bytes of a row of logits, which `outputs` must have."""
     assert outputs.logits is not None
     return bytes(outputs.logits[row].data)
 
 
 @dataclass(frozen=True)
 class Bits:
-    """What a part of a prompt left: the last token's logits, and the prompt's keys and values [.., positions, dim]."""
+    """The result of a prompt's part: the last token's logits, and the prompt's keys and values [.., positions, dim]."""
 
     logits: bytes
     cache: NDArray[Any]
 
     def begins(self, other: Bits) -> bool:
-        """Whether the keys and values are the first ones of `other`."""
+        """Whether the keys and values equal the first ones of `other`."""
         return self.cache.tobytes() == other.cache[..., : self.cache.shape[-2], :].tobytes()
 
 
 def is_same_in_parts(spec: EngineSpec, run: Callable[[Ids, int], Bits]) -> bool:
-    """Whether parts of prompts that begin behind a block leave what whole prompts, or parts of others, do.
+    """Whether parts of prompts that begin after a block give the same bits as whole prompts, and as other parts.
 
-    `run(text, start)` runs a prompt from position `start` on, behind what earlier calls have left there.
+    `run(text, start)` runs a prompt from position `start` on, after the positions that earlier calls have filled.
     """
     text = tokens(min(LONG, spec.max_length), spec.vocab_size)
     ends = [BLOCK + rest for rest in RESTS if BLOCK + rest <= len(text)]

@@ -1,9 +1,9 @@
-"""What the settings do to scores before a token is chosen, where a sequence ends, and which tokens are forced.
+"""Logits processors, which edit scores before a token is chosen, and the rules for ends of sequences and forced tokens.
 
-The rules are those of transformers (generation/logits_process.py, stopping_criteria.py), those of frequency_penalty,
-presence_penalty and logit_bias OpenAI's, which come after transformers' as a LogitsProcessor given to `generate` does.
-Their order matters only in that the penalty comes first, and forced tokens last. Nothing of the vocabulary's size is
-allocated.
+The rules are those of transformers (generation/logits_process.py, stopping_criteria.py). The rules of
+frequency_penalty, presence_penalty and logit_bias are OpenAI's. They come after those of transformers, like a
+LogitsProcessor that is given to `generate`. The order matters only in that the penalty comes first, and forced tokens
+last. No array of the vocabulary's size is allocated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Floats = NDArray[np.float32]
 
 NONE: Array = np.empty(0, np.int64)
 BANNED = np.float32(-np.inf)
-ROW_BITS = 40  # of a number that is a row and an id
+ROW_BITS = 40  # a number that combines a row and an id has the row from this bit on
 
 
 @dataclass(frozen=True, eq=False)
 class Edits:
-    """What is to be done to the scores of one step.
+    """The changes to the scores of one step.
 
-    `seen` [rows, n] are ids whose scores `penalty` makes worse. `lowered` are rows, ids and what is taken from the
-    scores there, `biases` ids and what is added to the scores of each row. `everywhere` are ids that no row may choose;
-    the pairs of `banned` (rows, ids) are ids that one row may not.
+    `seen` [rows, n] has the ids whose scores `penalty` makes worse. `lowered` has rows, ids and the amounts to subtract
+    from their scores; `biases` has ids and the amounts to add in each row. `everywhere` has ids that no row may choose;
+    `banned` (rows, ids) has pairs of a row and an id that this row may not choose.
     """
 
     penalty: float = 1.0
@@ -45,7 +45,7 @@ class Edits:
         return self is not NOTHING
 
     def apply(self, scores: NDArray[np.float32]) -> None:
-        """Do it to `scores` [rows, vocabulary], in place."""
+        """Apply the changes to `scores` [rows, vocabulary], in place."""
         if self.seen is not None:
             where = (np.arange(len(scores))[:, None], self.seen)
             picked = scores[where]
@@ -66,7 +66,7 @@ NOTHING = Edits()
 
 
 class Processors:
-    """The edits of sequences that start with `start` tokens (a prompt, or an encoder-decoder's decoder prompt)."""
+    """Makes the edits of sequences that start with `start` tokens: a prompt, or an encoder-decoder's decoder prompt."""
 
     def __init__(self, settings: Settings, start: int) -> None:
         self._start = start
@@ -88,7 +88,7 @@ class Processors:
         self._edits_none = not (bans or changes)
 
     def edits(self, histories: Array) -> Edits:
-        """What is to be done before the token after `histories` [rows, length] (the start included) is chosen."""
+        """Return the edits for the choice of the token after `histories` [rows, length], which include the start."""
         if self._edits_none:
             return NOTHING
         everywhere = self._everywhere(histories.shape[1])
@@ -100,7 +100,7 @@ class Processors:
         return Edits(self._penalty, seen, lowered, self._biases, everywhere, banned)
 
     def _lowered(self, generated: Array) -> tuple[Array, Array, Floats] | None:
-        """OpenAI's penalties of the tokens in `generated` [rows, n]: what comes before does not count."""
+        """Return OpenAI's penalties of the tokens in `generated` [rows, n]. Tokens before these do not count."""
         if not generated.size:
             return None
         keys = generated + (np.arange(len(generated)) << ROW_BITS)[:, None]
@@ -122,7 +122,7 @@ class Processors:
 
 
 def repeats(histories: Array, size: int) -> tuple[Array, Array]:
-    """Rows and ids that would repeat an n-gram of `size` tokens that the row has had."""
+    """Return the rows and ids that would repeat an n-gram of `size` tokens of the row's history."""
     length = histories.shape[1]
     starts = length - size + 1
     if starts < 1:
@@ -140,7 +140,7 @@ def repeats(histories: Array, size: int) -> tuple[Array, Array]:
 
 
 def renormalize(scores: NDArray[np.float32]) -> None:
-    """Make log-probabilities of `scores` [rows, vocabulary] again, in place; a row without a finite one stays."""
+    """Normalize log-probabilities `scores` [rows, vocabulary] again, in place, except rows without a finite score."""
     highest = scores.max(axis=1, keepdims=True)
     rows = np.isfinite(highest[:, 0])
     shifted = scores[rows] - highest[rows]
@@ -148,7 +148,7 @@ def renormalize(scores: NDArray[np.float32]) -> None:
 
 
 class _BadWords:
-    """Token sequences that must not be completed; those of one token are `single`, an end token alone is allowed."""
+    """Token sequences that must not be completed. `single` has those of one token; an end token alone is allowed."""
 
     def __init__(self, settings: Settings) -> None:
         words = [word for word in settings.bad_words_ids if len(word) > 1 or word[0] not in settings.eos_ids]
@@ -173,7 +173,7 @@ class _BadWords:
 
 
 def _would_complete(history: Array, word: Ids, earliest: int) -> bool:
-    """Whether a token more makes `history` end with `word`, which begins at index `earliest` of it or later."""
+    """Whether one more token can make `history` end with `word`, which begins at index `earliest` or later."""
     begin = len(history) - len(word) + 1
     return begin >= earliest and tuple(history[begin:].tolist()) == word[:-1]
 
@@ -183,7 +183,10 @@ def _array(*parts: Ids | list[int]) -> Array:
 
 
 class Endings:
-    """The rules of sequences that start with `start` tokens; `generated` is the number of tokens after those."""
+    """The rules for the ends and the forced tokens of sequences that start with `start` tokens.
+
+    `generated` is the number of tokens after these.
+    """
 
     def __init__(self, settings: Settings, start: int) -> None:
         self._start = start
@@ -196,13 +199,13 @@ class Endings:
             self._stops.setdefault(sequence[-1], []).append(sequence[:-1])
 
     def forced(self, generated: int) -> int | None:
-        """The id that the next token must have, if it must; a forced first token needs a start of one token."""
+        """Return the id of a forced next token, or None. A first token is only forced after a start of one token."""
         if self._forced_last is not None and generated == self._max_tokens - 1:
             return self._forced_last
         return self._forced_first if self._start + generated == 1 else None
 
     def fed_first(self) -> Ids:
-        """The forced first token if the model can be fed with it beside the start, so that it costs no run."""
+        """Return the forced first token if it can be run together with the start, so that it costs no run."""
         first = self.forced(0)
         if first is None or self.ends(np.empty(0, np.int64), first):
             return ()
@@ -213,7 +216,7 @@ class Endings:
         return len(before) + 1 >= self._max_tokens or self._stopped(before, token)
 
     def reason(self, before: NDArray[np.int64], token: int) -> FinishReason:
-        """Why a sequence that is over is over; an end token that was forced there is no stop."""
+        """Return why a sequence that is over has ended. A forced end token counts as "length", not as "stop"."""
         last = len(before) + 1 >= self._max_tokens
         if last and self._forced_last is not None:
             return "length"

@@ -1,7 +1,7 @@
-"""What is asked of the engine and what it answers: frozen values of token ids, checked when they are made.
+"""The engine's requests, settings and events: frozen values of token ids, checked when they are made.
 
-The settings with their ranges and defaults are in generation_settings.py; here are their contradictions. Between a
-request and its events is a search (search.py). Clients import this file, so it needs no numpy.
+The settings with their ranges and defaults are in generation_settings.py; contradictions between settings are refused
+here. A search (search.py) makes the events of a request. Clients import this file, so it needs no numpy.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def _maker(name: str, value: Any) -> Any:
 class Settings(Decoding):
     """How a request is decoded: the table's settings, and token ids.
 
-    `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). Values that a way of decoding
+    `max_tokens` and `min_tokens` count new tokens (`max_new_tokens`, `min_new_tokens`). Values that the decoding method
     does not read (`temperature` without `do_sample`, `length_penalty` without beams) must be in range and are otherwise
-    ignored: they may be a checkpoint's defaults. Lists are taken for tuples. Raises InvalidRequest.
+    ignored, as they may be a checkpoint's defaults. Lists are converted to tuples. Raises InvalidRequest.
     """
 
     eos_ids: tuple[int, ...] = setting((), "", token_ids, "end a sequence")
@@ -69,7 +69,7 @@ class Settings(Decoding):
 
     @property
     def rows(self) -> int:
-        """Rows that a request with these settings occupies."""
+        """The number of rows that a request with these settings occupies."""
         return max(self.num_beams, self.num_return_sequences)
 
 
@@ -77,9 +77,9 @@ class Settings(Decoding):
 class Request:
     """A prompt (an encoder-decoder's source) and how to continue it.
 
-    `deadline` is in seconds of `time.monotonic`; `document` is a number that the parts of a document share, 0 for other
-    prompts. `truncated_tokens` are those of the caller's text that `prompt` lacks, which the engine does not read.
-    Raises InvalidRequest.
+    `deadline` is in seconds of `time.monotonic`. `document` is a number that the parts of a document share; 0 for other
+    prompts. `truncated_tokens` is the number of tokens of the caller's text that `prompt` lacks; the engine does not
+    use it. Raises InvalidRequest.
     """
 
     prompt: Ids
@@ -96,12 +96,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Event:
-    """The next token of sequence `index` or, with a `finish_reason`, its end.
+    """The next token of sequence `index` or, with a `finish_reason`, the end of the sequence.
 
-    The end has all new `ids` of the sequence: forced ones and the end token included, without padding. `score` is a
-    beam's (the sum of its processed log-probs over length ** length_penalty). `log_probs`, where they are wanted, are
-    one for each of `ids`: natural ones, the model's own, before any processing. `top` are the most probable tokens in
-    the place of each of `ids`, where Settings.top_log_probs wants some.
+    The end has all new `ids` of the sequence: forced tokens and the end token included, without padding. `score` is the
+    score of a beam: the sum of its processed log-probabilities, divided by length ** length_penalty. `log_probs`, if
+    wanted, has the natural log-probability of each of `ids`, which is the model's own, before any processing. `top`, if
+    wanted (Settings.top_log_probs), has the most probable tokens at the place of each of `ids`.
     """
 
     index: int
@@ -114,13 +114,13 @@ class Event:
 
 @dataclass(slots=True)
 class Step:
-    """What a search chose from one run, or the `error` that it failed with.
+    """The choice of a search from one run, or the `error` that it failed with.
 
-    `parents[row]` is the row whose cache row `row` continues (its own number where nothing moved); `emitted` are the
-    tokens that are final now, in order; `completions`, where there are any, say that the search is over.
+    `parents[row]` is the row whose cache row `row` continues (its own number if nothing moved). `emitted` has the
+    tokens that are final now, in order. If there are `completions`, the search is over.
 
-    The picker adds `argmax`, the best id of the search's row, where it has one row and needs no scores, and how many
-    tokens of the run's draft were chosen, and emitted, before the last choice (`accepted`).
+    The picker adds `argmax`, the best id of the search's row, if the search has one row and needs no scores. It also
+    adds `accepted`, the number of tokens of the run's draft that were chosen, and emitted, before the last choice.
     """
 
     parents: tuple[int, ...] = ()
@@ -149,9 +149,10 @@ def _refuse_contradictions(settings: Settings) -> None:
 
 
 def check(request: Request, spec: EngineSpec, slots: int) -> None:
-    """Refuse what can't ever run, whatever else waits or runs.
+    """Refuse a request that can never run, whatever else waits or runs.
 
-    Raises InvalidRequest for what the model can't take, DoesNotFit for what is more than the engine has.
+    Raises InvalidRequest for a request that the model can't take, DoesNotFit for one that needs more than the engine
+    has.
     """
     settings = request.settings
     if spec.has_encoder and not settings.decoder_prompt:

@@ -1,6 +1,6 @@
-"""The runners: of decoder-only models, and of encoder-decoders. They do what plans say.
+"""The runners of decoder-only models and of encoder-decoders, which carry out plans.
 
-All calls but `open_partition` come from one thread, and only in the order of plans. One graph runs prompts, parts of
+All calls except `open_partition` come from one thread, in the order of the plans. One graph runs prompts, parts of
 prompts and steps of a decoder-only model; an encoder-decoder has a decoder graph for each width of partition.
 """
 
@@ -30,10 +30,10 @@ WIDTH = 1
 
 
 class DecoderRunner:
-    """Of a model without an encoder, whose decoder runs prompts too.
+    """The runner of a model without an encoder, whose decoder runs prompts, too.
 
-    Its `slots` rows are in one partition, and one more is for prompts that come in chunks. `blocks` is the memory of a
-    prefix cache, which it shares with its `second` runners.
+    Its `slots` rows are in one partition; one more row is for prompts that are run in parts. `blocks` is the memory of
+    a prefix cache, which the runner shares with its `second` runners.
     """
 
     blocks: PrefixBlocks | None = None
@@ -57,7 +57,7 @@ class DecoderRunner:
             self.release_memory()
 
     def second(self) -> DecoderRunner:
-        """Another runner of the same session, with rows of its own; the two never run at a time."""
+        """Return another runner of the same session, with its own rows. The two never run at the same time."""
         other = copy(self)
         other._reserve(self._staging)
         other.partition.size = self.partition.size
@@ -65,12 +65,12 @@ class DecoderRunner:
         return other
 
     def open_partition(self, width: int) -> None:
-        """Nothing: the one partition is open."""
+        """Do nothing: the only partition is open."""
 
     def run(self, spans: Sequence[Span], logits: bool) -> Outputs:
-        """Whole prompts in a ragged batch, padded at the right: pads lie beyond a row's length, where nothing reads.
+        """Run whole prompts in a batch that is padded at the right, or a part of a prompt.
 
-        Or a part of a prompt. A span's rows hold its prompt then.
+        Padding lies beyond a row's length, where it is never read. After the run, a span's rows have its prompt.
         """
         first, rows = spans[0], len(spans)
         if first.is_whole:
@@ -78,10 +78,10 @@ class DecoderRunner:
             rest, beside = rows % size.multiple, size.of(rows) - rows
             if rest and rows + beside > MOST_LEAST:
                 return Outputs.joined(self.run(some, logits) for some in (spans[:-rest], spans[-rest:]))
-            begin = self._spare if beside else first.rows[0]  # the rows beside the prompts' may be in use
+            begin = self._spare if beside else first.rows[0]  # the rows next to the prompts' may be in use
             ids, lengths = pad([span.tokens for span in (*spans, *[first] * beside)], self._spec.max_length)
         else:
-            # The operator takes several tokens on a filled cache for a batch of one only: hence a row of its own.
+            # The operator takes several tokens after cached ones only in a batch of one, so the part is run alone.
             begin = first.rows[0] if first.is_rest else self._staging
             if first.loads:
                 self._prefixes.load(first.loads, self.partition.cache, begin)
@@ -97,9 +97,10 @@ class DecoderRunner:
         return outputs
 
     def keep_prefixes(self, size: int) -> int:
-        """Reserve `size` bytes for a prefix cache, before any run; how many blocks these are.
+        """Reserve `size` bytes for a prefix cache, before any run. Return the number of blocks that they hold.
 
-        0 where there can't be one: on a device, or where a prompt that is run in parts has other bits than a whole one.
+        It is 0 if there can't be a prefix cache: on a device, if the model or `size` is too small for a block, or if a
+        prompt that is run in parts has other bits than a whole prompt.
         """
         cache, spec = self.partition.cache, self._spec
         if not isinstance(cache, KvCache) or spec.max_length <= BLOCK:
@@ -116,11 +117,11 @@ class DecoderRunner:
         return blocks.count
 
     def release_memory(self) -> None:
-        """The cache's pages."""
+        """Give the cache's pages back to the operating system."""
         self.partition.release_memory(0)
 
     def close(self) -> None:
-        """Drop bindings and session."""
+        """Release the bindings and the session."""
         self.partitions.clear()
         del self.partition, self._make_partition
 
@@ -135,7 +136,7 @@ class DecoderRunner:
         return self.blocks
 
     def _bits(self, text: Ids, start: int) -> Bits:
-        """See probes."""
+        """Run a part of a prompt, and return its logits and its keys and values (see probes)."""
         logits = row_bytes(self.run([Span(text[start:], start)], logits=True), 0)
         cache = self.partition.cache
         assert isinstance(cache, KvCache)
@@ -144,7 +145,7 @@ class DecoderRunner:
     def _prompt(
         self, first: int, ids: NDArray[np.int64], start: int, lengths: NDArray[np.int32], logits: bool
     ) -> Outputs:
-        """Run `ids` [rows, width], of which `lengths` a row are real, from position `start` on in rows from `first`."""
+        """Run `ids` [rows, width] of these `lengths` from position `start` on, in the rows from `first` on."""
         rows, width = ids.shape
         positions = np.arange(start, start + width, dtype=np.int64)
         tokens = Tokens(
@@ -160,9 +161,9 @@ class DecoderRunner:
 
 
 class EncoderDecoderRunner:
-    """Of a model with an encoder, which prompts go to.
+    """The runner of a model with an encoder, which reads the prompts.
 
-    Its `slots` rows are in partitions, each opened with the first request of its width.
+    Its `slots` rows are in partitions. Each partition is opened with the first request of its width.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class EncoderDecoderRunner:
         self._settings = settings
         self._make_cache = make_cache
         self._encoder = open_session(spec.files.encoder, settings)
-        # What the encoder writes on the host, [layer, tokens, K and V]; it grows with the largest batch.
+        # The encoder's output on the host, [layer, tokens, K and V], which grows with the largest batch.
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
@@ -184,13 +185,13 @@ class EncoderDecoderRunner:
         self.partitions: dict[int, DecoderPartition] = {}
 
     def second(self) -> EncoderDecoderRunner:
-        """Another runner of the same sessions; its partitions are opened with its own first requests."""
+        """Return another runner of the same sessions, whose partitions are opened with its own first requests."""
         other = copy(self)
         other.partitions = {}
         return other
 
     def open_partition(self, width: int) -> None:
-        """Load the decoder for `width` beams, once, and reserve its memory. From any thread."""
+        """Load the decoder for `width` beams, once, and reserve its memory. Any thread may call this."""
         if width in self.partitions:
             return
         with self._opening:
@@ -198,9 +199,9 @@ class EncoderDecoderRunner:
                 self.partitions[width] = self._partition(width)
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
-        """Give the cross K/V of source i to each (width, group) of `places[i]`, whose rows become empty.
+        """Encode `sources`. Each (width, group) of `places[i]` gets the cross K/V of source i, and empty rows.
 
-        The sources are one ragged batch, padded at the right.
+        The sources are run in one batch, padded at the right.
         """
         if self._spec.cross_type == "float16":
             encoded = self._encode_to_cache(sources)
@@ -215,9 +216,10 @@ class EncoderDecoderRunner:
                 self.partitions[width].put_source(group, values[:, at, : len(source)], own_scales)
 
     def trim(self, groups: Pairs) -> None:
-        """Say that the first groups of partitions, as (width, number), are all that is in use.
+        """Free memory of groups that are not in use. `groups` has the number in use of partitions, as (width, number).
 
-        The memory that partitions have touched is kept to `slots` rows in all: each gives back what it does not use.
+        If the partitions have touched the memory of more than `slots` rows in all, each frees the memory of groups that
+        it does not use.
         """
         in_use = dict(groups)
         partitions = tuple(self.partitions.items())  # another thread may open one
@@ -228,13 +230,13 @@ class EncoderDecoderRunner:
                 partition.release_memory(in_use.get(width, 0))
 
     def release_memory(self) -> None:
-        """All partitions' pages, and the encoder's."""
+        """Give the pages of all partitions and of the encoder's output back to the operating system."""
         self._encoded.release(0, self._encoded.array.size)
         for partition in tuple(self.partitions.values()):
             partition.release_memory(0)
 
     def close(self) -> None:
-        """Drop bindings and sessions."""
+        """Release the bindings and the sessions."""
         self._encoder = None
         self._sessions.clear()
         self.partitions.clear()
@@ -254,9 +256,9 @@ class EncoderDecoderRunner:
         return partition
 
     def _probe(self, partition: DecoderPartition, groups: int) -> tuple[StepSize, bool]:
-        """See probes: the groups of a partition's steps, and whether drafts can be verified."""
+        """Return the number of groups of a partition's steps, and whether it can verify drafts (see probes)."""
         spec = self._spec
-        # A source for the probe, whose numbers are any.
+        # A source for the probe, with arbitrary numbers.
         shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
         values: NDArray[Any] = np.random.default_rng(0).standard_normal(shape, np.float32)
         scales = None
@@ -274,7 +276,7 @@ class EncoderDecoderRunner:
         return size, can_verify
 
     def _encode_to_cache(self, sources: Sequence[Ids]) -> Cache:
-        """K and V of the sources in float16, in a new cache of the same memory, as wide as the longest source."""
+        """Encode the sources to K and V in float16, in a new cache of the same kind, as long as the longest source."""
         inputs, spec = self._encoder_inputs(sources), self._spec
         rows, width = inputs["input_ids"].shape
         encoded = self._make_cache((2 * spec.layers, rows, spec.heads, width, spec.head_dim), spec.cross_type)
@@ -288,7 +290,7 @@ class EncoderDecoderRunner:
         return {"input_ids": ids, "seqlens_k": lengths - np.int32(1), "total_length": total}
 
     def _run_encoder(self, sources: Sequence[Ids]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """[layers, sources, width, 2 * heads * head_dim]: K, then V, of each position; and the scales of int8."""
+        """Return K, then V, of each position [layers, sources, width, 2 * heads * head_dim], and the scales of int8."""
         inputs = self._encoder_inputs(sources)
         ids = inputs["input_ids"]
         width = 2 * self._spec.heads * self._spec.head_dim

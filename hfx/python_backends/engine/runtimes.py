@@ -1,4 +1,4 @@
-"""Which runner serves a model, and on which runtime: native operators, or ONNX Runtime's alone."""
+"""The choice of a model's runner and of its runtime: native operators, or ONNX Runtime's alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_OPENVINO = ("it is for encoders", "Export the model again")
 
 
 def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:
-    """The runner that `settings` ask for, else the model's own choice. Raises ModelRefused in its kinds."""
+    """Open a runner on the runtime of `settings` or on the model's own choice. Raises subclasses of ModelRefused."""
     check_machine(spec, settings)
     runtime = chosen_runtime(spec, settings)
     if runtime == ONNXRUNTIME:
@@ -45,9 +45,10 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runn
 
 
 def chosen_runtime(spec: EngineSpec, settings: SessionSettings) -> str:
-    """One of RUNTIMES. Where the one that the model prefers can't be had, ONNX Runtime serves, says a log line.
+    """Return the runtime of `settings`, or the one that the model prefers: one of RUNTIMES.
 
-    Raises ProviderMissing where `settings` name one that can't be had, or that is unknown.
+    If the runtime that the model prefers is unavailable, ONNX Runtime takes its place, with a log line. Other providers
+    than CPU always have ONNX Runtime. Raises ProviderMissing if `settings` name an unavailable or unknown runtime.
     """
     if settings.runtime not in (None, *RUNTIMES):
         raise ProviderMissing(f"runtime {settings.runtime!r} is unknown", f"Choose one of {', '.join(RUNTIMES)}")

@@ -1,10 +1,10 @@
-"""Greedy decoding and sampling: one sequence in a row of its own, continued by the best token or by one drawn.
+"""Greedy decoding and sampling: a sequence in its own row, continued by the best token or by a sampled token.
 
-What is drawn belongs to the request alone. The distribution is transformers' (temperature, top_k, top_p, min_p,
-typical_p, epsilon_cutoff, in this order). The draw is not torch's: it is the inverse of the cumulative distribution at
-a number from Philox with the key (seed, sequence) and the counter (position), so a request gets the same tokens
-whatever runs beside it. Where scores tie at the last of top_k candidates, transformers keeps all of them and this keeps
-top_k.
+The samples of a request depend on this request alone. The distribution is that of transformers (temperature, top_k,
+top_p, min_p, typical_p, epsilon_cutoff, in this order). The sample is not torch's: it is the inverse of the cumulative
+distribution at a number from Philox with the key (seed, sequence) and the counter (position), so a request gets the
+same tokens whatever runs beside it. If scores tie at the last of top_k candidates, transformers keeps all of them. This
+module keeps top_k, and all of them only if top_k is above MOST_CANDIDATES.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ IN_PLACE = (0,)
 class SingleSearch:
     """A `Search` of one row: sequence `index` of `request`.
 
-    Without do_sample it takes the best token of the processed scores, as transformers' `generate` without beams; while
-    the settings change no score, the graph's argmax is all that it needs.
+    Without do_sample, it takes the best token of the processed scores, like transformers' `generate` without beams.
+    While the settings change no score, it needs only the graph's argmax.
     """
 
     rows = 1
@@ -45,7 +45,7 @@ class SingleSearch:
         self._start = len(start)
         self._settings = settings
         self._key = np.array([settings.seed, index], np.uint64)
-        # Of how many candidates one is drawn; 0: none is.
+        # The number of candidates to sample from; 0: no sampling.
         top_k = settings.top_k if 0 < settings.top_k <= MOST_CANDIDATES else WHOLE_ROW
         self._drawn_from = top_k if settings.do_sample else 0
         self._endings = Endings(settings, len(start))
@@ -57,8 +57,8 @@ class SingleSearch:
         self._top: list[Top] = []
         self._reason: FinishReason | None = None
         self._matcher: Matcher | None = None
-        # A forced first token is fed with the prompt and emitted with the first token that is chosen. The model's own
-        # log-probability of a forced token takes a run of its own.
+        # A forced first token is run with the prompt and emitted with the first token that is chosen. If its
+        # log-probability is wanted, it takes a run of its own.
         first = () if self.wants_log_probs else self._endings.fed_first()
         self._unsent = [self._append(token) for token in first]
         self.prompt: Ids = tuple(self._ids[0, : self._length].tolist())
@@ -68,13 +68,13 @@ class SingleSearch:
 
     @property
     def candidates(self) -> int:
-        """Of greedy decoding 1 where a processor changes this step's scores; 0 for a forced token."""
+        """The number of candidates: 1 for greedy decoding with edited scores in this step, 0 for a forced token."""
         if self.forced is not None:
             return 0
         return self._drawn_from or int(bool(self._edits) or self._matcher is not None)
 
     def allowed_token(self, argmax: int, logits: Floats) -> int | None:
-        """Where nothing but a matcher changes scores: the best token that it allows, or one drawn of few."""
+        """Return the best token that the matcher allows, or a sample of few, if only the matcher changes scores."""
         if self._matcher is None or self._edits:
             return None
         if not self._drawn_from:
@@ -95,7 +95,7 @@ class SingleSearch:
     def choose(
         self, values: Floats | None, ids: NDArray[np.int64] | None, log_probs: Floats | None = None, top: Top = ()
     ) -> Step:
-        """Take the first of `ids`, or draw one of them or of the whole row; a forced token needs no draw."""
+        """Take the first of `ids`, or sample one of them or of the whole row. A forced token is not sampled."""
         column = 0 if values is None else self._column(values[0], ids is None)
         token = column if ids is None else int(ids[0, column])
         return self._take(token, None if log_probs is None else float(log_probs[0, column]), top)
@@ -105,7 +105,7 @@ class SingleSearch:
         return self._take(token, None, ())
 
     def cancelled(self) -> tuple[Event, ...]:
-        """The sequence as far as its tokens were emitted."""
+        """Return the sequence up to the last token that was emitted."""
         return (self._completion("cancelled", self._generated - len(self._unsent)),)
 
     @property
@@ -114,7 +114,7 @@ class SingleSearch:
         return self._length - self._start
 
     def _column(self, values: Floats, whole_row: bool) -> int:
-        """The place in `values`, which are the best ones, best first, or a whole row."""
+        """Return the place of the choice in `values`, which are the best ones, best first, or a whole row."""
         if not self._drawn_from:
             check_best(float(values[0]))
             return 0
@@ -124,7 +124,7 @@ class SingleSearch:
         return position(weights_of_best(values[: self._drawn_from], self._settings), number)
 
     def _drawn(self, few: NDArray[np.int64], logits: Floats) -> int:
-        """One of `few` tokens: the one that is drawn, to the bit, where all other logits are minus infinity."""
+        """Sample one of `few` tokens: the same, to the bit, as if all other logits were minus infinity."""
         settings, number, values = self._settings, uniform(self._key, self._generated), logits[few]
         if self._drawn_from == WHOLE_ROW:
             weights = np.zeros_like(logits)
@@ -136,7 +136,7 @@ class SingleSearch:
         return int(few[order[position(weights_of_best(best, settings), number)]])
 
     def _take(self, token: int, log_prob: float | None, top: Top) -> Step:
-        """Append `token`, and what is forced after it unless its log-probability is wanted."""
+        """Append `token`, and the forced tokens after it unless log-probabilities are wanted."""
         emitted = [*self._unsent, self._append(token, log_prob, top)]
         self._unsent = []
         self._look_ahead()
@@ -160,7 +160,7 @@ class SingleSearch:
         return Event(self._index, (token,), log_probs=(log_prob,), top=tuple(self._top[-1:]))
 
     def _look_ahead(self) -> None:
-        """What the next step must choose (`forced`), and what is done to its scores."""
+        """Set the token that the next step must choose (`forced`), and the edits of its scores."""
         if self._reason is None:
             self.forced = self._endings.forced(self._generated)
             self._edits = self._processors.edits(self._ids[:, : self._length])
@@ -172,12 +172,15 @@ class SingleSearch:
 
 
 def uniform(key: NDArray[np.uint64], counter: int) -> float:
-    """A number of [0, 1) with 53 bits: the first of Philox's block number `counter` under `key`."""
+    """Return a number in [0, 1) with 53 bits: the first of Philox's block number `counter` for `key`."""
     return float(np.random.Philox(key=key, counter=counter).random_raw() >> 11) * 2.0**-53
 
 
 def weights_of_best(values: Floats, settings: Settings) -> Floats:
-    """Weights of the candidates that may be kept: a prefix of `values` [k], best first; those of others are 0."""
+    """Return the weights of candidates to sample from, a prefix of `values` [k], best first.
+
+    Tokens that are not candidates may be among them, with the weight 0.
+    """
     weights = _weights(values, values[0], settings.temperature)
     if settings.top_p < 1:
         weights = weights[: _kept(weights[::-1], 0.0, settings.top_p)]
@@ -188,7 +191,10 @@ def weights_of_best(values: Floats, settings: Settings) -> Floats:
 
 
 def weights_of_row(values: Floats, settings: Settings) -> tuple[NDArray[np.int64] | None, Floats]:
-    """Ids (None: all, in order) and weights of what may be kept of a whole row `values` [vocabulary]; others' are 0."""
+    """Return the ids (None: all, in order) and weights of a whole row `values` [vocabulary] to sample from.
+
+    Tokens that are not candidates may be among them, with the weight 0.
+    """
     weights = _weights(values, values.max(), settings.temperature)
     if 0 < settings.top_k < len(values):
         weights[values < np.partition(values, -settings.top_k)[-settings.top_k]] = 0
@@ -206,21 +212,21 @@ def _kept_of_row(weights: Floats, settings: Settings) -> tuple[NDArray[np.int64]
 
 
 def position(weights: Floats, number: float) -> int:
-    """The index at which the cumulative share of `weights` passes `number`."""
+    """Return the index at which the cumulative share of `weights` passes `number`."""
     cumulative = weights.cumsum(dtype=np.float64)
-    check_best(float(cumulative[-1]))  # not a number if any score was not
+    check_best(float(cumulative[-1]))  # NaN if any score was NaN
     found = int(cumulative.searchsorted(number * cumulative[-1], side="right"))
     # Rounding may leave nothing beyond `number`; the last weight that is not 0 is meant then.
     return found if found < len(weights) else int(np.flatnonzero(weights)[-1])
 
 
 def position_of(columns: NDArray[np.int64] | None, weights: Floats, number: float) -> int:
-    """`position` in the row that `weights_of_row` had."""
+    """Return the `position` in the row whose `columns` and `weights` are from `weights_of_row`."""
     return position_in_row(weights, number) if columns is None else int(columns[position(weights, number)])
 
 
 def position_in_row(weights: Floats, number: float) -> int:
-    """`position` for a whole vocabulary: the block first, then the place in it."""
+    """Return the `position` in a whole vocabulary: find the block first, then the place in it."""
     blocks = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK))
     ends = blocks.cumsum(dtype=np.float64)
     target = number * ends[-1]
@@ -238,7 +244,7 @@ def _weights(values: Floats, best: np.float32, temperature: float) -> Floats:
 
 
 def _cut(weights: Floats, settings: Settings) -> None:
-    """Make the weights of what is not kept 0, by the settings that look at all shares."""
+    """Set weights to 0 by the settings that depend on all shares: typical_p and epsilon_cutoff."""
     if settings.typical_p < 1:
         _cut_untypical(weights, settings.typical_p)
     if settings.epsilon_cutoff > 0:
@@ -262,21 +268,21 @@ def _cut_unlikely(weights: Floats, epsilon: float) -> None:
 
 
 def _kept(ascending: Floats, below: float, top_p: float) -> int:
-    """How many of the `ascending` weights are kept, `below` being the sum of those that are certainly not."""
+    """Return how many of the `ascending` weights are kept. `below` is the sum of lower weights, which are not."""
     cumulative = ascending.cumsum(dtype=np.float64) + below
     share = (cumulative / cumulative[-1]).astype(np.float32)
     return max(1, len(share) - int(share.searchsorted(np.float32(1 - top_p), side="right")))
 
 
 def _lowest_of_nucleus(weights: Floats, top_p: float) -> np.float32:
-    """The least weight among the likeliest that share at least `top_p`."""
+    """Return the least weight among the likeliest tokens that share at least `top_p`."""
     total = float(weights.sum(dtype=np.float64))
     cut = (1 - top_p) * total
     likely, below = weights, 0.0
     narrows = True
     while narrows:
-        # All weights up to the bound together are no more than what is still to be cut: only the rest needs sorting.
-        # The best, which weighs 1, is kept whatever top_p is.
+        # The sum of all weights up to the bound is no more than is still to be cut, so only the rest needs sorting.
+        # The best, whose weight is 1, is kept whatever top_p is.
         narrower = likely[likely > min((cut - below) / len(likely), 0.5)]
         narrows = len(narrower) < len(likely) / 2
         likely, below = narrower, total - float(narrower.sum(dtype=np.float64))

@@ -1,7 +1,7 @@
-"""What a batch does next: which prompts are run together, which partition takes a step.
+"""The scheduler of a batch: which prompts are run together, and which partition takes a step.
 
-Owns the state of the batch's requests between steps, and changes it only by making a plan and by taking its outcomes.
-It touches no tensor, no thread and no clock. Which requests are admitted is fair_scheduler.py's.
+It owns the state of the batch's requests between steps, and changes it only when it makes a plan or takes its outcome.
+It touches no tensor, no thread and no clock. fair_scheduler.py decides which requests are admitted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .request import Step
 
-# The longest may be so many times as long as the shortest; padding of few tokens costs nothing beside reading weights.
+# The longest prompt of a run may be this many times as long as the shortest. A run of up to FEW_TOKENS may be padded
+# more, which costs nothing beside reading the weights.
 MOST_UNLIKE = 1.5
 FEW_TOKENS = 128
 
 
 class Partition:
-    """Rows for searches of `width` beams: at most `capacity` groups of them; row = group * width + beam.
+    """The rows of a partition for searches of `width` beams, in at most `capacity` groups: row = group * width + beam.
 
-    `groups[group]` is the sequence that has the group, None in a hole; the last group is never a hole.
+    `groups[group]` is the sequence that has the group, or None if the group is free. `holes` are the free groups; the
+    last group is never free.
     """
 
     def __init__(self, width: int, capacity: int) -> None:
@@ -34,7 +36,7 @@ class Partition:
         self.sequences: dict[Sequence, None] = {}
 
     def take(self, sequence: Sequence, groups: int) -> None:
-        """Give `sequence` so many groups more: holes first, then new ones."""
+        """Give `sequence` this number of `groups` more: free groups first, then new ones."""
         for _ in range(groups):
             group = self._free_group()
             self.groups[group] = sequence
@@ -51,7 +53,7 @@ class Partition:
         self._trim()
 
     def compact(self) -> tuple[Pairs, tuple[Sequence, ...]]:
-        """Fill every hole with the last group; the moves, as (source, target), and the sequences that moved."""
+        """Move last groups to free groups. Return the moves, as (source, target), and the sequences that moved."""
         moves = []
         moved: dict[Sequence, None] = {}
         while self.holes:
@@ -68,7 +70,7 @@ class Partition:
         return tuple(moves), tuple(moved)
 
     def step(self) -> Run:
-        """The next token of all rows, where there are no holes."""
+        """Return a decode step of all rows. There must be no free groups."""
         follows: list[Pairs] = []
         feeds: list[tuple[int, int]] = []
         for sequence in self.sequences:
@@ -82,7 +84,7 @@ class Partition:
         )
 
     def _draft(self) -> Ids:
-        """A guess at what follows, where there is one row only: rows beside each other fill a run better."""
+        """Return a guess at the next tokens if there is only one row: several rows fill a run better."""
         if len(self.groups) != 1 or self.width != 1:
             return ()
         (sequence,) = self.sequences
@@ -104,10 +106,10 @@ class Partition:
 
 
 class Scheduler:
-    """The requests of a batch with `slots` rows.
+    """The scheduler of a batch with `slots` rows.
 
-    It goes in rounds: at most one plan that lets requests join, then a step for every partition in use. What `prefixes`
-    has of a prompt is not run.
+    It works in rounds: at most one plan that runs prompts or sources, then a step for every partition in use. The
+    beginning of a prompt that the prefix cache `prefixes` has is not run.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, prefixes: PrefixCache) -> None:
@@ -130,24 +132,24 @@ class Scheduler:
 
     @property
     def admitted(self) -> list[Job]:
-        """Those that have rows."""
+        """The jobs that have rows."""
         sequences = (sequence for partition in self.partitions.values() for sequence in partition.sequences)
         chunking = [] if self.chunking is None else [self.chunking]
         return [*self.joining, *chunking, *dict.fromkeys(sequence.job for sequence in sequences)]
 
     def enqueue(self, job: Job) -> None:
-        """Take a job, whose rows fit the engine."""
+        """Add a job that waits for rows, which must fit the engine."""
         self.waiting.append(job)
 
     def admit(self, job: Job) -> None:
-        """Reserve the rows of a job that waits, which are free."""
+        """Reserve the rows of a waiting job. They must be free."""
         self.waiting.remove(job)
         self.free_rows -= job.rows
         self.joining.append(job)
         job.admitted = True
 
     def schedule(self) -> Plan | None:
-        """The next plan, None where there is nothing to do. Finish it, or remove its jobs, before the next."""
+        """Return the next plan, or None if there is nothing to do. Finish it, or remove its jobs, before the next."""
         while True:
             if not self._round:
                 plan = self._join() if self.joining or self.chunking else None
@@ -164,7 +166,7 @@ class Scheduler:
                 return partition.step()
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
-        """Take what a plan gave: what each of its picks chose."""
+        """Take the outcome of a plan: a step for each of its picks."""
         if not isinstance(plan, Run):
             return
         for sequence in plan.sequences:
@@ -206,7 +208,7 @@ class Scheduler:
             self._end(sequence)
             sequence.job.over = all(each.over for each in sequence.job.sequences)
             return
-        # Up to its first choice all rows of a search hold the same, so that there is nothing to follow.
+        # Up to its first choice, all rows of a search have the same tokens, so that there is nothing to copy.
         if sequence.chosen and len(sequence.rows) > 1:
             sequence.follow(step.parents)
         sequence.chosen = True
@@ -214,7 +216,7 @@ class Scheduler:
         sequence.feed = () if in_place and step.argmax == fed[0] else fed
 
     def _join(self) -> Plan:
-        """The next prompts or sources, or a compaction that must come first."""
+        """Return the run of the next prompts or sources, or a compaction that must come first."""
         if self.has_encoder:
             return self._encode(similar(self.joining, self.limits.encode))
         partition, jobs = self._partition(1), self._next_prompts()
@@ -223,9 +225,9 @@ class Scheduler:
         return Run(spans=self._spans(jobs, partition), joining=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
-        """One whose prompt comes in parts, or several with short ones; where both wait, they take turns.
+        """Return a job whose prompt is run in parts, or several jobs with short prompts. If both wait, they take turns.
 
-        What is left of a prompt whose beginning is cached comes alone: runners take no rows of several lengths there.
+        The rest of a prompt whose beginning is cached is run alone: runners take no batch of rows with cached tokens.
         """
         cached = {job: self.prefixes.cached(job.prompt) for job in self.joining}
         long = [job for job in self.joining if len(job.prompt) - cached[job] > self.limits.chunk]
@@ -242,13 +244,14 @@ class Scheduler:
         return similar([job for job in short if not cached[job]], self.limits.prefill)
 
     def _spans(self, jobs: list[Job], partition: Partition) -> tuple[Span, ...]:
-        """The next tokens of each job, which gets its rows with the last of them."""
+        """Return the next tokens of each job's prompt. A job gets its rows with the last tokens."""
         loads = {job: () if job.prefilled else self.prefixes.load(job.prompt) for job in jobs}
         starts = {job: job.prefilled or BLOCK * len(loads[job]) for job in jobs}
         ends = {job: min(starts[job] + self.limits.chunk, len(job.prompt)) for job in jobs}
         complete = [job for job, end in ends.items() if end == len(job.prompt)]
         saves = dict(zip(complete, self.prefixes.reserve([job.prompt for job in complete]), strict=True))
-        # The row that is run of each job, one beside the other; a single one may take a hole. Then the copies of it.
+        # First the row in which each job's prompt is run, one beside the other; a single one may take a free group.
+        # Then the rows for copies.
         for job in complete:
             partition.take(job.sequences[0], 1)
         for job in complete:
@@ -279,7 +282,7 @@ class Scheduler:
         return self.partitions[width]
 
     def _assign(self, job: Job) -> None:
-        """Give every sequence of `job` the rows that it has not yet."""
+        """Give every sequence of `job` the rows that it does not have yet."""
         if job is self.chunking:
             self.chunking = None
         else:
@@ -297,7 +300,7 @@ class Scheduler:
 
 
 def _advance(sequence: Sequence) -> None:
-    """A step was taken: a position more, and the next of the decoder's prompt where there is one."""
+    """Update a sequence after a step: one more cached token, and the next token of the decoder's prompt, if any."""
     sequence.length += 1
     sequence.copies = ()
     sequence.feed = sequence.prompt_left[:1] * sequence.search.rows
@@ -305,7 +308,7 @@ def _advance(sequence: Sequence) -> None:
 
 
 def similar(jobs: list[Job], limit: int) -> list[Job]:
-    """The first of `jobs`, and those after it that make a batch of at most `limit` padded tokens with it."""
+    """Return the first of `jobs`, and later ones of similar length that fit a batch of `limit` padded tokens."""
     chosen = [jobs[0]]
     shortest = longest = len(jobs[0].prompt)
     for job in jobs[1:]:

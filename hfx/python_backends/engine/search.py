@@ -1,6 +1,7 @@
-"""How one sequence, or one set of beams, goes on: it knows its scores, and nothing of slots, caches and runtimes.
+"""The interface of searches, each of which continues one sequence or one beam group.
 
-The engine runs the model, calls `edit` and `choose`, and feeds what `feed` says.
+A search knows its scores, but nothing of slots, caches and runtimes. The engine runs the model, calls `edit` and
+`choose`, and takes the next input tokens from `feed`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WHOLE_ROW = -1
 
 
 def check_best(score: float) -> None:
-    """Refuse to choose where even the best score of a step is minus infinity, or is not a number. Raises StepFailed."""
+    """Raise StepFailed if even the best score of a step is minus infinity, or is not a finite number."""
     if not float("-inf") < score < float("inf"):
         raise StepFailed(
             f"the best score of the next token is {score}: no token is left to choose",
@@ -30,14 +31,17 @@ def check_best(score: float) -> None:
 
 
 class Search(Protocol):
-    """How one sequence, or one set of beams, is continued.
+    """The search of one sequence, or of one beam group.
 
-    A step of the engine: run the model; where `candidates` is not 0, copy the rows' logits (log-softmaxed where
-    `uses_log_probs`) to a scratch, call `edit` on it, and take the best of it; then call `choose`. `candidates`
-    and `forced` are read at each step; what follows never changes. The search occupies `rows` rows from its first
-    choice to its last: 1, or the number of beams. `prompt` is what the decoder is fed with, in every row, before the
-    first choice; a forced first token is part of it unless its log-probability is wanted, which takes a run.
-    `wants_log_probs`: whether `choose` needs its `log_probs`; `top_count`: how many tokens its `top` has.
+    In each step, the engine runs the model. If `candidates` is not 0, it copies the rows' logits (or, if
+    `uses_log_probs`, their log-softmax), calls `edit` on the copy, and takes the best scores of it. Then it calls
+    `choose`.
+
+    `candidates` and `forced` are read at each step; the other attributes never change. The search occupies `rows` rows
+    from its first choice to its last: 1, or the number of beams. `prompt` has the tokens that the decoder reads, in
+    every row, before the first choice. A forced first token is part of it unless its log-probability is wanted, which
+    takes a run. `wants_log_probs` says whether `choose` needs its `log_probs`, and `top_count` how many tokens its
+    `top` has.
     """
 
     rows: int
@@ -48,10 +52,10 @@ class Search(Protocol):
 
     @property
     def candidates(self) -> int:
-        """Best scores a row that `choose` needs at this step.
+        """The number of best scores per row that `choose` needs at this step.
 
-        0: the row's argmax is enough and `edit` is not called; WHOLE_ROW: the edited row itself. It may exceed the
-        vocabulary: then the vocabulary is enough.
+        If it is 0, the row's argmax is enough, and `edit` is not called. If it is WHOLE_ROW, `choose` needs the whole
+        edited row. If it exceeds the vocabulary, as many as the vocabulary has are enough.
         """
 
     @property
@@ -59,13 +63,14 @@ class Search(Protocol):
         """The token that this step must choose, if it must; `candidates` is 0 then."""
 
     def allowed_token(self, argmax: int, logits: Floats) -> int | None:
-        """The token that a search of one row with a form takes of its logits [vocabulary], whose best is `argmax`.
+        """Return the token that a search of one row with structured output takes of its `logits` [vocabulary].
 
-        None where it needs more, as edited scores. Else `choose` gets it as if `candidates` were 0. Raises StepFailed.
+        `argmax` is the best of them. Returns None if the search needs more, such as edited scores. Otherwise, `choose`
+        gets the token as if `candidates` were 0. Raises StepFailed.
         """
 
     def feed(self) -> Sequence[int]:
-        """The token that each row is fed with at the next step."""
+        """Return the input token of each row for the next step."""
 
     def edit(self, scores: Floats) -> None:
         """Apply the settings' processors to `scores` [rows, vocabulary], in place."""
@@ -77,22 +82,23 @@ class Search(Protocol):
         log_probs: Floats | None = None,
         top: Top = (),
     ) -> Step:
-        """Choose the next token of each row, and every token after it that is forced and whose log-prob none wants.
+        """Choose the next token of each row, and the forced tokens after it unless their log-probabilities are wanted.
 
-        `values`, `ids`: [rows, k], best first, lowest id first where scores are equal; k is `candidates` or more.
-        With 0 candidates `values` is None and `ids` [rows, 1] the argmax, or `forced` where that is one; with
-        WHOLE_ROW `values` is the edited row [rows, vocabulary] in the vocabulary's order and `ids` None. `log_probs`:
-        where wanted, log-softmax of the *unedited* logits at `ids` (with WHOLE_ROW: at every id), of the same shape;
-        `top` are the `top_count` most probable tokens of these logits. Nothing of the arrays is kept.
-        Raises StepFailed if no token is left to choose; only this search is concerned then.
+        `values` and `ids` are [rows, k], best first, and lowest id first if scores are equal; k is `candidates` or
+        more. With 0 candidates, `values` is None and `ids` [rows, 1] is the argmax, or `forced` if that is a token.
+        With WHOLE_ROW, `values` is the edited row [rows, vocabulary] in the vocabulary's order, and `ids` is None.
+
+        `log_probs`, if wanted, is the log-softmax of the *unedited* logits at `ids` (with WHOLE_ROW: at every id), of
+        the same shape. `top` has the `top_count` most probable tokens of these logits. The search keeps no reference to
+        the arrays. Raises StepFailed if no token is left to choose; then only this search fails.
         """
 
     def cancelled(self) -> tuple[Event, ...]:
-        """The completions if the search ends now, for a reason that is not its own."""
+        """Return the completions of a search that is ended from outside now."""
 
 
 def log_probs_at(logits: Floats, ids: NDArray[np.int64] | None) -> Floats:
-    """log-softmax of `logits` [rows, vocabulary] at `ids` [rows, k], or at every id: `choose`'s log_probs."""
+    """Return the log-softmax of `logits` [rows, vocabulary] at `ids` [rows, k], or at every id, for `Search.choose`."""
     highest = logits.max(axis=1, keepdims=True)
     total = np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
     picked = logits if ids is None else np.take_along_axis(logits, ids, axis=1)

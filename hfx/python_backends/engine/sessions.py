@@ -25,11 +25,11 @@ from .spec import EngineSpec, OperatorLibrary, version_numbers
 # The name a caller uses -> ONNX Runtime's execution provider.
 PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}
 
-# Threads that wait for the next operator spin so long before they sleep: 20 gain 10 to 30 % on cores of their own and
-# cost nothing on shared ones; 100 gain some more, and lose as much where another program runs.
+# Threads that wait for the next operator spin this long before they sleep. 20 gain 10 to 30 % on exclusive cores, and
+# cost nothing on shared ones. 100 gain some more, and lose as much if another program runs.
 SPIN_MICROSECONDS = 20
 
-CAPTURE, NOT_CAPTURED = "enable_cuda_graph", -1  # a provider's option, and the number of runs without a graph
+CAPTURE, NOT_CAPTURED = "enable_cuda_graph", -1  # a provider's option, and the number of runs without a captured graph
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
 # mmap has no name for it before Python 3.13. It keeps a large reservation from being refused.
@@ -38,10 +38,11 @@ _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How a model's sessions run: `threads` of each operator, 0 for one a core.
+    """How a model's sessions run.
 
-    `runtime` serves on CPU; None: the one that engine.json names, if it is there. `operators`: a library of operators
-    for ONNX Runtime, without which the graphs' own definitions of them run. `device_id` is the number of the GPU.
+    `threads` is the number of threads of each operator; 0 means one per core. `runtime` is the runtime on CPU; None
+    means the one that engine.json names, if it is available. `operators` is a library of operators for ONNX Runtime;
+    without it, the graphs' own definitions of these operators run. `device_id` is the number of the GPU.
     """
 
     threads: int = 0
@@ -70,7 +71,7 @@ def check_machine(spec: EngineSpec, settings: SessionSettings) -> None:
 
 
 def check_products(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
-    """Refuse a model whose products ONNX Runtime's own operators get wrong here. Raises ProcessorUnsuited."""
+    """Raise ProcessorUnsuited if ONNX Runtime's own operators get the model's matrix products wrong here."""
     if spec.needs_vnni and settings.provider == "CPU" and not multiplies_bytes_exactly(cpuinfo):
         raise ProcessorUnsuited(
             "this processor has no VNNI instructions, without which ONNX Runtime's products of 8-bit weights overflow",
@@ -86,13 +87,13 @@ def multiplies_bytes_exactly(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None:
-    """Why the native operators beside a model can't serve it here, and what to do; None where they can.
+    """Return why the native operators beside a model can't run it here, and a remedy; None if they can.
 
-    Raises ProviderMissing where HFX_NATIVE_KERNELS names no kernels.
+    Raises ProviderMissing if HFX_NATIVE_KERNELS does not name kernels.
     """
     if library is None:
         return "the model has no native operators", "Export it again with --cpu-runtime native"
-    # A library that is not whole could end the process: its hash is compared before it is loaded.
+    # An incomplete library could crash the process, so its hash is compared before it is loaded.
     if hashlib.sha256(library.path.read_bytes()).hexdigest() != library.sha256:
         return f"{library.path.name} is not the file that was exported", "Copy or export the model again"
     try:
@@ -126,10 +127,10 @@ def _huge_pages(operators: Path | None) -> Iterator[None]:
 
 
 def open_session(model: Path, settings: SessionSettings, is_decoder: bool = False) -> Any:
-    """An onnxruntime.InferenceSession of a file.
+    """Open an onnxruntime.InferenceSession of a file.
 
-    That of a decoder has CUDA graphs on a GPU, where it can be captured, and native weights in huge pages.
-    Raises ModelDamaged, or ProviderMissing where the provider could not start.
+    The session of a decoder has CUDA graphs on a GPU, if it can be captured, and native weights in huge pages. Raises
+    ModelDamaged, or ProviderMissing if the provider could not start.
     """
     onnxruntime = _onnxruntime()
     wanted = PROVIDERS[settings.provider]
@@ -149,8 +150,8 @@ def open_session(model: Path, settings: SessionSettings, is_decoder: bool = Fals
             session = session or opened()
     except Exception as error:  # its exceptions have no common class below Exception
         raise ModelDamaged(f"onnxruntime can't load {model}: {error}") from error
-    # What the weights took while the functions of native operators unpacked them: of the decoder of Flan-T5-base 624 MB
-    # become 212.
+    # This frees the memory in which the functions of native operators unpacked the weights: the 624 MB of the decoder
+    # of Flan-T5-base become 212.
     trim_heap()
     # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
     if wanted not in session.get_providers():
@@ -161,7 +162,7 @@ def open_session(model: Path, settings: SessionSettings, is_decoder: bool = Fals
 
 
 def session_options(settings: SessionSettings, onnxruntime: Any) -> Any:
-    """SessionOptions: one operator at a time, all threads inside it."""
+    """Return SessionOptions for one operator at a time, with all threads inside it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
@@ -187,13 +188,14 @@ Bindables = Mapping[str, Bindable]
 
 
 class Binding:
-    """Memory bound to a session once; a run reads and writes it in place.
+    """Memory that is bound to a session once, and that each run reads and writes in place.
 
-    The binding keeps the memory alive. Arrays must be C-contiguous; an output may be the memory of an input where the
-    graph reads that input before it writes the output. Where some memory is a device's, arrays of the host have a copy
-    there, which every run reads or writes; scalars have none, as operators read them on the host. On a session that
-    captures, the first run of a `graph`, a number of its own, is captured, and replayed by the others: scalars keep
-    their values.
+    The binding keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
+    graph reads this input before it writes the output. If some memory is on a device, arrays on the host have a copy
+    there, which each run reads or writes. Scalars have no copy, as operators read them on the host.
+
+    On a session that captures, the first run of each binding with its own number `graph` is captured, and later runs
+    replay it, with the same values of the scalars.
     """
 
     def __init__(self, session: Any, inputs: Bindables, outputs: Bindables, graph: int = NOT_CAPTURED) -> None:
@@ -204,7 +206,7 @@ class Binding:
         device = next((memory.device for memory in arrays), None)
         self._uploads: list[tuple[NDArray[Any], DeviceArray]] = []
         self._downloads: list[tuple[NDArray[Any], DeviceArray]] = []
-        # A device that reads one has a copy of it from when it was bound.
+        # A device that reads a scalar has a copy from the time of the binding, so each run binds scalars again.
         scalars = [name for name, memory in inputs.items() if device is not None and not memory.shape]
         self._rebound = scalars if graph == NOT_CAPTURED else []
         self._options = None if device is None else _run_options(graph)
@@ -222,7 +224,7 @@ class Binding:
             self._binding.bind_output(name, *_place(name, memory))
 
     def run(self) -> None:
-        """One run of the graph. Raises what ONNX Runtime raises."""
+        """Run the graph once. Raises what ONNX Runtime raises."""
         for array, copy in self._uploads:
             copy.device.copier.upload(array, copy.address)
         for name in self._rebound:
@@ -245,7 +247,7 @@ def captures(session: Any) -> bool:
 
 
 def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...], int]:
-    """Device, its number, element type, shape and address, as IOBinding takes them."""
+    """Return the device, its number, the element type, the shape and the address, as IOBinding takes them."""
     if isinstance(memory, DeviceArray):
         return memory.device.name, memory.device.number, memory.dtype.type, memory.shape, memory.address
     if not memory.flags["C_CONTIGUOUS"]:
@@ -254,7 +256,10 @@ def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...],
 
 
 def pad(rows: Sequence[Sequence[int]], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """(ids [rows, width], lengths [rows]): zeros at the right, at most `limit` wide, which no row exceeds."""
+    """Return (ids [rows, width], lengths [rows]), padded with zeros at the right to at most `limit` tokens.
+
+    No row may exceed `limit`.
+    """
     lengths = np.array([len(row) for row in rows], np.int32)
     width = int(lengths.max())
     if width % QUERIES == 1 and width < limit:
@@ -273,7 +278,7 @@ def trim_heap() -> None:
 
 
 class Reserved:
-    """A zeroed array of `shape` in memory of its own, page by page: they come with the first write to them."""
+    """A zeroed array of `shape` in its own memory, whose pages are allocated when they are first written."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         kind: np.dtype[Any] = np.dtype(dtype)
@@ -281,7 +286,7 @@ class Reserved:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._pages = mmap.mmap(-1, size, flags=flags)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            # The used part of a cache is scattered: a huge page would make its neighbours real too.
+            # The used parts of a cache are scattered: with huge pages, their neighbours would be allocated, too.
             self._pages.madvise(mmap.MADV_NOHUGEPAGE)
         self.array: NDArray[Any] = np.frombuffer(self._pages, kind, math.prod(shape)).reshape(shape)
 

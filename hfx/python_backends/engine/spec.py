@@ -1,4 +1,4 @@
-"""engine.json: what a generation model is made of, read and checked."""
+"""Read and check engine.json, which describes a generation model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CROSS_TYPES = ("float32", "float16", "int8")
 ONNXRUNTIME = "onnxruntime"
 NATIVE = "native"  # ONNX Runtime with the operators of hfx/native
 RUNTIMES = (ONNXRUNTIME, NATIVE)
-OPENVINO = "openvino"  # served models of earlier versions, whose ONNX files lie beside those that it read
+OPENVINO = "openvino"  # the runtime of models of earlier versions, which have ONNX files beside OpenVINO's
 
 
 @dataclass(frozen=True)
 class Files:
-    """The ONNX files of a model. `decoder` maps a number of beams to its graph; without an encoder, 1 serves any."""
+    """The ONNX files of a model. `decoder` maps a number of beams to a graph; without an encoder, 1 is any number."""
 
     encoder: Path | None
     decoder: Mapping[int, Path]
@@ -39,7 +39,8 @@ class Files:
 class OperatorLibrary:
     """The library of native operators that lies beside a model, its SHA-256, and the decoders for it.
 
-    They keep K and V of their own tokens as `kv_type`. Models of earlier versions have one decoder for both runtimes.
+    The decoders store K and V of their own tokens as `kv_type`. Models of earlier versions have one decoder for both
+    runtimes.
     """
 
     path: Path
@@ -50,14 +51,16 @@ class OperatorLibrary:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """What engine.json says.
+    """The contents of engine.json.
 
-    `max_length` and `max_source` are positions: of the decoder's self attention (prompt and output together), and of
-    the encoder (0 without one). `beams` are the widths that have a decoder graph; empty: any width. `cross_type` is how
-    K and V of sources are kept (empty without an encoder); in int8 they come with a scale for each channel of a source.
-    Each of `kv_heads` heads of K and V serves as many of the `heads` of Q; engine.json may lack them: then as many.
-    All this, and `files`, is ONNX Runtime's; `runtime` is the one that serves on CPU, if it is there. It may be
-    OPENVINO, which is not.
+    `max_length` is the number of positions of the decoder's self attention (prompt and output together), `max_source`
+    that of the encoder (0 without one). `beams` are the widths that have a decoder graph; empty for any width.
+    `cross_type` is the type of K and V of sources (empty without an encoder); int8 values have a scale for each channel
+    of a source. Each of the `kv_heads` heads of K and V serves the same number of the `heads` of Q. If engine.json
+    lacks `kv_heads`, it equals `heads`.
+
+    All of these fields, and `files`, are for ONNX Runtime. `runtime` is the runtime that the model prefers on CPU. It
+    is used if it is available, which OPENVINO never is.
     """
 
     kind: str
@@ -83,17 +86,17 @@ class EngineSpec:
         return self.kind == ENCODER_DECODER
 
     def on_operators(self, library: OperatorLibrary) -> EngineSpec:
-        """The model with the decoders for native operators in the place of ONNX Runtime's."""
+        """Return this model with the decoders for native operators in place of ONNX Runtime's."""
         return replace(self, kv_type=library.kv_type, files=replace(self.files, decoder=library.decoder))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The first three numbers of a version, for comparing."""
+    """Return the first three numbers of a version, for comparison."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def read_spec(folder: Path) -> EngineSpec:
-    """The model in `folder`. Raises ModelDamaged, naming the file and the field."""
+    """Read the engine.json in `folder`. Raises ModelDamaged, naming the file and the field."""
     return read_json(folder / FILE_NAME, FORMAT, lambda facts: _spec(folder, Fields(facts)))
 
 
@@ -160,7 +163,7 @@ def _file_in(folder: Path) -> Check:
 
 
 def _kv_heads(heads: int, crosses: bool) -> Check:
-    """Heads of K and V that `heads` of Q share; with an encoder, each has its own."""
+    """Return the check of the number of heads of K and V for `heads` of Q. With an encoder, the numbers are equal."""
 
     def check(name: str, value: Any) -> int:
         integer(1)(name, value)
