@@ -1,1 +1,1 @@
-"""Text in, text out: tokens become text and texts tokens around the engine. Needs tokenizers and the engine only."""
+"""Text generation: converts texts to the engine's tokens and back. Needs only the package tokenizers and the engine."""

@@ -1,9 +1,9 @@
-"""generation.json, and what a request's fields and the defaults in it come to.
+"""Read generation.json, and combine the fields of a request with the defaults in it.
 
-The file has the task of a generation model, its limits, default settings and the tokens with a meaning. It is read
-strictly: a field that is missing, unknown or not as it should be is an error that names it. A field of the caller that
-contradicts another, or that the decoding method would not read, is refused; a default of the model gives way to what
-the caller asks for.
+The file has the task of a generation model, its limits, its default settings and the tokens with a meaning. It is read
+strictly: a field that is missing, unknown or wrong is an error that names the field. A field of the request that
+contradicts another field, or that the decoding method would not read, is refused. A default of the model gives way to
+the request.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ TARGETS = ("forced_bos_token_id", "decoder_start_token_ids")
 SHOWN_LANGUAGES = 10
 SAMPLING_FIELDS = of_scope(SAMPLING)
 ONE_BEAM = "set num_beams to 1"
-# What can leave no token that a form allows, or part of an answer, by the values that do nothing.
+# Settings that could leave structured output without an allowed token, or incomplete -> the value that does nothing.
 BREAKS_FORMS = {"min_tokens": 0, "no_repeat_ngram_size": 0, "stop_words": ()}
 
 
 @dataclass(frozen=True)
 class Languages:
-    """The languages that a model translates between, as token ids by code.
+    """The languages that a model translates between: `ids` has their token ids by code.
 
-    That of the source is the first (`source_index` 0) or last (-1) of a text's tokens, special ones included; None
-    where there is none. That of the target takes the place of the configuration's field `target`, one of TARGETS.
+    The token of the source language is the first (`source_index` 0) or last (-1) of a text's tokens, special tokens
+    included; None if there is no such token. The token of the target language takes the place of the configuration's
+    field `target`, one of TARGETS.
     """
 
     ids: Mapping[str, int]
@@ -99,12 +100,12 @@ def _languages(name: str, value: Any) -> Languages:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What generation.json says, under the names that it has there, each with its check.
+    """The fields of generation.json, under their names in the file, each with its check.
 
-    `max_length` are the positions of the decoder (prompt and output together), `max_source` those of the encoder (None
-    without one). `default_max_length` bounds prompt and output together where a request sets no max_tokens (None: the
-    default of max_tokens does). `defaults` are settings (generation_settings.py), checked. `prefix` goes before every
-    text. `languages` is None where a request can't choose any.
+    `max_length` is the number of positions of the decoder (prompt and output together), `max_source` that of the
+    encoder (None without one). `default_max_length` limits prompt and output together if a request sets no max_tokens;
+    if it is None, the default of max_tokens is the limit. `defaults` are settings (generation_settings.py), checked.
+    `prefix` goes before every text. `languages` is None if a request can't choose a language.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -131,7 +132,7 @@ class Configuration:
 
     @property
     def has_encoder(self) -> bool:
-        """Whether texts go to an encoder; else they are what the model continues."""
+        """Whether texts go to an encoder; else the model continues them."""
         return self.kind == ENCODER_DECODER
 
     @property
@@ -141,12 +142,12 @@ class Configuration:
 
     @classmethod
     def read(cls, folder: Path) -> Configuration:
-        """The configuration in `folder`. Raises ModelDamaged, naming the file and the field."""
+        """Read the configuration in `folder`. Raises ModelDamaged, naming the file and the field."""
         return read_json(folder / FILE_NAME, FORMAT, cls.of)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Configuration:
-        """The configuration of what the file holds. Raises InvalidRequest, naming the field."""
+        """Return the configuration with the contents of the file. Raises InvalidRequest, naming the field."""
         checks = annotated(cls)
         for name in facts.keys() - {"format"} ^ checks.keys():
             raise InvalidRequest(
@@ -178,12 +179,11 @@ def _refuse_contradictions(configuration: Configuration) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig(Texts, Settings):
-    """How one text is generated from: the engine's settings, and what is done to texts.
+    """The settings of the generation from one text: the engine's settings, and those of the texts around it.
 
-    `max_tokens` is at most what any prompt leaves room for.
-
-    `asks_for_tokens`: the caller has set max_tokens, so that a prompt that leaves less room does not fit.
-    `source_id` is the token of the text's language, where one is chosen. `deadline` is in seconds of `time.monotonic`.
+    `max_tokens` is at most what the shortest prompt leaves room for. `asks_for_tokens` says that the caller has set it,
+    so that a prompt that leaves less room does not fit. `source_id` is the token of the text's language, if one is
+    chosen. `deadline` is in seconds of `time.monotonic`.
     """
 
     asks_for_tokens: bool
@@ -192,19 +192,18 @@ class GenerationConfig(Texts, Settings):
 
     @property
     def returns_tokens(self) -> bool:
-        """Whether pieces have their tokens."""
+        """Whether pieces include their tokens."""
         return self.logprobs is not None
 
 
 def resolve_config(
     fields: Mapping[str, Any], configuration: Configuration, timeout: float | None = None
 ) -> GenerationConfig:
-    """The settings that `fields` make for a model. Raises InvalidRequest, naming the field and what is allowed.
+    """Combine a request's `fields` with the defaults of a model.
 
-    `timeout` is in seconds from now.
-
-    Tokens are sampled if `do_sample` says so or, where it is not set, if a field of sampling is (temperature 0: not).
-    Without a seed, one is drawn.
+    `timeout` is in seconds from now. Tokens are sampled if `do_sample` says so. If the request does not set it, tokens
+    are sampled if the request sets a field of sampling, or if the model samples by default; temperature 0 turns
+    sampling off. Without a seed, a random one is used. Raises InvalidRequest, naming the field and what is allowed.
     """
     given = checked(fields)
     values = {**configuration.defaults, **given}
@@ -236,7 +235,7 @@ def _deadline(timeout: float | None) -> float | None:
 def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
     asked = [name for name in SAMPLING_FIELDS if name in given]
     if values.get("num_beams", 1) > 1 and "do_sample" not in given:
-        # Clients of other servers send values that do nothing always.
+        # Clients of other servers always send fields of sampling, with values that do nothing.
         asked = [name for name in asked if given[name] != SETTINGS[name].off]
     if values.get("temperature") == 0:
         del values["temperature"]
@@ -272,7 +271,7 @@ def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
 
 
 def _make_way_for_form(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Refuse what would break the form of an answer; such defaults of the model give way to it."""
+    """Refuse settings that could break structured output. Defaults of the model that could break it are dropped."""
     asked = [name for name in of_scope(STRUCTURE) if given.get(name)]
     if not asked:
         return
@@ -314,7 +313,7 @@ def _refuse_chunks(given: Mapping[str, Any], values: Mapping[str, Any], configur
 
 
 def _language(name: str, values: Mapping[str, Any], languages: Languages | None) -> int | None:
-    """The token of the language that a field chooses; None where it is not set."""
+    """Return the token of the language that a field chooses; None if the field is not set."""
     code = values.get(name)
     if code is None:
         return None
@@ -331,7 +330,7 @@ def _language(name: str, values: Mapping[str, Any], languages: Languages | None)
 
 
 def _source_id(given: Mapping[str, Any], values: Mapping[str, Any], configuration: Configuration) -> int | None:
-    """The token of the text's language, which is one of its special tokens; None where it is not set."""
+    """Return the token of the text's language, which is one of its special tokens; None if it is not set."""
     if values.get("add_special_tokens", True):
         return _language("source_lang", values, configuration.languages)
     if "source_lang" in given:
@@ -340,7 +339,7 @@ def _source_id(given: Mapping[str, Any], values: Mapping[str, Any], configuratio
 
 
 def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Configuration:
-    """The configuration of answers in the language that `target_lang` chooses."""
+    """Return the configuration for answers in the language that `target_lang` chooses."""
     target = _language("target_lang", values, configuration.languages)
     if target is None or configuration.languages is None:
         return configuration
@@ -350,7 +349,7 @@ def _with_target(values: Mapping[str, Any], configuration: Configuration) -> Con
 
 
 def _engine_settings(values: Mapping[str, Any], configuration: Configuration) -> dict[str, Any]:
-    """The fields of Settings."""
+    """Return the fields of Settings."""
     chosen = {each.name: values[each.name] for each in DECODING if each.name in values}
     if values["do_sample"]:
         chosen.setdefault("seed", secrets.randbits(64))

@@ -1,4 +1,4 @@
-"""Dates and times in JSON schemas as patterns: llguidance's own allow 29 February of any year, and the year 0."""
+"""Patterns for dates and times in JSON schemas. Those of llguidance allow 29 February of any year, and the year 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependent
 
 
 def with_real_dates(schema: Any) -> Any:
-    """A schema with the patterns of its formats of dates and times in their place."""
+    """Return a schema with patterns in place of its formats of dates and times."""
     if isinstance(schema, list):
         return [with_real_dates(each) for each in schema]
     if not isinstance(schema, dict):

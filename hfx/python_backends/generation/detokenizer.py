@@ -1,6 +1,6 @@
-"""From token ids to text: the whole of it at once, or as the tokens come.
+"""Convert token ids to text, all at once or as the tokens come.
 
-Both are what transformers' `tokenizer.decode(ids, skip_special_tokens=True)` gives, spaces cleaned up where the
+Both give the text of transformers' `tokenizer.decode(ids, skip_special_tokens=True)`, with spaces cleaned up if the
 tokenizer is configured so.
 """
 
@@ -17,17 +17,17 @@ from ..spaces import clean_up
 Step = Mapping[str, Any]
 DecodeIds = Callable[[Sequence[int]], str]
 
-# What ByteFallback takes for a byte, as <0x0A>.
+# The tokens that ByteFallback takes for bytes, such as <0x0A>.
 _BYTE_TOKEN = re.compile(r"<0x..>", re.DOTALL)
 _HEX_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
-# Decoders that look at one token at a time (Metaspace and WordPiece also at whether it is the first, BPEDecoder the
-# last: the space that it then leaves out is taken for the beginning of the next token's text).
+# Decoders that look at one token at a time. Metaspace and WordPiece also depend on whether it is the first token, and
+# BPEDecoder on whether it is the last: the space that it leaves out there counts as part of the next token's text.
 _TOKENWISE = ("Replace", "ByteFallback", "Strip", "Metaspace", "WordPiece", "BPEDecoder")
 
 
 def decoder_steps(decoder: Step | None) -> Sequence[Step]:
-    """The decoders of a tokenizer.json that are applied one after another; without one, tokens are joined by spaces."""
+    """Return the decoders of a tokenizer.json in order of application. Without one, tokens are joined by spaces."""
     if decoder is None:
         return ()
     if decoder["type"] == "Sequence":
@@ -36,14 +36,14 @@ def decoder_steps(decoder: Step | None) -> Sequence[Step]:
 
 
 def _is_tokenwise(steps: Sequence[Step]) -> bool:
-    """Whether the decoders are such as WindowDecoder allows."""
+    """Whether WindowDecoder can be used with these decoders."""
     kinds = [step["type"] for step in steps]
     fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
     return all(kind in _TOKENWISE for kind in kinds[:fused]) and all(map(_reads_the_beginning, steps[fused + 1 :]))
 
 
 def token_bytes(token: str) -> bytes:
-    """The bytes that the ByteLevel decoder takes a token for; one with other characters (an added token) is UTF-8."""
+    """Return a token's bytes for the ByteLevel decoder. A token with other characters (an added token) is UTF-8."""
     try:
         return bytes(BYTE_OF[character] for character in token)
     except KeyError:
@@ -56,7 +56,7 @@ def _reads_the_beginning(step: Step) -> bool:
 
 
 def _byte_of() -> dict[str, int]:
-    """GPT-2's table: printable bytes of Latin-1 stand for themselves, the others for U+0100 and on."""
+    """Return GPT-2's table of characters and bytes: printable Latin-1 is unchanged, other bytes are U+0100 and on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -69,14 +69,14 @@ class Decoder(Protocol):
     """The text of one sequence, as its tokens come."""
 
     def push(self, token_id: int) -> str:
-        """Take the next token; the text that is now decided, often none."""
+        """Take the next token, and return the text that is now decided, which is often empty."""
 
     def finish(self) -> str:
-        """The rest, as no token follows; an unfinished character is U+FFFD, as in transformers."""
+        """Return the rest of the text. An unfinished character is U+FFFD, as in transformers."""
 
 
 class _ByteDecoder:
-    """Tokens are bytes of UTF-8 (byte-level BPE). Invalid bytes give the U+FFFD that the library gives."""
+    """A decoder for tokens that are bytes of UTF-8 (byte-level BPE). Invalid bytes become U+FFFD, as in the library."""
 
     def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
         self._bytes_of = bytes_of
@@ -90,12 +90,12 @@ class _ByteDecoder:
 
 
 class WindowDecoder:
-    """A token's text is what it adds to the text of the tokens before it.
+    """A decoder for which a token's text is what it adds to the text of the tokens before it.
 
-    It depends on whether it is the first one, and on the token before it at most; only a run of <0x..> tokens depends
-    on what follows, as bytes are text only as a whole: tokens that `is_open` wait for the next one that is not. Of the
-    tokens before, one that has a text (the anchor: the decoder then does not take ours for the first) and the last one
-    are enough.
+    This text depends at most on whether the token is the first one, and on the token before it. Only a run of <0x..>
+    tokens depends on the tokens that follow, because bytes are text only as a whole: tokens for which `is_open` is true
+    are held back until the next token for which it is not. Two of the tokens before are enough to decode a token: one
+    that has text (the anchor, so that the library does not take the new token for the first one), and the last one.
     """
 
     def __init__(self, decode: DecodeIds, is_open: Callable[[int], bool]) -> None:
@@ -107,16 +107,16 @@ class WindowDecoder:
         self._known: str | None = None  # the text of the anchor and the last token, for `peek`
 
     def push(self, token_id: int) -> str:
-        """Take the next token; the text that is now decided."""
+        """Take the next token, and return the text that is now decided."""
         self._waiting.append(token_id)
         return "" if self._is_open(token_id) else self._release()
 
     def finish(self) -> str:
-        """The rest."""
+        """Return the rest of the text."""
         return self._release() if self._waiting else ""
 
     def peek(self, token_id: int) -> str:
-        """What a token would add if it came next and none waited."""
+        """Return the text that a token would add if it came next, and no token were held back."""
         before = self._anchor + self._last
         if self._known is None:
             self._known = self._decode(before)
@@ -141,15 +141,15 @@ class WindowDecoder:
             self._anchor += self._waiting
 
 
-# Each pattern of spaces.py is a space and at most this many characters more.
+# Each pattern of spaces.py is a space and at most this many other characters.
 _REACH = 3
 
-# Words behind which the loss of a space that follows could complete a pattern: " ' " itself, and " n" before "'t".
+# Words after which removing the next space could complete a pattern: " ' " itself, and " n" before "'t".
 _OPEN_WORDS = ("'", "n")
 
 
 class _CleanedDecoder:
-    """Another decoder's text, cleaned up; the end of it is held back until no later text can change it."""
+    """A decoder that cleans up another decoder's text, whose end is held back until no later text can change it."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -166,14 +166,18 @@ class _CleanedDecoder:
 
 
 def _last_cut(text: str) -> int:
-    """The last place where `text`, which begins at such a place, can be cut and its parts be cleaned up apart."""
+    """Return the last place at which `text` can be cut so that both parts can be cleaned up separately.
+
+    `text` itself begins at such a place.
+    """
     return next((at for at in range(len(text), 0, -1) if _separates(text, at)), 0)
 
 
 def _separates(text: str, at: int) -> bool:
-    """Whether no pattern can lie across `at`, in any of the passes: they begin with spaces and only spaces get lost.
+    """Whether no pattern can lie across `at` in any of the passes.
 
-    That is so where no space is within reach before it, and before a space that ends a word other than _OPEN_WORDS.
+    Patterns begin with spaces, and only spaces are removed. So no pattern can if there is no space within _REACH before
+    `at`, or if there is a space at `at` that ends a word other than _OPEN_WORDS.
     """
     space = text.rfind(" ", max(0, at - _REACH), at)
     if space < 0:
@@ -183,10 +187,10 @@ def _separates(text: str, at: int) -> bool:
 
 
 class StopStrings:
-    """Lets text through up to the first stop string; what may be the beginning of one waits.
+    """Passes text on up to the first stop string, and holds back text that may be the beginning of a stop string.
 
     The text ends before the stop string that is complete first (of two that are complete at once, the longer one),
-    however tokens and pieces are cut.
+    however the text is divided into tokens and pieces.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -195,7 +199,7 @@ class StopStrings:
         self.found = False
 
     def push(self, text: str) -> str:
-        """The text that can be shown now that `text` has come; nothing once a stop string was found."""
+        """Add `text`, and return the text that can now be shown; nothing once a stop string was found."""
         if self.found or not self._stops:
             return "" if self.found else text
         text = self._held + text
@@ -209,28 +213,28 @@ class StopStrings:
         return text[: len(text) - waits]
 
     def finish(self) -> str:
-        """What still waits, as no text follows."""
+        """Return the text that is still held back, as no text follows."""
         held, self._held = self._held, ""
         return held
 
 
 def _first_complete(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop string begins that ends first."""
+    """Return the place where the stop string begins that ends first; None if there is none."""
     places = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
     return min(places)[1] if places else None
 
 
 def _beginning_of_one(text: str, stops: Sequence[str]) -> int:
-    """The length of the longest end of `text` that a stop string begins with."""
+    """Return the length of the longest end of `text` that is the beginning of a stop string."""
     longest = min(len(text), max(map(len, stops)) - 1)
     return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in stops)), 0)
 
 
 class Detokenizer:
-    """Makes texts of ids with a tokenizers.Tokenizer; one for all sequences and threads.
+    """Converts ids to texts with a tokenizers.Tokenizer, for all sequences and threads.
 
     `cleans_up_spaces` is the tokenizer's `clean_up_tokenization_spaces`. `special_ids` have no text, and neither have
-    tokens that the tokenizer itself calls special.
+    tokens that the tokenizer itself marks as special.
     """
 
     def __init__(self, tokenizer: Any, cleans_up_spaces: bool = False, special_ids: Sequence[int] = ()) -> None:
@@ -244,16 +248,16 @@ class Detokenizer:
         self._bytes: dict[int, bytes] = {}
 
     def open(self, verbatim: bool = False) -> Decoder:
-        """The decoder of a sequence that begins; spaces of a `verbatim` one are never cleaned up."""
+        """Return the decoder of a new sequence. Spaces of a `verbatim` sequence are never cleaned up."""
         decoder = self._decoder()
         return _CleanedDecoder(decoder) if self._cleans_up and not verbatim else decoder
 
     def window(self) -> WindowDecoder | None:
-        """The decoder of single tokens of a sequence that begins; None where `token_bytes` knows all."""
+        """Return the decoder for single tokens of a new sequence; None if `token_bytes` is enough for all tokens."""
         return None if self._is_byte_level else WindowDecoder(self._text, lambda _: False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a whole sequence."""
+        """Return the text of a whole sequence."""
         text = self._text(ids)
         return clean_up(text) if self._cleans_up else text
 
@@ -262,7 +266,7 @@ class Detokenizer:
         return token_id in self._special
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """The bytes of a token (of a special one's name); None where they depend on the tokens before it."""
+        """Return the bytes of a token (of a special token's name); None if they depend on the tokens before it."""
         if self.is_special(token_id):
             return str(self._tokenizer.id_to_token(token_id) or "").encode()
         if self._is_byte_level:
@@ -275,7 +279,7 @@ class Detokenizer:
     def _decoder(self) -> Decoder:
         if self._is_byte_level:
             return _ByteDecoder(self._bytes_of)
-        # Of another decoder nothing is known: the text comes at the end.
+        # Nothing is known about other decoders: their text comes at the end.
         return WindowDecoder(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -289,7 +293,7 @@ class Detokenizer:
         return self._bytes[token_id]
 
     def _is_open(self, token_id: int) -> bool:
-        """Whether a token's text depends on what follows; one without a text belongs to the next token."""
+        """Whether a token's text depends on the tokens that follow. A token without text belongs to the next one."""
         token = self._token(token_id)
         return token is None or (self._has_byte_tokens and _BYTE_TOKEN.fullmatch(token) is not None)
 

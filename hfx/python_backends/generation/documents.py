@@ -1,12 +1,13 @@
-"""A document in parts that the model can read: whole sentences, some of them in two parts.
+"""Divide a document into parts that the model can read: whole sentences, of which neighbouring parts may share some.
 
-What becomes of the parts is request_window.py's. Nothing is left out, and every part fits (but for a single character
-of more tokens than the model holds, whose prompt then counts what it loses). The same text has the same parts always,
-in time linear in the text; each is made when it is asked for, in memory that does not grow with the text. A sentence
-ends behind . ! ? … and the like (and the quotes and brackets that close there) where white space and then no small
-letter follows, behind the full stops of scripts that write no spaces, and at an empty line. A full stop ends none
-behind a common abbreviation, initials or the number of a list. Where the rules err, a part begins elsewhere, and no
-text is lost.
+request_window.py uses the parts. No text is left out, and every part fits, except a single character with more tokens
+than the model holds, whose prompt then counts the lost tokens. The same text always has the same parts. The division
+takes time linear in the text. Each part is made when it is needed, in memory that does not grow with the text.
+
+A sentence ends behind . ! ? … and similar characters (and closing quotes and brackets after them) if white space and
+then no lower-case letter follows, behind the full stops of scripts without spaces, and at an empty line. A full stop
+behind a common abbreviation, initials or the number of a list does not end a sentence. Where these rules are wrong, a
+part begins elsewhere, but no text is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import chain
 from .prompts import PromptEncoder
 
 Span = tuple[int, int]
-# Called at every few milliseconds of work: it may let other threads run, or raise to end the division.
+# Called every few milliseconds of work. It may let other threads run, or raise to end the division.
 Checkpoint = Callable[[], None]
 
 _SPACED = ".!?…‥؟۔।॥።։"
@@ -32,7 +33,7 @@ _WORD_AT_END = re.compile(r"[^\s(\[{\"'“‘«‹]*\Z")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 _NUMBER = re.compile(r"\d{1,3}|[ivxlc]{1,5}", re.IGNORECASE)
 
-# Without the last full stop, in lower case. "etc" is not here: it ends a sentence as often as not.
+# Without the last full stop, in lower case. "etc" is missing, because it ends a sentence as often as not.
 _ABBREVIATIONS = frozenset((
     "mr", "mrs", "ms", "dr", "prof", "st", "sr", "jr", "rev", "hon", "messrs", "mme", "mlle", "sra", "srta", "dra",
     "gen", "col", "capt", "lt", "sgt", "gov", "sen", "rep", "pres", "supt", "sig", "dott", "dept", "univ", "assn",
@@ -50,11 +51,11 @@ _BORDERS = 2**13
 
 
 def no_checkpoint() -> None:
-    """For a division that nothing waits for."""
+    """Do nothing: the checkpoint of a division that nothing else waits for."""
 
 
 def sentences(text: str, checkpoint: Checkpoint = no_checkpoint) -> Iterator[Span]:
-    """The sentences of `text` as (start, end), in order and without gaps; white space belongs to what follows it."""
+    """Yield the sentences of `text` as (start, end), without gaps; white space belongs to the sentence after it."""
     last: Span | None = None
     start = before = 0
     has_words = False
@@ -80,7 +81,7 @@ def _borders(text: str, checkpoint: Checkpoint) -> Iterator[re.Match[str]]:
     begin = 0
     while begin < len(text):
         checkpoint()
-        inside = _INSIDE.search(text, begin + _SEARCHED)  # no border goes on behind it
+        inside = _INSIDE.search(text, begin + _SEARCHED)  # no border continues after it
         end = inside.end() if inside else len(text)
         for number, border in enumerate(_BORDER.finditer(text, begin, end), 1):
             yield border
@@ -99,7 +100,7 @@ def _ends_sentence(text: str, border: re.Match[str]) -> bool:
 
 
 def _first_letter(text: str, at: int) -> str:
-    """What comes first behind white space and opening quotes, if anything."""
+    """Return the first character after white space and opening quotes; empty at the end of the text."""
     opening = _OPENING.match(text, at)
     return text[opening.end() : opening.end() + 1] if opening else ""
 
@@ -116,17 +117,17 @@ def _is_abbreviated(text: str, stop: int) -> bool:
     return begins_line and bool(_NUMBER.fullmatch(word)) and not line[: len(line) - len(word)].strip(" \t(")
 
 
-# The sentences that two parts share have at most this share of a part, so that parts stay few.
+# The sentences that two parts share take at most this share of a part, so that there are few parts.
 OVERLAP_SHARE = 0.25
 
-# Texts, and about as many characters, that are tokenized at a time (20 ms), and the most characters of one whose
-# tokens' places are asked for: a tokenizer needs a hundred times their memory.
+# The most texts, and about the most characters, that are tokenized at a time (20 ms). The third number limits a text
+# whose tokens' ends are needed, per token of room: a tokenizer takes a hundred times the memory of its characters.
 _BATCH = 256
 _BATCH_CHARACTERS = 2**14
 _CHARACTERS_A_TOKEN = 4
 
-# A text of more characters for each token that the model holds is divided before it is asked whether it fits. A
-# sentence or a word is tokenized up to the second number in any case.
+# A text with more characters per token that the model holds is divided without tokenizing it to see whether it fits. A
+# sentence or a word of up to _TOKENIZED characters is tokenized in any case.
 _MOST_CHARACTERS_A_TOKEN = 16
 _TOKENIZED = 2**16
 
@@ -135,7 +136,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class _Unit:
-    """A sentence, or as much of one as fits, and about how many tokens it has."""
+    """A sentence, or a part of a sentence that fits, and its approximate number of tokens."""
 
     start: int
     end: int
@@ -143,7 +144,7 @@ class _Unit:
 
 
 class _Ahead:
-    """The units of an iterator by their numbers, read as far as they are looked at, and forgotten."""
+    """The units of an iterator by their numbers. They are read when they are needed, and can be forgotten."""
 
     def __init__(self, units: Iterator[_Unit]) -> None:
         self._unread = units
@@ -151,7 +152,7 @@ class _Ahead:
         self._begin = 0
 
     def has(self, number: int) -> bool:
-        """Whether there are so many."""
+        """Whether there is a unit with this number."""
         while number >= self._begin + len(self._units):
             unit = next(self._unread, None)
             if unit is None:
@@ -168,12 +169,12 @@ class _Ahead:
         return self._units[number - self._begin]
 
     def tokens(self, first: int, last: int) -> int:
-        """The tokens of the units `first` to `last`."""
+        """Return the number of tokens of the units `first` to `last`."""
         return sum(self[number].tokens for number in range(first, last + 1))
 
 
 def parts(text: str, measure: PromptEncoder, overlap: int, checkpoint: Checkpoint = no_checkpoint) -> Iterator[str]:
-    """The parts of a text, `overlap` sentences shared where they are short; a text that fits is its only part."""
+    """Return the parts of a text, which share up to `overlap` short sentences. A text that fits is its only part."""
     if len(text) <= measure.room * _MOST_CHARACTERS_A_TOKEN and measure.fits(text):
         return iter((text,))
     return _Division(text, measure, overlap, checkpoint).parts()
@@ -200,7 +201,7 @@ class _Division:
             units.forget(done - self._overlap)
 
     def _first(self, units: _Ahead, done: int) -> int:
-        """The first unit of the part that goes on with unit `done`."""
+        """Return the first unit of the part whose new text begins with unit `done`."""
         first, shared = done, 0
         most = min(OVERLAP_SHARE * self._measure.room, self._measure.room - units[done].tokens)
         while first > max(0, done - self._overlap) and shared + units[first - 1].tokens <= most:
@@ -209,7 +210,7 @@ class _Division:
         return first
 
     def _last(self, units: _Ahead, first: int, done: int) -> int:
-        """The last unit of a part, if units have as many tokens together as alone."""
+        """Return the last unit of a part, if units have as many tokens together as separately."""
         tokens = units.tokens(first, done)
         last = done
         while units.has(last + 1) and tokens + units[last + 1].tokens <= self._measure.room:
@@ -219,12 +220,12 @@ class _Division:
 
     def _units(self) -> Iterator[_Unit]:
         for sentence in self._measured(sentences(self._text, self._checkpoint)):
-            # About so many tokens; only one that is near the limit has to be looked at again.
+            # The number of tokens is approximate: a sentence that is near the limit is measured again.
             fits = 2 * sentence.tokens <= self._measure.room or self._fits(sentence.start, sentence.end)
             yield from (sentence,) if fits else self._words(sentence)
 
     def _words(self, sentence: _Unit) -> Iterator[_Unit]:
-        """A sentence that does not fit, divided between words."""
+        """Divide a sentence that does not fit between words."""
         words = _Ahead(self._measured(self._word_spans(sentence)))
         done = 0
         while words.has(done):
@@ -237,7 +238,7 @@ class _Division:
             words.forget(done)
 
     def _word_spans(self, sentence: _Unit) -> Iterator[Span]:
-        """The words of a sentence, each with the white space before it; the last one ends with the sentence."""
+        """Yield the words of a sentence, each with the white space before it. The last word ends with the sentence."""
         start, end = sentence.start, None
         for word in _WORD.finditer(self._text, sentence.start, sentence.end):
             if end is not None:
@@ -247,7 +248,7 @@ class _Division:
         yield start, sentence.end
 
     def _tokens(self, word: _Unit) -> Iterator[_Unit]:
-        """A word that does not fit, divided between tokens."""
+        """Divide a word that does not fit between tokens."""
         start = word.start
         while start < word.end:
             end = self._token_end(start, word.end)
@@ -257,7 +258,7 @@ class _Division:
             start = end
 
     def _token_end(self, start: int, end: int) -> int:
-        """The end of the last token that the model has room for."""
+        """Return the end of the last token that the model has room for."""
         room = self._measure.room
         end = min(end, start + room * _CHARACTERS_A_TOKEN)
         ends = self._measure.ends(self._text[start:end])
@@ -275,7 +276,7 @@ class _Division:
         yield from self._lengths(batch)
 
     def _lengths(self, spans: Sequence[Span]) -> Iterator[_Unit]:
-        """The spans as units. One that is too long to be tokenized has as many tokens as characters."""
+        """Yield the spans as units. A span that is too long to be tokenized counts as many tokens as characters."""
         self._checkpoint()
         texts = [self._text[start:end] if end - start <= self._longest else "" for start, end in spans]
         for (start, end), text, tokens in zip(spans, texts, self._measure.lengths(texts), strict=True):

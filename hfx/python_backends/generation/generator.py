@@ -1,4 +1,4 @@
-"""Text in, text out: a generation model, in this process and in Triton."""
+"""TextGenerator, which generates texts from texts with a model, in this process and in Triton."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .streams import OpenPieces, Read, TextStream, read_live, read_whole
 TOKENIZER_FILE = "tokenizer.json"
 PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 
-# Parts of a document that are submitted at a time, for each slot: enough to keep them busy, and no full queue.
+# Parts of a document that are submitted at a time, per slot: enough to keep the slots busy without filling the queue.
 DOCUMENT_SHARE = 2
-PARTS = 16  # that are made before other documents have their turn: of 1,000 tokens each, 100 ms
+PARTS = 16  # parts that are made before other documents have their turn: 100 ms for parts of 1,000 tokens
 _DOCUMENTS = count(1)
 
 WARM_UP_TEXT = "A text."
@@ -42,12 +42,12 @@ Field = Union[int, float, bool, str, Sequence[str], None]
 
 
 class TextGenerator:
-    """A published model: texts become prompts, and the engine's tokens texts. For any number of threads and loops.
+    """A published model, which generates texts from texts. For any number of threads and event loops.
 
-    Methods take the settings of generation_settings.py as keyword arguments (`max_tokens=20, num_beams=4`); what is
-    left out is as the model's defaults say. All of them raise InvalidRequest for a setting or a text that can't be
-    taken, DoesNotFit for a text that is too long for the model, QueueFull and EngineClosed at once, and what
-    becomes of a request later (DeadlineExceeded, StepFailed). `timeout` is in seconds from the call.
+    Methods take the settings of generation_settings.py as keyword arguments (`max_tokens=20, num_beams=4`). The model's
+    defaults apply to settings that are left out. All methods raise InvalidRequest for a setting or a text that the
+    model can't take, DoesNotFit for a text that is too long for the model, and QueueFull and EngineClosed, at once; and
+    DeadlineExceeded and StepFailed later. `timeout` is in seconds from the call.
     """
 
     def __init__(self, engine: Engine, tokenizer: Any, configuration: Configuration) -> None:
@@ -73,13 +73,13 @@ class TextGenerator:
         runtime: str | None = None,
         **settings: Any,
     ) -> TextGenerator:
-        """The model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
+        """Open the model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
-        `provider` runs the files of one device on another; without it they run on their own. `runtime` is the one that
-        computes on the CPU, as the configuration names it: native (onnxruntime where that can't be had), onnxruntime,
-        or, by earlier versions, openvino; None: what engine.json says. `settings` are `threads` and `device_id` of
-        Engine.open and the fields of EngineSettings, but for the beams: the decoder for the default number of them is
-        open when this returns. Raises ModelRefused in its kinds.
+        `provider` runs the files of one device on another device; by default, they run on their own. `runtime` is the
+        runtime on CPU, as the configuration names it: native (onnxruntime if that is unavailable), onnxruntime, or
+        openvino (in earlier versions); None means the choice of engine.json. `settings` are `threads` and `device_id`
+        of Engine.open, and the fields of EngineSettings except `beams`: the decoder for the default number of beams is
+        open when this returns. Raises the subclasses of ModelRefused.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -90,7 +90,7 @@ class TextGenerator:
         engine = Engine.open(
             folder / device,
             provider=provider or PROVIDERS[device],
-            # A name would be strict: engine.json's own choice is what gives way where it can't be had.
+            # A named runtime must be available. Only engine.json's own choice gives way if it is not.
             runtime=None if runtime in (OPENVINO, NATIVE) else runtime,
             beams=(int(configuration.defaults.get("num_beams", 1)),),
             **settings,
@@ -104,40 +104,40 @@ class TextGenerator:
             raise
 
     def stream(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
-        """The pieces of a text (of each of `num_return_sequences`) as they come; beams come whole.
+        """Return the pieces of a text (of each of `num_return_sequences`) as they come. Beams come whole.
 
-        To leave the stream early is to cancel the request.
+        Closing the stream early cancels the request.
         """
         return TextStream(self.live(text, fields, timeout))
 
     def whole(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
-        """As `stream`, with the text as a single piece at its end; its reader is not woken before.
+        """Return a stream with the text as a single piece at its end. The stream's reader is not woken before.
 
-        Raises InvalidRequest where num_return_sequences is above 1: use generate_all.
+        Raises InvalidRequest if num_return_sequences is above 1: use generate_all.
         """
         return TextStream(self.joined(text, fields, timeout))
 
     def generate(self, text: Text, *, timeout: float | None = None, **fields: Field) -> Piece:
-        """One text, as `whole`."""
+        """Generate one text, and return it as a single piece."""
         return next(self.whole(text, timeout=timeout, **fields))
 
     def generate_all(self, text: Text, *, timeout: float | None = None, **fields: Field) -> tuple[Piece, ...]:
-        """All `num_return_sequences` texts, of beams the best first."""
+        """Generate all `num_return_sequences` texts; the texts of beams are ordered with the best first."""
         config = self._config(fields, timeout)
         return join_texts(TextStream(partial(self._pieces, text, config, _read(config))))
 
     def live(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
-        """What opens a stream as that of `stream`."""
+        """Return the `open_pieces` of a stream like that of `stream`."""
         return partial(self._pieces, text, self._config(fields, timeout), read_live)
 
     def joined(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
-        """What opens a stream as that of `whole`."""
+        """Return the `open_pieces` of a stream like that of `whole`."""
         config = self._config(fields, timeout)
         _refuse_several(config)
         return lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream))
 
     def generate_many(self, texts: Iterable[Text], *, timeout: float | None = None, **fields: Field) -> list[Piece]:
-        """One text for each of `texts`, in order; as many run at a time as the engine and its queue take.
+        """Generate one text for each of `texts`, in order. As many run at a time as the engine and its queue take.
 
         The first failure cancels the others and is raised.
         """
@@ -152,7 +152,7 @@ class TextGenerator:
             self.generate(WARM_UP_TEXT, max_tokens=most, min_tokens=most, **fields)
 
     def close(self) -> None:
-        """Fail what is not over with EngineClosed, and let go of the model."""
+        """Fail unfinished requests with EngineClosed, and release the model."""
         self.engine.close()
 
     def __enter__(self) -> TextGenerator:
@@ -169,7 +169,7 @@ class TextGenerator:
         job = self.engine.submit(request)
         stream.add(job)
         count, stops = config.num_return_sequences, config.stop_words
-        verbatim = config.new_matcher is not None  # spaces are as the form has them
+        verbatim = config.new_matcher is not None  # structured output keeps its spaces
         readers = [SequenceReader(self._detokenizer, stops, config.returns_tokens, verbatim) for _ in range(count)]
         return read(stream, job, readers)
 
@@ -182,7 +182,7 @@ class TextGenerator:
         return merge(self._prompts.document(text), open_window, read)
 
     def _window(self, stream: TextStream, config: GenerationConfig, number: int, text: str) -> RequestWindow:
-        """The requests of the parts of a document, each made when it is needed."""
+        """Return the requests for the parts of a document, each of which is made when it is needed."""
         cancelled, deadline = stream.cancelled, config.deadline  # the division may outlive the stream
 
         def checkpoint() -> None:
@@ -215,10 +215,10 @@ def _refuse_several(config: GenerationConfig) -> None:
 
 
 def _read(config: GenerationConfig) -> Read:
-    """How texts that are seen at their end only are read: as they come where stop strings may end them earlier.
+    """Return how to read texts that are only returned whole: as they come if stop strings may end them earlier.
 
-    Tokens are read as they come, too: 1,000 of them with 20 alternatives each take 0.1 s, for which the pieces of other
-    requests would wait.
+    Texts with tokens are read as they come, too: 1,000 tokens with 20 alternatives each take 0.1 s, for which the
+    pieces of other requests would wait.
     """
     comes_early = config.returns_tokens or (config.stop_words and config.num_beams == 1)
     return read_live if comes_early else read_whole
@@ -227,7 +227,7 @@ def _read(config: GenerationConfig) -> Read:
 def _tokenizer(path: Path) -> Any:
     try:
         return Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except BaseException as error:  # the library's own, and its panics
+    except BaseException as error:  # the library's own exceptions, and its panics
         raise ModelDamaged(f"{path} can't be read: {error}") from None
 
 
@@ -239,7 +239,7 @@ def _check_defaults(configuration: Configuration, folder: Path) -> None:
 
 
 def _check_engine(configuration: Configuration, engine: Engine, folder: Path) -> None:
-    """Refuse a configuration that promises what the engine has not."""
+    """Refuse a configuration of another kind, or one that promises more than the engine has."""
     spec = engine.spec
     if configuration.kind != spec.kind:
         raise ModelDamaged(f"{folder}: kind is {configuration.kind}, but its engine's {spec.kind}", "Export it again")
@@ -253,7 +253,7 @@ def _check_engine(configuration: Configuration, engine: Engine, folder: Path) ->
 
 
 def _check_runtime(runtime: str | None, engine: Engine, folder: Path) -> None:
-    """Refuse a runtime that the folder has nothing for."""
+    """Refuse a runtime for which the folder has no files."""
     there = {OPENVINO: engine.spec.runtime == OPENVINO, NATIVE: engine.spec.operators is not None}
     if not there.get(runtime or "", True):
         raise ModelDamaged(

@@ -1,8 +1,8 @@
-"""Compile grammars, each in a process of its own, run as a script: a hostile one costs that process its time or memory.
+"""A script that compiles grammars, each in its own process, so that a hostile one can only exhaust that process.
 
-Reads lines of JSON from stdin: [the folder of llguidance, the limits of its parser], then grammars. Writes a line for
-each grammar: the error as a JSON string, empty where there is none, or how its process ended, as subprocess has it.
-The processes are forks, so that none takes the time to start Python and to load llguidance.
+The script reads lines of JSON from stdin: [the folder of llguidance, the limits of its parser], then grammars. It
+writes a line for each grammar: the error as a JSON string, empty if there is none, or the exit code of its process, as
+in subprocess. The processes are forks, so that none needs time to start Python and to load llguidance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 MEMORY = 1 << 30
-# Of a processor, whose time a busy machine does not shorten. Usual schemas take a hundredth of it, the longest a third.
+# Processor time, which a busy machine does not shorten. Usual schemas take a hundredth of it, the longest a third.
 SECONDS = 0.25
 NICE = 2  # requests that are being answered come first
 
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def answer_of(find: Callable[[], str]) -> str | int:
-    """What `find` finds in a process of its own, or how that ended before it did."""
+    """Return what `find` returns in its own process, or the exit code of the process if it ended before."""
     reader, writer = os.pipe()
     process = os.fork()
     if not process:
@@ -42,7 +42,7 @@ def answer_of(find: Callable[[], str]) -> str | int:
             os.write(writer, find().encode())
             os._exit(0)
         finally:
-            os._exit(1)  # by an error that Python has raised
+            os._exit(1)  # Python has raised an error
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         found = pipe.read()
@@ -51,7 +51,7 @@ def answer_of(find: Callable[[], str]) -> str | int:
 
 
 def error_of(grammar: str, tokenizer: Any, limits: Any) -> str:
-    """The error of a grammar; what costs too much ends the process."""
+    """Return the error of a grammar, empty if there is none. A grammar that costs too much ends the process."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # SIGPROF ends the process
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -60,7 +60,7 @@ def error_of(grammar: str, tokenizer: Any, limits: Any) -> str:
 
     matcher = LLMatcher(tokenizer, grammar, limits=limits, log_level=0)
     if not matcher.is_error():
-        matcher.compute_bitmask()  # with a vocabulary of bytes, what the first mask costs at least
+        matcher.compute_bitmask()  # with a vocabulary of bytes, this is the least that the first mask costs
     return str(matcher.get_error())
 
 

@@ -1,4 +1,4 @@
-"""Grammars of callers are compiled in other processes first (grammar_check.py), which all models of this one share."""
+"""Compile callers' grammars in other processes first (grammar_check.py), which all models of this process share."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from ..errors import QueueFull
 
 SCRIPT = Path(__file__).with_name("grammar_check.py")
 LONGEST = 15.0  # seconds, on a machine that is busy
-AT_ONCE = 2  # grammars that are compiled
+AT_ONCE = 2  # grammars that are compiled at a time
 TOO_SLOW = "this one takes too long"
 TOO_LARGE = "this one takes too much memory, or ends the process (%s)"
 
 
 class GrammarProcess:
-    """For one thread at a time. It starts with its first grammar, and ends with this process, as stdin does."""
+    """A process that compiles grammars, for one thread at a time.
+
+    It starts with its first grammar, and ends when its stdin is closed, at the end of this process.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._owner = 0
 
     def error(self, grammar: str, limits: Mapping[str, Any]) -> str:
-        """Why a grammar can't be compiled; empty where it can. Raises QueueFull, and OSError without a Python."""
+        """Return why a grammar can't be compiled; empty if it can. Raises QueueFull, and OSError without a Python."""
         answer = self._ask(json.dumps(grammar), limits)
         if isinstance(answer, str):
             return answer
@@ -50,7 +53,7 @@ class GrammarProcess:
             if select.select([process.stdout], [], [], LONGEST)[0]:
                 answer: str | int = json.loads(process.stdout.readline())
                 return answer
-        except (OSError, ValueError):  # it was killed; another is started for the next grammar
+        except (OSError, ValueError):  # the process was killed; the next grammar starts another
             pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -76,7 +79,7 @@ def _busy() -> QueueFull:
 
 
 def python() -> str:
-    """A Python for the script; Triton's own has no executable. Raises FileNotFoundError."""
+    """Return the path of a Python for the script, as Triton's own has no executable. Raises FileNotFoundError."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     folders = (Path(sys.exec_prefix) / "bin", Path(sys.base_exec_prefix) / "bin")
     named = [Path(sys.executable)] if "python" in Path(sys.executable or "").name else []
@@ -88,13 +91,13 @@ def python() -> str:
     return found
 
 
-_FREE: queue.LifoQueue[GrammarProcess] = queue.LifoQueue()  # so that the second starts when it is needed
+_FREE: queue.LifoQueue[GrammarProcess] = queue.LifoQueue()  # LIFO: the second starts only when it is needed
 for _ in range(AT_ONCE):
     _FREE.put(GrammarProcess())
 
 
 def error_of(grammar: str, limits: Mapping[str, Any]) -> str:
-    """Why a grammar can't be compiled; empty where it can. From any thread. Raises QueueFull, and OSError."""
+    """Return why a grammar can't be compiled; empty if it can. For any thread. Raises QueueFull, and OSError."""
     try:
         process = _FREE.get(timeout=LONGEST)
     except queue.Empty:

@@ -1,7 +1,7 @@
-"""Answers with a form: a JSON schema, a regular expression or a list of choices becomes a mask of tokens.
+"""Structured output: a JSON schema, a regular expression or a list of choices becomes a mask of tokens.
 
-Grammars are compiled and matched by llguidance. A grammar that a caller sends is compiled in a process of its own first
-(grammar_process.py): what takes too long or too much memory there, or kills it, is refused.
+llguidance compiles and matches the grammars. A caller's grammar is first compiled in a separate process
+(grammar_process.py). A grammar that takes too long or too much memory there, or kills the process, is refused.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .vocabulary import Vocabulary, read_vocabulary
 
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
-KEPT = 64  # compiled grammars, and refusals, of a model
-FEW = 256  # tokens that may come next: more are a mask
-ROOM = 2**18  # bytes of a grammar for texts and the few tokens that may come behind each
-ENTRY = 250  # bytes of Python's around these
-# Of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
-# An object of n optional properties has 4 n items in a row.
+KEPT = 64  # compiled grammars, and refusals, that are stored for a model
+FEW = 256  # tokens that may come next: more tokens are a mask
+ROOM = 2**18  # bytes per grammar for storing texts and the few tokens that may come after each text
+ENTRY = 250  # bytes that Python adds to each of these
+# Limits of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
+# An object with n optional properties has 4 n items in a row.
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
-# Between the parts of JSON at most one space, as json.dumps writes it: small models else write nothing but line ends.
+# At most one space between the parts of JSON, as json.dumps writes it: small models would else write only line ends.
 SPACE = r"\x20"
-# Of JSON's escapes those without which a text could not be written, but \u. An escape of what can be written plainly
-# would be another spelling of a key, for which the schema of that key would not hold.
+# The escapes of JSON without which some texts could not be written, except \u. An escape of a character that needs none
+# would be another spelling of a key, and the schema of that key would not apply.
 ESCAPES = 'nrbtf\\"'
-# Any token may come whose bytes may come: llguidance would else force those of the tokenizer where bytes are certain.
+# Every token may come whose bytes may come: llguidance would else force the tokenizer's tokens for bytes that are sure.
 HEAD = '%llguidance {"no_forcing": true}'
 LONGEST_REASON = 300  # characters
 NO_TOKEN = "NoExtension"  # how llguidance's error begins where no token may come
 _PLACE, _LINES = re.compile(r"^at \d+\(\d+\): "), re.compile(r"\n *\d+ \| ")
-# A schema's own words for llguidance's options, which could allow what is no JSON.
+# The key of llguidance's options in a schema. A caller's options could allow text that is not JSON.
 OPTIONS = "x-guidance"
 
 Form = tuple[str, Union[str, tuple[str, ...]]]  # the setting, and its value
@@ -54,7 +54,7 @@ Compiled = Union[NewMatcher, InvalidRequest]
 
 
 class GrammarCompiler:
-    """Compiles the forms of a model's answers; for any thread. `special` tokens have no text."""
+    """Compiles the structured outputs of a model, for any thread. `special` says whether a token has no text."""
 
     def __init__(
         self, tokenizer: Any, special: Any, vocab_size: int, eos_ids: Sequence[int], masking: Masking = NUMPY
@@ -70,13 +70,16 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Form, Compiled] = OrderedDict()
 
     def compile(self, texts: Texts) -> NewMatcher | None:
-        """What makes matchers of a request's form; None where it has none. Raises InvalidRequest, QueueFull."""
+        """Return the maker of a request's matchers; None without structured output.
+
+        Raises InvalidRequest if the structured output can't be compiled, and QueueFull.
+        """
         form = form_of(texts)
         if form is None:
             return None
         known = self._known(form)
         if known is None:
-            with self._compiling:  # many requests for one new form come at once
+            with self._compiling:  # many requests with the same new grammar come at once
                 known = self._known(form) or self._keep(form, self._compile(form))
         if isinstance(known, InvalidRequest):
             raise _again(known)
@@ -119,7 +122,7 @@ class GrammarCompiler:
         return begin.new
 
     def _open(self, form: Form) -> tuple[Any, Vocabulary]:
-        """The vocabulary as llguidance wants it. Raises InvalidRequest where this model has none."""
+        """Return llguidance's tokenizer and the vocabulary. Raises InvalidRequest if this model can't have them."""
         name, value = form
         if not self._eos:
             raise unusable(name, value, "this model has no token that ends an answer")
@@ -134,9 +137,9 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """A compiled form: what its matchers have in common. `first` is llguidance's matcher of a beginning.
+    """A compiled grammar, which its matchers share. `first` is llguidance's matcher of a new sequence.
 
-    `known` are the tokens that may come behind a text, whatever tokens wrote it: ascending; None where they are many.
+    `known` maps a text to the tokens that may come after it, whichever tokens wrote it: ascending; None if many may.
     """
 
     def __init__(self, first: Any, tokens: Sequence[bytes], eos: tuple[int, ...], masking: Masking) -> None:
@@ -146,14 +149,14 @@ class Grammar:
         self.room = ROOM
 
     def new(self) -> TokenMatcher:
-        """The matcher of a sequence that begins."""
+        """Return the matcher of a new sequence."""
         return TokenMatcher(self)
 
 
 class TokenMatcher:
-    """A Matcher of a grammar: llguidance's own is made, and takes tokens, where it is not known what may come.
+    """A Matcher of a grammar. llguidance's own matcher is only made, and gets tokens, if the next tokens are not known.
 
-    `text` is what the tokens wrote; None once there was no room to keep what may come.
+    `_text` is the text of the tokens so far; None once there was no room to store the next tokens.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -165,7 +168,7 @@ class TokenMatcher:
         self._mask: bytes | None = None
 
     def few(self) -> Array | None:
-        """The tokens that may come next, where they are few."""
+        """Return the tokens that may come next, if they are few; else None."""
         few = self._known()
         return few if few is not None or self._text is not None else few_of(self.mask())
 
@@ -177,7 +180,7 @@ class TokenMatcher:
         return bool(matcher.is_accepting() if token in self._grammar.eos else matcher.validate_tokens([token]) == 1)
 
     def best(self, logits: Floats, argmax: int) -> int:
-        """The best token that may come next: where tokens are not few, `argmax` is looked at before all others."""
+        """Return the best token that may come next. If the allowed tokens are not few, `argmax` is checked first."""
         few = self._known()
         if few is not None:
             best = int(few[logits[few].argmax()]) if few.size else -1
@@ -187,7 +190,7 @@ class TokenMatcher:
         return best
 
     def forbid(self, scores: Floats) -> None:
-        """Make the scores of tokens that may not come minus infinity."""
+        """Set the scores of tokens that may not come to minus infinity."""
         few = self._known()
         if few is None:
             self._grammar.masking.forbid(scores, self.mask())
@@ -197,7 +200,7 @@ class TokenMatcher:
             scores[few] = kept
 
     def mask(self) -> bytes:
-        """Which tokens may come next: see constraint.py. Raises StepFailed where that can't be computed."""
+        """Return the mask of the tokens that may come next (see constraint.py). Raises StepFailed if that fails."""
         if self._mask is not None:
             return self._mask
         matcher = self._matcher()
@@ -212,7 +215,7 @@ class TokenMatcher:
         return self._mask
 
     def take(self, token: int) -> None:
-        """Go on with `token`."""
+        """Add `token` to the sequence."""
         few, is_end = self._known(), token in self._grammar.eos
         if few is None:
             self._over = is_end or not self._matcher().consume_token(token)
@@ -224,13 +227,13 @@ class TokenMatcher:
         self._mask = None
 
     def copy(self) -> TokenMatcher:
-        """One that goes on from here by itself."""
+        """Return an independent copy."""
         copied = copy(self)
         copied._own, copied._untaken = self._own and self._own.deep_copy(), [*self._untaken]
         return copied
 
     def _known(self) -> Array | None:
-        """The tokens that may come next, where they are few, and known or to be kept."""
+        """Return the tokens that may come next, if they are few, and known or there is room to store them."""
         grammar, text = self._grammar, self._text
         if self._over or text is None:
             return grammar.ends if self._over else None
@@ -243,7 +246,7 @@ class TokenMatcher:
         return grammar.known[text]
 
     def _matcher(self) -> Any:
-        """llguidance's matcher, with all tokens so far."""
+        """Return llguidance's matcher with all tokens so far."""
         if self._own is None:
             self._own = self._grammar.first.deep_copy()
         if self._untaken:
@@ -253,7 +256,7 @@ class TokenMatcher:
 
 
 def few_of(mask: bytes) -> Array | None:
-    """The tokens of a mask, ascending, where they are few."""
+    """Return the tokens of a mask, ascending, if they are few; else None."""
     if len(mask) - mask.count(0) > FEW:
         return None
     words = np.frombuffer(mask, np.uint32)
@@ -268,12 +271,12 @@ def _has(few: Array, token: int) -> bool:
 
 
 def form_of(texts: Texts) -> Form | None:
-    """The form that the settings name, if they name one."""
+    """Return the structured output that the settings name, as (setting, value); None if they name none."""
     return next(((name, value) for name in of_scope(STRUCTURE) if (value := getattr(texts, name))), None)
 
 
 def written(form: Form, loses_space: bool) -> Any:
-    """The grammar of a form in llguidance's words. Raises InvalidRequest."""
+    """Return the grammar of a structured output, as llguidance writes it. Raises InvalidRequest."""
     from llguidance import LLMatcher
 
     name, value = form
@@ -289,7 +292,7 @@ def written(form: Form, loses_space: bool) -> Any:
 
 
 def check(form: Form, grammar: str) -> None:
-    """Compile a grammar elsewhere. Raises InvalidRequest with what is wrong with it, and QueueFull."""
+    """Compile a grammar in another process. Raises InvalidRequest with the error of the grammar, or QueueFull."""
     try:
         error = error_of(grammar, LIMITS)
     except OSError as reason:
@@ -308,13 +311,13 @@ def _opened(vocabulary: Vocabulary, eos: tuple[int, ...]) -> Any:
         special_token_ids = vocabulary.unusable
 
         def __call__(self, text: str) -> list[int]:
-            return []  # of no use to masks
+            return []  # masks do not need it
 
     return LLTokenizer(TokenizerWrapper(Tokens()), n_vocab=len(vocabulary.tokens), eos_token=list(eos))
 
 
 def _schema(name: str, text: str) -> Any:
-    """A schema with our own options. Raises InvalidRequest."""
+    """Return a schema with hfx's own options. Raises InvalidRequest."""
     try:
         schema = json.loads(text)
         _refuse_unenforced(name, text, schema)
@@ -328,7 +331,7 @@ def _schema(name: str, text: str) -> Any:
 
 
 def _refuse_unenforced(name: str, text: str, part: Any) -> None:
-    """Refuse what llguidance takes without holding to it."""
+    """Refuse parts of a schema that llguidance accepts, but does not enforce."""
     if isinstance(part, list):
         for each in part:
             _refuse_unenforced(name, text, each)
@@ -336,7 +339,7 @@ def _refuse_unenforced(name: str, text: str, part: Any) -> None:
         return
     if OPTIONS in part:
         raise InvalidRequest(name, text, f"a schema without {OPTIONS}")
-    # Keys that are not among `properties` may come twice.
+    # Keys that are not among `properties` may come twice, so minProperties is not enforced.
     least, required = part.get("minProperties"), part.get("required")
     if isinstance(least, int) and least > max(1, len(required) if isinstance(required, list) else 0):
         raise InvalidRequest(name, text, "a schema without minProperties, or one with as many required properties")
@@ -362,14 +365,14 @@ def _refused(form: Form, reason: str) -> InvalidRequest:
 
 
 def _again(refusal: InvalidRequest) -> InvalidRequest:
-    """A kept refusal, to be raised without the traceback of the first time."""
+    """Return a copy of a stored refusal, to be raised without the traceback of the first time."""
     return InvalidRequest(refusal.field, None, refusal.allowed, refusal.message)
 
 
 def _short(reason: str) -> str:
-    """An error of llguidance without places and lines of a grammar that no caller has written."""
+    """Return an error of llguidance without places and lines of the grammar, which the caller has not written."""
     if reason.startswith(NO_TOKEN):
         return "no tokens of this model make one"
     reason = _PLACE.sub("", _LINES.split(reason)[0]).removeprefix("failed to compile JSON schema: ")
-    reason = reason.rpartition("error: ")[2]  # behind the whole of a regular expression
+    reason = reason.rpartition("error: ")[2]  # it comes after the whole regular expression
     return " ".join(reason.split())[:LONGEST_REASON]

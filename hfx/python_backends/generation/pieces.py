@@ -1,4 +1,4 @@
-"""What a caller gets: a text, or its pieces as they come, and of its tokens the id, text and log-probabilities."""
+"""The results for a caller: a text, or its pieces as they come, and the ids, texts and log-probabilities of tokens."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any, Optional, TypeVar
 from ..engine.request import Event, Request, Top
 from .detokenizer import Detokenizer, StopStrings
 
-# JSON has no minus infinity; OpenAI's API writes this for a token that can't be.
+# JSON has no minus infinity; OpenAI's API writes this for an impossible token.
 LEAST = -9999.0
-# How the text of a token begins that is no UTF-8 by itself, as OpenAI's API has it: bytes:\xe2\x80
+# The beginning of the text of a token that is not UTF-8 by itself, as in OpenAI's API: bytes:\xe2\x80
 BYTES = "bytes:"
 
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token: `text` is what it adds to the text, and the name of a `special` one, which adds nothing.
+    """A generated token, with its log-probability.
 
-    Half a character has the text `bytes:\\xe2\\x80`, as in OpenAI's API. `logprob` is the natural logarithm of the
-    model's own probability, before temperature, penalties and any other processing. `top` are the most probable tokens
-    in its place, best first, as many as `logprobs` asks for; the token may be among them.
+    `text` is what the token adds to the text. A `special` token adds nothing; its `text` is its name. Half a character
+    has the text `bytes:\\xe2\\x80`, as in OpenAI's API. `logprob` is the natural logarithm of the model's own
+    probability, before temperature, penalties and any other processing. `top` has the most probable tokens at this
+    place, best first, as many as the setting `logprobs` says; the token may be among them.
     """
 
     id: int
@@ -32,14 +33,14 @@ class Token:
 
     @property
     def raw(self) -> bytes:
-        """The text as UTF-8, and half a character as the bytes that it is."""
+        """The text as UTF-8, or the bytes of half a character."""
         if not self.text.startswith(BYTES):
             return self.text.encode()
         return bytes.fromhex(self.text.removeprefix(BYTES).replace("\\x", " "))
 
 
 def shown(raw: bytes) -> str:
-    """The text of a token's bytes; one that could be mistaken for bytes is written as bytes, too."""
+    """Return the text of a token's bytes. A text that could be mistaken for bytes is written as bytes, too."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -48,7 +49,7 @@ def shown(raw: bytes) -> str:
 
 
 def token_outputs(tokens: Sequence[Token]) -> dict[str, Any]:
-    """Rows [tokens, 1 + alternatives] by the names of a generator's output tensors."""
+    """Return rows [tokens, 1 + alternatives] by the names of a generator's output tensors."""
     return {
         "token_ids": _table(tokens, "id"),
         "token_texts": _table(tokens, "text"),
@@ -68,10 +69,10 @@ Item = TypeVar("Item")
 class Piece:
     """The next part of text `index` (of `num_return_sequences`), or all of it.
 
-    The last piece of an index, and no other, has a `finish_reason`: stop (an end token or a stop string), length or
-    cancelled; its text may be empty. Counts are those of the request up to here: tokens that the model has read
-    (special ones too), tokens of this text that it has generated (the end token too, and those of a stop string), and
-    tokens of the input that it did not get to see. `log_probs` and `tokens` are those since the piece before.
+    Only the last piece of an index has a `finish_reason`: stop (an end token or a stop string), length or cancelled;
+    its text may be empty. The counts are totals up to this piece. `input_tokens` were read by the model, special tokens
+    included. `output_tokens` were generated for this text, the end token and the tokens of a stop string included.
+    `truncated_tokens` of the input were cut off. `log_probs` and `tokens` are those since the piece before.
     """
 
     text: str
@@ -85,11 +86,11 @@ class Piece:
 
     @property
     def is_shown(self) -> bool:
-        """Whether a caller gets it: its text may not be decided yet."""
+        """Whether a caller gets the piece. It does not if no text is decided yet."""
         return bool(self.text or self.finish_reason)
 
     def outputs(self) -> dict[str, Any]:
-        """Its values by the names of a generator's output tensors, those of tokens where they are wanted."""
+        """Return the values by the names of a generator's output tensors, with those of tokens if they are wanted."""
         return {
             "text_output": self.text,
             "finish_reason": self.finish_reason or "",
@@ -102,9 +103,9 @@ class Piece:
 
 
 class SequenceReader:
-    """Makes the pieces of one sequence: its text up to the first of `stops`, and its tokens where they are wanted.
+    """Makes the pieces of one sequence: its text up to the first of `stops`, and its tokens if they are wanted.
 
-    Spaces of the tokens' texts are as they are before they are cleaned up, and those of a `verbatim` text, too.
+    Spaces are not cleaned up in the texts of tokens, nor in a `verbatim` text.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class SequenceReader:
         self._window = detokenizer.window() if returns_tokens else None
 
     def first(self, index: int, request: Request) -> Piece:
-        """What text `index` of a request begins with."""
+        """Return the empty piece with which text `index` of a request begins."""
         return Piece(
             "",
             index,
@@ -132,9 +133,10 @@ class SequenceReader:
         )
 
     def next(self, before: Piece, event: Event) -> Piece:
-        """What an event adds to the text behind `before`, whose tokens go to this piece where it was not shown.
+        """Return the piece that an event adds after the piece `before`.
 
-        Of the tokens of a text's end, those that have come before are left out.
+        If `before` was not shown, its tokens go to this piece. The event of a text's end has all tokens of the text;
+        those that have come before are left out.
         """
         known = before.output_tokens if event.finish_reason else 0
         text, count = self._text(event, known)
@@ -157,7 +159,7 @@ class SequenceReader:
         )
 
     def tokens(self, event: Event, known: int, count: int) -> tuple[Token, ...]:
-        """The `count` tokens behind the first `known` of an event."""
+        """Return the `count` tokens after the first `known` tokens of an event."""
         found = []
         log_probs = event.log_probs or ()
         for at in range(known, known + count):
@@ -169,7 +171,7 @@ class SequenceReader:
         return tuple(found)
 
     def _text(self, event: Event, known: int) -> tuple[str, int]:
-        """The text of the tokens behind the first `known`, up to a stop string, and how many of them were taken."""
+        """Return the text of the tokens after the first `known`, up to a stop string, and how many of them it took."""
         text = ""
         for count, token_id in enumerate(event.ids[known:], 1):
             text += self._stops.push(self._decoder.push(token_id))
@@ -180,7 +182,7 @@ class SequenceReader:
         return text, max(len(event.ids) - known, 0)
 
     def _token(self, token_id: int, log_prob: float, top: tuple[Token, ...] = ()) -> Token:
-        """One that may come next."""
+        """Return a token that may come next."""
         raw = self._detokenizer.token_bytes(token_id)
         if raw is None:
             assert self._window is not None
@@ -188,12 +190,12 @@ class SequenceReader:
         return Token(token_id, shown(raw), max(log_prob, LEAST), self._detokenizer.is_special(token_id), top)
 
 
-# None: there is no piece yet; the listener of the stream that is read is notified when to go on.
+# None: there is no piece yet; the stream's listener is notified when to go on.
 Pieces = Generator[Optional[Piece], None, None]
 
 
 def join_pieces(pieces: Sequence[Piece]) -> Piece:
-    """Pieces of one text that follow each other, at least one, as a single piece."""
+    """Join consecutive pieces of one text, at least one, to a single piece."""
     last = pieces[-1]
     if len(pieces) == 1:
         return last
@@ -207,13 +209,13 @@ def join_pieces(pieces: Sequence[Piece]) -> Piece:
 
 
 def _joined(parts: Sequence[tuple[Item, ...] | None]) -> tuple[Item, ...] | None:
-    """All items in order; None where no part has any."""
+    """Return all items in order; None if all parts are None."""
     given = [part for part in parts if part is not None]
     return tuple(item for part in given for item in part) if given else None
 
 
 def join_texts(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """The whole texts that `pieces` are of, by index; `pieces` must hold the last piece of each."""
+    """Join pieces to whole texts, by index. `pieces` must include the last piece of each text."""
     by_index: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_index.setdefault(piece.index, []).append(piece)
@@ -221,7 +223,7 @@ def join_texts(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def as_one_piece(pieces: Pieces) -> Pieces:
-    """The pieces of one text as a single one, at its end."""
+    """Yield the pieces of one text as a single piece, at its end."""
     parts: list[Piece] = []
     for piece in pieces:
         if piece is None:

@@ -1,7 +1,7 @@
-"""From a text to the token ids that the engine gets, within what the model holds.
+"""Encode texts to the engine's requests: token ids, within the limits of the model.
 
-Ids equal those of the checkpoint's own tokenizer with truncation: a text for an encoder loses its end, one that a
-decoder continues its beginning, special tokens stay. What is lost is counted.
+The ids equal those of the checkpoint's own tokenizer with truncation: a text for an encoder loses its end, a text that
+a decoder continues loses its beginning, and special tokens stay. Lost tokens are counted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .configuration import Configuration, GenerationConfig
 FIELD = "text_input"
 Text = Union[str, bytes]
 
-# Bytes of a text whose tokens are counted in any case: of a longer one, there are at least so many truncated ones.
+# Bytes of a text whose tokens are counted in any case. For a longer text, the number of truncated tokens is a minimum.
 COUNTED = 2**16
 
 
 class PromptEncoder:
-    """Encodes texts; `tokenizer` is a tokenizers.Tokenizer that the encoder sets up. Raises ModelDamaged.
+    """Encodes texts with `tokenizer`, a tokenizers.Tokenizer, whose truncation it turns off. Raises ModelDamaged.
 
-    Texts with ids from `vocab_size` on are refused: the model has no embeddings of them.
+    Texts with ids from `vocab_size` on are refused, because the model has no embeddings for these.
     """
 
     def __init__(self, tokenizer: Any, configuration: Configuration, vocab_size: int = sys.maxsize) -> None:
@@ -45,34 +45,34 @@ class PromptEncoder:
             )
 
     def encode(self, text: Text, config: GenerationConfig) -> Request:
-        """The request for `text`. Raises InvalidRequest, and DoesNotFit where it is too long and may not be cut."""
+        """Return the request for `text`. Raises InvalidRequest, and DoesNotFit if it is too long and may not be cut."""
         raw = _bytes(self._configuration.prefix) + _bytes(text)
         return self._source(raw, config) if self._configuration.has_encoder else self._beginning(raw, config)
 
     def document(self, text: Text) -> str:
-        """A text that is read to its end, as characters. Raises InvalidRequest, DoesNotFit."""
+        """Return a text that is read to its end, decoded from UTF-8. Raises InvalidRequest, DoesNotFit."""
         raw = _bytes(text)
         try:
             return decoded(FIELD, raw)
         except InvalidInput as refusal:
             raise _not_utf8(raw, refusal) from None
 
-    # What documents are divided by; `room` is without special tokens and the prefix.
+    # The measures that divide documents; `room` is without special tokens and the prefix.
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text, without special tokens and the prefix."""
+        """Return the number of tokens of each text, without special tokens and the prefix."""
         return [len(each) for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def ends(self, text: str) -> list[int]:
-        """Where each token of `text` ends, in characters."""
+        """Return the end of each token of `text`, in characters."""
         return [end for _, end in self._encoding(text).offsets]
 
     def fits(self, text: str) -> bool:
-        """Whether nothing of a text is cut off."""
+        """Whether a text, with the prefix, fits the model."""
         return bool(self.lengths([self._configuration.prefix + text])[0] <= self._capacity)
 
     def _encoding(self, text: str) -> Any:
-        """The encoding of a text, while other threads run: `encode` holds the interpreter's lock (60 ms for 200 KB)."""
+        """Encode a text while other threads run: `encode` would hold the interpreter's lock (60 ms for 200 KB)."""
         return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def _longest(self) -> int:
@@ -92,11 +92,11 @@ class PromptEncoder:
         return Request(self._ids(encoding, config), config, config.deadline, truncated_tokens=dropped)
 
     def _beginning(self, raw: bytes, config: GenerationConfig) -> Request:
-        """A text to continue: it shares its positions with the new tokens."""
+        """Return the request for a text to continue, which shares its positions with the new tokens."""
         length, specials = self._configuration.max_length, self._specials(config)
         is_cut, by_default = config.long == "truncate", self._configuration.default_max_length
         reserved = config.max_tokens if is_cut or config.asks_for_tokens else max(config.min_tokens, 1)
-        if by_default is not None and not config.asks_for_tokens:  # the answer gets what the text leaves of it
+        if by_default is not None and not config.asks_for_tokens:  # the answer gets the rest of this length
             length = min(length, by_default)
             reserved = max(config.min_tokens, length // 2 if is_cut else 1)
         room = length - reserved - specials
@@ -112,7 +112,7 @@ class PromptEncoder:
         return Request(ids, config, config.deadline, truncated_tokens=dropped)
 
     def _fitted(self, raw: bytes, room: int, side: str) -> tuple[Any, int]:
-        """The first (cut off on the side "right") or last `room` tokens of a text, and how many there are more."""
+        """Return the first (`side` "right" is cut off) or last `room` tokens of a text, and the number of others."""
         for bytes_per_token in BYTES_PER_TOKEN:
             try:
                 used = piece(FIELD, raw, max(room, COUNTED // BYTES_PER_TOKEN[0]) * bytes_per_token, side)
@@ -132,7 +132,7 @@ class PromptEncoder:
             ids[languages.source_index] = config.source_id  # in the place of the default language's
         beginning = self._configuration.bos_token_id
         if not ids and beginning is not None and not self._configuration.has_encoder:
-            ids = [beginning]  # as transformers' generate, which begins a text from nothing
+            ids = [beginning]  # like transformers' generate, for an empty text
         if not ids:
             raise InvalidRequest(FIELD, "", "a text of at least one token")
         if max(ids) >= self._vocab_size:
@@ -143,9 +143,9 @@ class PromptEncoder:
 
 
 def _is_settled(encoding: Any, room: int, side: str) -> bool:
-    """Whether the `room` tokens that are kept of a text that was cut are those of the whole text.
+    """Whether the `room` remaining tokens of a text that was cut are the same as those of the whole text.
 
-    They are where the cut lies in another word than the last token kept, or MARGIN tokens away from it.
+    They are the same if the cut lies in another word than the last remaining token, or MARGIN tokens away from it.
     """
     dropped = len(encoding) - room
     if dropped <= 0:
@@ -161,7 +161,7 @@ def refuse_huge(text: Text) -> None:
 
 
 def _bytes(text: Text) -> bytes:
-    """UTF-8, whose beginning and end can be cut off without reading the rest. Raises InvalidRequest, DoesNotFit."""
+    """Return a text as UTF-8, which can be cut without reading the rest. Raises InvalidRequest, DoesNotFit."""
     if not isinstance(text, (str, bytes)):
         raise InvalidRequest(FIELD, text, "a text")
     refuse_huge(text)

@@ -1,6 +1,6 @@
-"""The requests of one call that follow each other: the parts of a document, or many texts.
+"""The consecutive requests of one call: for the parts of a document, or for many texts.
 
-Of the parts of a document the texts are joined, or a text of those texts is made.
+The answers to the parts of a document are joined, or the joined answers are answered again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import QueueFull
 from .pieces import Piece, Pieces
 from .streams import Read, TextStream, compute, read_whole
 
-# Submits a request; its pieces, as they are read so.
+# Submits a request, and returns its pieces, as a Read reads them.
 Submit = Callable[[Request, Read], Pieces]
 
 
@@ -25,11 +25,11 @@ class Cancelled(Exception):
 
 
 class RequestWindow:
-    """Up to `size` requests, at least 2, are submitted ahead of their reader.
+    """Submits up to `size` requests, at least 2, ahead of their reader.
 
-    Requests are made as they are needed, `slice_size` of them at a time; `count` are made, and `cancelled` says that
-    the others will not be. `document` is the number of the one that they are parts of, which those that have more than
-    a slice get.
+    Requests are made as they are needed, `slice_size` of them at a time. `count` is the number made so far, and
+    `cancelled` says that the others will not be made. `document` is the number of the document that the requests are
+    parts of. The requests get it if there is at least a full slice of them.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class RequestWindow:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing follows the request that is read."""
+        """Whether no request follows the one that is being read."""
         return self._complete and not (self._ready or self._submitted or self.cancelled)
 
     def prepare(self, most: int) -> Pieces:
-        """Make requests until there are `most`, or all of them."""
+        """Make requests until there are at least `most`, or all of them."""
         while self.count < most and not self._complete:
             yield from compute(self._stream, self._prepare)
 
     def pieces(self, read: Read) -> Pieces:
-        """The pieces of one request after the other. Raises what submitting raises.
+        """Yield the pieces of one request after the other. Raises what submitting raises.
 
-        Submits fewer where the engine's queue is full, and more when the first is done.
+        If the engine's queue is full, fewer requests are submitted, and more when the first is done.
         """
         while True:
             yield from self._submit_more(read)
@@ -105,22 +105,22 @@ class RequestWindow:
 # Between the texts of two parts.
 SEPARATOR = " "
 
-_REASONS = ("stop", "length", "cancelled")  # of several, the last one counts
+_REASONS = ("stop", "length", "cancelled")  # the last of these that a part has is the reason of the whole
 
-# The requests of the parts of a text.
+# Makes the window of the requests for the parts of a text.
 OpenWindow = Callable[[str], RequestWindow]
 
 
 def concatenate(text: str, open_window: OpenWindow, read: Read) -> Pieces:
-    """The texts of all parts, joined; those that are empty leave no space."""
+    """Yield the answers to all parts, joined. Empty answers add no separator."""
     yield from _concatenated(open_window(text), read, Piece(""))
 
 
 def summarize(text: str, open_window: OpenWindow, read: Read) -> Pieces:
-    """The text of the joined texts of all parts, of which the same is made until they fit into one part.
+    """Answer the joined answers of all parts again, until they fit into one part, and yield the last answer.
 
-    Should they not get shorter (fewer parts than before), or be empty, they are left at that. Counts are those of all
-    rounds, pieces those of the last.
+    If the joined answers do not get shorter (fewer parts than before), or are empty, they are the result. Counts are
+    those of all rounds, pieces those of the last.
     """
     counts = Piece("")
     window = open_window(text)
@@ -148,7 +148,7 @@ def summarize(text: str, open_window: OpenWindow, read: Read) -> Pieces:
 
 
 def _concatenated(window: RequestWindow, read: Read, counts: Piece) -> Pieces:
-    """The pieces of all requests as those of one text; `counts` are what came before."""
+    """Yield the pieces of all requests as those of one text. `counts` has the counts before."""
     has_text = separates = False
     for piece in window.pieces(read):
         if piece is None:
@@ -169,7 +169,7 @@ def _concatenated(window: RequestWindow, read: Read, counts: Piece) -> Pieces:
 
 
 def _summed(counts: Piece, piece: Piece) -> Piece:
-    """A piece with the counts before it added, and the worse of the reasons."""
+    """Return a piece with the counts before it added, and the worse of the two reasons."""
     reasons = [reason for reason in (counts.finish_reason, piece.finish_reason) if reason]
     return replace(
         piece,

@@ -1,6 +1,6 @@
-"""The pieces of a call, made of the engine's events.
+"""Streams of pieces, made from the engine's events.
 
-They are for a thread, or for a thread that polls many streams.
+A thread may wait for the pieces of one stream, or poll many streams.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from ..engine.request import Event
 from ..errors import EngineClosed
 from .pieces import Piece, Pieces, SequenceReader
 
-# Starts work that takes a while elsewhere.
+# Starts slow work in another thread.
 Start = Callable[[Callable[[], None]], "Future[Any]"]
 OpenPieces = Callable[["TextStream"], Pieces]
 
 
 class TextStream:
-    """The pieces of a request's texts, as they come: iterate it.
+    """An iterator over the pieces of a request's texts, as they come.
 
-    Leaving it early (`close`, the end of a `with` block, forgetting it) cancels the request. Failures of the engine are
-    raised as its EngineError. Not for several threads at a time, but for `cancel`.
+    Closing the stream early cancels the request: by `close`, by the end of a `with` block, or by dropping all
+    references to it. Failures of the engine are raised as its EngineError. Only one thread at a time may use the
+    stream, except for `cancel`.
 
-    It has pieces once it is open, by `open` or by `open_pieces`. A thread that polls many streams sets the `listener`
-    of each, which is notified when to poll again, and where work that takes a while is to be done (`start`; None: in
-    `poll`).
+    The stream has pieces once it is open, by `open` or by `open_pieces`. A thread that polls many streams sets the
+    `listener` of each, which is notified when to poll again, and `start`, which starts slow work in another thread
+    (None: `poll` does it).
     """
 
     def __init__(self, open_pieces: OpenPieces | None = None) -> None:
@@ -38,20 +39,20 @@ class TextStream:
         self._news = threading.Event()
         self._own_listener = self.listener = Listener(_set_all, self._news)
         self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of `cancelled` and `_jobs`
+        self._lock = threading.Lock()  # protects `cancelled` and `_jobs`
         self._pieces: Pieces | None = None
         if open_pieces is not None:
             self.open(open_pieces)
 
     def open(self, open_pieces: OpenPieces) -> None:
-        """Submit the request by `open_pieces`, which returns the pieces.
+        """Submit the request by calling `open_pieces`, which returns the pieces.
 
-        It gets the stream as a weak reference, since a stream that is forgotten must be freed at once.
+        It gets a weak reference to the stream, because a stream without references must be freed at once.
         """
         self._pieces = open_pieces(weakref.proxy(self))
 
     def add(self, job: Job) -> None:
-        """Cancel `job` too when the stream is cancelled, or now if it has been."""
+        """Cancel `job`, too, when the stream is cancelled; at once if it has been."""
         with self._lock:
             self._jobs.add(job)
             is_cancelled = self.cancelled.is_set()
@@ -59,7 +60,7 @@ class TextStream:
             job.cancel()
 
     def cancel(self) -> None:
-        """End the request soon: its texts end where they are, with the reason "cancelled". From any thread."""
+        """End the request soon. Its texts end where they are, with the reason "cancelled". Any thread may call this."""
         with self._lock:
             self.cancelled.set()
             jobs = tuple(self._jobs)
@@ -67,16 +68,16 @@ class TextStream:
             job.cancel()
 
     def close(self) -> None:
-        """Cancel what is left and be done with it."""
-        self.cancel()  # also what was submitted for pieces that were never read
+        """Cancel the rest of the request, and close the stream."""
+        self.cancel()  # also jobs whose pieces were never read
         if self._pieces is not None:
             self._pieces.close()
-        self.listener, self.start = self._own_listener, None  # whose keys may hold the stream
+        self.listener, self.start = self._own_listener, None  # the listener's key may refer to the stream
 
     def poll(self) -> Piece | None:
-        """The next piece, or None if it is not there yet: the listener is notified when to poll again.
+        """Return the next piece, or None if it is not there yet. The listener is notified when to poll again.
 
-        Raises StopIteration behind the last one.
+        Raises StopIteration after the last piece.
         """
         assert self._pieces is not None, "a stream that is not open has no pieces"
         try:
@@ -110,7 +111,7 @@ class TextStream:
 
 
 def compute(stream: TextStream, work: Callable[[], None]) -> Pieces:
-    """No pieces until `work` is done: elsewhere, where the stream is polled. Raises what it raises."""
+    """Yield no piece until `work` is done, in another thread if the stream is polled. Raises what `work` raises."""
     if stream.start is None:
         work()
         return
@@ -130,9 +131,9 @@ Read = Callable[[TextStream, Job, Sequence[SequenceReader]], Pieces]
 
 
 def read_live(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -> Pieces:
-    """Pieces as tokens come, of a text for each of `readers`.
+    """Yield pieces as tokens come, of one text for each of `readers`.
 
-    Once all have met a stop string, the request is cancelled.
+    Once all texts have met a stop string, the request is cancelled.
     """
     newest = {index: reader.first(index, job.request) for index, reader in enumerate(readers)}
     try:
@@ -149,7 +150,7 @@ def read_live(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -
 
 
 def read_whole(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -> Pieces:
-    """A single piece for each text, when all are complete: the listener is not notified before."""
+    """Yield a single piece for each text, when all texts are complete. The listener is not notified before."""
     try:
         while True:
             job.on_end = stream.listener
@@ -163,7 +164,7 @@ def read_whole(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) 
 
 
 def _pieces(events: Iterable[Event], newest: dict[int, Piece], readers: Sequence[SequenceReader]) -> Iterator[Piece]:
-    """The pieces that are shown of `events`; `newest` has the last one of each text, until the text is complete."""
+    """Yield the pieces of `events` to show. `newest` has the last piece of each text, until the text is complete."""
     for event in events:
         if event.index not in newest:
             continue

@@ -11,15 +11,15 @@ from typing import Any
 from .detokenizer import decoder_steps, token_bytes
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Decoders that make the same of a token wherever it stands, but for a space in front of the first.
+# Decoders that give a token the same text wherever it stands, except for a space at the beginning of the first token.
 _KINDS = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"})
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The bytes of each token; `unusable` ones are no part of any text.
+    """The bytes of each token; `unusable` tokens are not part of any text.
 
-    `loses_space`: a text is what its tokens' bytes are without a space in front, which each of them has.
+    `loses_space` says that a text lacks the space with which the bytes of its tokens begin.
     """
 
     tokens: Sequence[bytes]
@@ -28,9 +28,9 @@ class Vocabulary:
 
 
 def read_vocabulary(tokenizer: Any, special: Callable[[int], bool], size: int) -> Vocabulary | None:
-    """The first `size` tokens of a tokenizers.Tokenizer; None where its decoder makes more of them than their bytes.
+    """Return the first `size` tokens of a tokenizers.Tokenizer; None if its decoder does more than join their bytes.
 
-    `special` tokens, and those that the tokenizer lacks, are unusable.
+    `special` tokens, and tokens that the tokenizer lacks, are unusable.
     """
     steps = decoder_steps(json.loads(tokenizer.to_str())["decoder"])
     loses_space = any(map(_strips, steps))
@@ -48,7 +48,7 @@ def read_vocabulary(tokenizer: Any, special: Callable[[int], bool], size: int) -
 
 
 def _once(text: bytes) -> bytes:
-    """Nothing for a token with a space behind its beginning: Metaspace drops all spaces of a text's first token."""
+    """Return no bytes if a space follows the first one: Metaspace drops all spaces of a text's first token."""
     return b"" if b" " in text[1:] else text
 
 

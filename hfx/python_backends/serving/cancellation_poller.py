@@ -1,6 +1,6 @@
 """Decides which open requests are polled next for cancellation: all in turn, evenly over time.
 
-A poll costs 54 us here and half as much in Triton's process, so each request is polled less often if more are open.
+A poll costs 54 us in this process and half as much in Triton's, so each request is polled less often if more are open.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-# Seconds between two polls of a request: as long as MOST polls a second need, within SHORTEST and LONGEST.
+# Seconds between two polls of a request: long enough for at most MOST polls a second, between SHORTEST and LONGEST.
 SHORTEST, LONGEST = 0.1, 2.0
 MOST = 1000
 SLICE = 0.01  # seconds between two rounds of polls, so that the thread does not wake up for each poll
@@ -45,7 +45,7 @@ class CancellationPoller(Generic[Request]):
         self._open.clear()
 
     def due(self, now: float) -> list[Request]:
-        """The requests to poll now, each once, in turn. Requests that have ended are removed."""
+        """Return the requests to poll now, each once, in turn. Requests that have ended are removed."""
         due: list[Request] = []
         count = len(self._open)
         period = self._period()
@@ -62,7 +62,7 @@ class CancellationPoller(Generic[Request]):
         return due
 
     def wait(self) -> float | None:
-        """Seconds until the next call of `due`; None while no request is open."""
+        """Return the seconds until the next call of `due`; None while no request is open."""
         return max(self._period() / len(self._open), SLICE) if self._open else None
 
     def _period(self) -> float:

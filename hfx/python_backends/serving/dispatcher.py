@@ -33,7 +33,7 @@ class Dispatcher:
     """Submits requests to the engine, and sends their responses until each has ended.
 
     `opener` opens the stream of a request. `ended` is called once for each request, with its error, after its last
-    piece. `log` gets a line about errors that can't be sent to a caller.
+    piece. `log` is called with a line about each error that can't be sent to a caller.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Dispatcher:
             pass
 
     def _receive(self) -> list[GenerateRequest] | None:
-        """Wait for the next notification, or until something is to be sent or polled. None at the end."""
+        """Wait for the next notification, or until a response or a poll is due. Return None at the end."""
         waits = [seconds for seconds in (self._responses.wait(), self._poller.wait()) if seconds is not None]
         try:
             return self._news.get(timeout=min(waits, default=None))
@@ -93,7 +93,7 @@ class Dispatcher:
             return []
 
     def _step(self, requests: list[GenerateRequest] | None) -> bool:
-        """Advance the notified requests, send what is due, poll for cancellation. False at the end."""
+        """Advance the notified requests, send due responses, poll for cancellation. Return False at the end."""
         for request in dict.fromkeys(requests or ()):
             if not request.done:
                 self._advance(request)
@@ -128,9 +128,9 @@ class Dispatcher:
                 self._responses.put(request, [], late)
 
 
-# RESPONSE_SECONDS is the processor time of a response: here, in Triton's process, and in a caller on the same machine.
-# Responses may take SHARE of the cores. They are sent with pauses, in which further pieces of a request are joined to
-# its unsent ones. First and last pieces are sent during a pause too.
+# RESPONSE_SECONDS is the processor time of a response in this process, in Triton's, and in a caller on the same
+# machine, together. Responses may take SHARE of the cores. They are sent with pauses, during which further pieces of a
+# request are joined to its unsent ones. First and last pieces are sent during a pause, too.
 RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
 LONGEST_PAUSE = 0.25  # seconds
@@ -162,7 +162,7 @@ class ResponseWriter:
         request.begun = request.begun or is_first
 
     def take(self, all_of_them: bool = False) -> list[GenerateRequest]:
-        """Remove and return the requests to send now, or all."""
+        """Remove and return the requests whose responses are due, or all requests."""
         taken, self._immediate = self._immediate, []
         if all_of_them or time.monotonic() >= self._paused_until:
             count = len(self._coalesced) if all_of_them else min(COALESCED_AT_ONCE, len(self._coalesced))
@@ -170,13 +170,13 @@ class ResponseWriter:
         return taken
 
     def wait(self) -> float | None:
-        """Seconds until `take` has something, unless `put` is called before; None if there is nothing."""
+        """Return the seconds until a response is due, unless `put` is called before; None if there is no response."""
         if self._immediate:
             return 0.0
         return max(self._paused_until - time.monotonic(), 0.0) if self._coalesced else None
 
     def throttle(self, sent: int) -> None:
-        """Pause for the processor time of the `sent` responses; first and last pieces don't wait."""
+        """Pause for the processor time of the `sent` responses. First and last pieces don't wait for the end."""
         now = time.monotonic()
         until = max(self._paused_until, now) + sent * self._pause_seconds
         self._paused_until = min(until, now + LONGEST_PAUSE)

@@ -24,26 +24,27 @@ CREDENTIALS = struct.Struct("3i")  # process, user, group: unix(7), SO_PEERCRED
 
 
 def publication(model_folder: str | Path) -> str:
-    """The id of the publication in a model's folder, which is the same for a relay and its engine.
+    """Return the id of the publication in a model's folder, which is the same for a relay and its engine.
 
-    There may be two at a time while a model is replaced in a running server. Empty if the folder has no id.
+    There may be two publications at a time, while a model is replaced in a running server. The id is empty if the
+    folder has none.
     """
     path = Path(model_folder) / PUBLICATION_FILE
     return path.read_text() if path.exists() else ""
 
 
 def address(engine: str, published: str = "", server: int | None = None) -> str:
-    """The address of an engine's socket, in Linux's abstract namespace, so that no file is left behind.
+    """Return the address of an engine's socket, in Linux's abstract namespace, so that no file is left behind.
 
-    It differs between tritonservers (also in other containers of a pod) and between publications. `server` is the
-    process id of tritonserver, for processes that are not its children.
+    The address differs between tritonservers (also in other containers of a pod) and between publications. `server` is
+    the process id of tritonserver, for processes that are not its children.
     """
     name = f"{NAMESPACE.stat().st_ino} {os.getppid() if server is None else server} {engine} {published}"
     return "\0hfx-" + hashlib.sha256(name.encode()).hexdigest()
 
 
 def connect(engine: str, published: str = "", server: int | None = None) -> FramedSocket:
-    """A connection to the engine. Raises OSError if none listens, or if it is another user's process."""
+    """Connect to the engine. Raises OSError if no engine listens, or if it is another user's process."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(CONNECT_SECONDS)
     try:
@@ -57,7 +58,7 @@ def connect(engine: str, published: str = "", server: int | None = None) -> Fram
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Raises PermissionError unless the other end is a process of this user."""
+    """Raise PermissionError unless the other end is a process of this user."""
     _, user, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     if user != os.getuid():
         raise PermissionError(f"a process of user {user} is at the other end")
@@ -79,7 +80,7 @@ class FramedSocket:
             self._connection.sendall(HEADER.pack(len(raw)) + raw)
 
     def receive(self) -> Any:
-        """The next message; None if the connection is closed."""
+        """Wait for the next message and return it; return None if the connection is closed."""
         header = self._read(HEADER.size)
         raw = self._read(HEADER.unpack(header)[0]) if header else None
         if raw is None:
@@ -90,7 +91,7 @@ class FramedSocket:
     def close(self) -> None:
         """Close the connection. `receive` then returns None at both ends."""
         self.closed = True
-        with contextlib.suppress(OSError):  # the other end closed it before
+        with contextlib.suppress(OSError):  # the other end has already closed the connection
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
@@ -109,10 +110,10 @@ class FramedSocket:
 
 
 def text_of(raw: bytes) -> str:
-    """Any bytes as a text for a message."""
+    """Return any bytes as a text that a message can contain."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes of a text that `text_of` returned."""
+    """Return the bytes of a text that `text_of` returned."""
     return text.encode("utf-8", "surrogateescape")

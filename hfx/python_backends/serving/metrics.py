@@ -62,7 +62,7 @@ _INTER_TOKEN = ("hfx_inter_token_seconds", "Seconds from one token of a request 
 
 
 def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
-    """Gauges and counters. `refused` counts by `Reason.refusal`."""
+    """Yield the gauges and counters. `refused` has the number of refusals by `Reason.refusal`."""
     for name, kind, description, read in _VALUES:
         yield Sample(name, description, kind, (), read(stats))
     for reason in REASONS.values():
@@ -71,13 +71,13 @@ def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
 
 
 def histograms(stats: Stats) -> Iterator[Sample]:
-    """The lines of the histograms."""
+    """Yield the lines of the histograms."""
     yield from _histogram(*_FIRST_TOKEN, stats.first_token)
     yield from _histogram(*_INTER_TOKEN, stats.inter_token)
 
 
 def _histogram(name: str, description: str, histogram: Histogram) -> Iterator[Sample]:
-    """Cumulative buckets, as Prometheus' histogram_quantile needs them."""
+    """Yield cumulative buckets, as Prometheus' histogram_quantile needs them."""
     total = 0
     for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
         total += count
@@ -87,9 +87,10 @@ def _histogram(name: str, description: str, histogram: Histogram) -> Iterator[Sa
 
 
 class MetricsPublisher:
-    """Publishes `stats()` and `refused`, with the label model=`model`. Counters increase by what is added from now on.
+    """Publishes `stats()` and `refused`, with the label model=`model`, in a thread.
 
-    `family` is pb.MetricFamily, which exists only inside Triton.
+    Counters increase by what is counted after the publisher was created. `family` is pb.MetricFamily, which exists only
+    inside Triton.
     """
 
     def __init__(self, family: Any, model: str, stats: Callable[[], Stats], refused: Counter[str]) -> None:

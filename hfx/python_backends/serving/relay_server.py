@@ -17,13 +17,13 @@ from .request import Channel, Tensors
 
 RETRY_SECONDS = 0.1
 
-# Receives a request: tensors, parameters, the channel to its caller, an id that can't be guessed, and its trace.
+# Receives a request: its tensors, parameters, channel to the caller, id (which can't be guessed), and trace context.
 Take = Callable[[Tensors, str, Channel, str, str], None]
 MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be in flight; None: any number
 
 
 class RelayChannel:
-    """The channel to a caller of a relay, for one response. The relay itself polls whether the caller has left."""
+    """The channel to a caller of a relay, for one response. The relay itself polls whether the caller has cancelled."""
 
     def __init__(self, connection: FramedSocket, number: int, most_open: MostOpen) -> None:
         self._connection = connection
@@ -39,7 +39,7 @@ class RelayChannel:
         self._answer({"error": message, "code": code})
 
     def is_cancelled(self) -> bool:
-        """Whether the relay has gone."""
+        """Whether the connection to the relay is closed."""
         return self._connection.closed
 
     def _answer(self, answer: dict[str, Any]) -> None:
@@ -52,8 +52,8 @@ class RelayChannel:
 class RelayServer:
     """Passes requests of relays to `take`, and ids of cancelled requests to `cancel`, from its own threads.
 
-    Each answer has `most_open`: beyond that number a relay refuses requests itself, and reports their number, which is
-    passed to `count_refused`.
+    Each response has the number `most_open`. A relay refuses requests beyond this number itself, and reports how many
+    it has refused, which is passed to `count_refused`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RelayServer:
     def close(self) -> None:
         """Disconnect the relays. Their unanswered requests fail."""
         self._closing.set()
-        with contextlib.suppress(OSError):  # it does not listen yet
+        with contextlib.suppress(OSError):  # the socket does not listen yet
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()

@@ -23,7 +23,7 @@ from ..generation.streams import OpenPieces, Start, TextStream
 
 FORMS = frozenset(of_scope(STRUCTURE))
 DECODED = 2**16  # bytes: a longer text is decoded later, and only the part that the model reads
-# The engine ends late requests. A request that is not in the engine yet (a long text) ends so much later.
+# The engine ends late requests. A request that is not in the engine yet (a long text) ends this much later.
 GRACE_SECONDS = 0.5
 # Output -> the input that requests it, as Triton's OpenAI frontend does.
 COUNTS = {"num_input_tokens": "return_num_input_tokens", "num_output_tokens": "return_num_output_tokens"}
@@ -49,12 +49,13 @@ Update = tuple[list[Piece], Optional[Exception]]
 
 
 class GenerateRequest(TextStream):
-    """A request for a text (then it is the stream of its pieces), or to cancel other requests.
+    """A request for a text, which is also the stream of its pieces, or a request to cancel other requests.
 
     `settings` are those of TextGenerator. `deadline` is a time of time.monotonic. `cancels` is the id of the requests
-    to cancel; empty in a request for a text. `trace` is its trace context (traces.py), empty if it is not traced;
-    `traced` are the jobs of a traced request. `done`: `advance` has returned the last piece. Only ResponseWriter uses
-    `unsent`, `error`, `begun` (the first piece was put), `queued` and `ended` (nothing more is added).
+    to cancel; empty in a request for a text. `trace` is the trace context (traces.py); empty if the request is not
+    traced. `traced` are the jobs of a traced request. `done` says that `advance` has returned the last piece. Only
+    ResponseWriter changes `unsent`, `error`, `begun` (the first piece was put), `queued` and `ended` (no more pieces
+    are added).
     """
 
     def __init__(self, channel: Channel, id: str = "", trace: str = "") -> None:
@@ -92,19 +93,19 @@ class GenerateRequest(TextStream):
         self.settings = {name: from_text(name, value) for name, value in fields.items()}
 
     def add(self, job: Job) -> None:
-        """As TextStream.add. Keeps the jobs of a traced request, for their times."""
+        """Add a job to the stream (see TextStream.add), and store the jobs of a traced request, for their times."""
         super().add(job)
         if self.trace:
             self.traced.append(job)
 
     @property
     def has_form(self) -> bool:
-        """Whether it asks for a structured output, whose grammar may have to be compiled."""
+        """Whether the request wants structured output, whose grammar may have to be compiled."""
         return not FORMS.isdisjoint(self.settings)
 
     @property
     def is_answered(self) -> bool:
-        """Whether `answer` was called, so that nothing is to be submitted."""
+        """Whether `answer` was called, so that the request need not be submitted."""
         return self._answer is not None
 
     def answer(self, pieces: list[Piece], error: Exception | None = None) -> None:
@@ -123,7 +124,7 @@ class GenerateRequest(TextStream):
             self.answer([], failure_of(error))
 
     def advance(self) -> Update:
-        """The pieces that are new since the last call, and the error after them, if there is one."""
+        """Return the pieces that are new since the last call, and the error after them, if there is one."""
         pieces, error = self._answer or ([], None)
         self.done = self.is_answered
         try:
@@ -141,7 +142,7 @@ class GenerateRequest(TextStream):
         return pieces, error
 
     def check_caller(self) -> Exception | None:
-        """Cancel the request if its caller has left, or its deadline is long over; then returns the error."""
+        """Cancel the request if its caller has cancelled, or if its deadline is long past: then return the error."""
         if self.channel.is_cancelled():
             self.cancel()
         if self.deadline is None or time.monotonic() < self.deadline + GRACE_SECONDS:
@@ -150,7 +151,7 @@ class GenerateRequest(TextStream):
         return DeadlineExceeded()
 
     def outputs(self, piece: Piece) -> dict[str, Any]:
-        """The output tensors of the next response: those of the piece, and the requested counts.
+        """Return the output tensors of the next response: those of the piece, and the requested counts.
 
         `num_output_tokens` counts the tokens since the last response, as callers of that output add them up.
         """
@@ -164,7 +165,7 @@ Opener = Callable[[GenerateRequest], OpenPieces]  # opens the stream of a reques
 
 
 class CancelRegistry:
-    """Id -> requests that can be cancelled; several may share an id. For any thread."""
+    """The requests that can be cancelled, by id. Several requests may share an id. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -203,7 +204,7 @@ def _drop_tracebacks(error: BaseException | None) -> None:
 
 
 def _fields(tensors: Tensors, parameters: str) -> dict[str, Any]:
-    """The values of the tensors and of the parameters by name. Raises InvalidRequest."""
+    """Return the values of the tensors and of the parameters by name. Raises InvalidRequest."""
     fields = {name: _value(name, values) for name, values in tensors}
     try:
         settings = parse_parameters(parameters)

@@ -1,8 +1,8 @@
 """Spans of a generator's requests, sent by opentelemetry-sdk to an OTLP collector, as children of Triton's spans.
 
-The SDK's OTEL_* variables apply. Triton traces requests with a sampled `traceparent`. When one has ended, the spans
-queue, prefill and decode are written for each of its texts, with the times that the engine recorded. Threads of the SDK
-send spans, and drop them if the collector is down or slow, so no request waits.
+The SDK's OTEL_* variables apply. Triton traces requests with a sampled `traceparent`. When such a request has ended,
+the spans queue, prefill and decode are written for each of its texts, with the times that the engine recorded. Threads
+of the SDK send the spans, and drop them if the collector is down or slow, so no request waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVICE = "hfx"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES names another
-MOST_JOBS = 32  # with spans per request; a long document may have hundreds
+MOST_JOBS = 32  # texts with spans per request; a long document may have hundreds of texts
 FLUSH_SECONDS = 2.0
 LINE_SECONDS = 60.0  # between two lines about lost spans
 EXPORT_SECONDS = 5.0  # timeout of an export to the collector
@@ -50,7 +50,7 @@ def _quieten() -> None:
 
 
 def _refuse_redirect(response: Any, **_: Any) -> None:
-    """Raise TooManyRedirects for a redirect, which the SDK follows for ever or takes for a success, by its version."""
+    """Raise TooManyRedirects for a redirect, which versions of the SDK follow for ever or take for a success."""
     from requests.exceptions import TooManyRedirects
 
     if 300 <= response.status_code < 400:
@@ -58,7 +58,7 @@ def _refuse_redirect(response: Any, **_: Any) -> None:
 
 
 def open_provider(endpoint: str) -> Any:
-    """The SDK's TracerProvider for a collector at `endpoint`, such as http://127.0.0.1:4318. Raises ImportError."""
+    """Open the SDK's TracerProvider for a collector at `endpoint` (http://127.0.0.1:4318). Raises ImportError."""
     import requests
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
@@ -83,12 +83,12 @@ def flush(provider: Any) -> None:
 
 
 def trace_of(request: Any) -> str:
-    """The trace context of a Triton request as a JSON object; empty if it is not traced."""
+    """Return the trace context of a Triton request as a JSON object; empty if the request is not traced."""
     return request.trace().get_context() or "" if os.environ.get(ENDPOINT_VARIABLE) else ""
 
 
 class SpanWriter:
-    """Writes spans if ENDPOINT_VARIABLE names a collector. `log` gets a line if the packages are missing."""
+    """Writes spans if ENDPOINT_VARIABLE names a collector. `log` is called with a line if packages are missing."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._provider: Any = None

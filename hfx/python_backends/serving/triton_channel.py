@@ -1,7 +1,7 @@
-"""TritonChannel: sends the responses of a request to its caller through Triton.
+"""TritonChannel, which sends the responses of a request to its caller through Triton.
 
-Each call communicates with the server's process. The last response releases Triton's objects, as Triton can unload the
-model, or stop, only when none is left.
+Each call communicates with the server's process. The last response releases Triton's objects, because Triton can only
+unload the model, or stop, when none of these objects is left.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_prob
 class OpenRequests:
     """The number of requests of this process without a last response, in a file of 8 bytes that outlives the process.
 
-    `hfx serve` gives the folder and reads the file, as Triton 2.51 never ends the requests of a killed process.
+    `hfx serve` names the folder and reads the file, because Triton 2.51 never ends the requests of a killed process.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -117,12 +117,12 @@ class TritonChannel:
 
 
 def _tensor(name: str, value: Any) -> Any:
-    """The tensor [1, number of values] of a value, or of a sequence of them."""
+    """Return the tensor [1, number of values] of a value, or of a sequence of values."""
     plain = value.encode() if isinstance(value, str) else value
     return pb.Tensor(name, np.array([plain], _TYPES[name]).reshape(1, -1))
 
 
 def _table(name: str, rows: list[list[Any]]) -> Any:
-    """The tensor [1, rows, values of a row]."""
+    """Return the tensor [1, rows, values of a row]."""
     values = [value.encode() if isinstance(value, str) else value for row in rows for value in row]
     return pb.Tensor(name, np.array(values, _TYPES[name]).reshape(1, len(rows), len(rows[0]) if rows else 1))
