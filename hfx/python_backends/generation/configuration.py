@@ -57,7 +57,7 @@ SHOWN_LANGUAGES = 10
 SAMPLING_FIELDS = of_scope(SAMPLING)
 ONE_BEAM = "set num_beams to 1"
 # Settings that could leave structured output without an allowed token, or incomplete -> the value that does nothing.
-BREAKS_FORMS = {"min_tokens": 0, "no_repeat_ngram_size": 0, "stop_words": ()}
+BREAKS_STRUCTURES = {"min_tokens": 0, "no_repeat_ngram_size": 0, "stop_words": ()}
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def resolve_config(
     _refuse_beams_with_samples(given, values)
     _refuse_unread(given, values)
     _refuse_tokens_of_beams(values)
-    _make_way_for_form(given, values)
+    _make_way_for_structure(given, values)
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
     values.setdefault("long", "truncate" if configuration.has_encoder else "error")
@@ -270,14 +270,14 @@ def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
         raise unusable("logprobs", values["logprobs"], f"num_beams is {values['num_beams']}", ONE_BEAM)
 
 
-def _make_way_for_form(given: Mapping[str, Any], values: dict[str, Any]) -> None:
+def _make_way_for_structure(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     """Refuse settings that could break structured output. Defaults of the model that could break it are dropped."""
     asked = [name for name in of_scope(STRUCTURE) if given.get(name)]
     if not asked:
         return
     if len(asked) > 1:
         raise unusable(asked[1], given[asked[1]], f"{asked[0]} sets the form of the answer, too")
-    for name, off in BREAKS_FORMS.items():
+    for name, off in BREAKS_STRUCTURES.items():
         if given.get(name, off) != off:
             raise unusable(name, given[name], f"it could break the form that {asked[0]} sets")
         values.pop(name, None)

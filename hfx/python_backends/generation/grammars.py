@@ -49,7 +49,7 @@ _PLACE, _LINES = re.compile(r"^at \d+\(\d+\): "), re.compile(r"\n *\d+ \| ")
 # The key of llguidance's options in a schema. A caller's options could allow text that is not JSON.
 OPTIONS = "x-guidance"
 
-Form = tuple[str, Union[str, tuple[str, ...]]]  # the setting, and its value
+Structure = tuple[str, Union[str, tuple[str, ...]]]  # the setting, and its value
 Compiled = Union[NewMatcher, InvalidRequest]
 
 
@@ -67,63 +67,63 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiling = threading.BoundedSemaphore(AT_ONCE)
         self._opened: tuple[Any, Vocabulary] | None = None
-        self._compiled: OrderedDict[Form, Compiled] = OrderedDict()
+        self._compiled: OrderedDict[Structure, Compiled] = OrderedDict()
 
     def compile(self, texts: Texts) -> NewMatcher | None:
         """Return the maker of a request's matchers; None without structured output.
 
         Raises InvalidRequest if the structured output can't be compiled, and QueueFull.
         """
-        form = form_of(texts)
-        if form is None:
+        structure = structure_of(texts)
+        if structure is None:
             return None
-        known = self._known(form)
+        known = self._known(structure)
         if known is None:
             with self._compiling:  # many requests with the same new grammar come at once
-                known = self._known(form) or self._keep(form, self._compile(form))
+                known = self._known(structure) or self._keep(structure, self._compile(structure))
         if isinstance(known, InvalidRequest):
             raise _again(known)
         return known
 
-    def _known(self, form: Form) -> Compiled | None:
+    def _known(self, structure: Structure) -> Compiled | None:
         with self._lock:
-            known = self._compiled.get(form)
+            known = self._compiled.get(structure)
             if known is not None:
-                self._compiled.move_to_end(form)
+                self._compiled.move_to_end(structure)
         return known
 
-    def _keep(self, form: Form, compiled: Compiled) -> Compiled:
+    def _keep(self, structure: Structure, compiled: Compiled) -> Compiled:
         with self._lock:
-            self._compiled[form] = compiled
+            self._compiled[structure] = compiled
             while len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
         return compiled
 
-    def _compile(self, form: Form) -> Compiled:
-        tokenizer, vocabulary = self._open(form)
+    def _compile(self, structure: Structure) -> Compiled:
+        tokenizer, vocabulary = self._open(structure)
         try:
-            grammar = written(form, vocabulary.loses_space)
-            check(form, grammar)
-            return self._matcher(form, grammar, tokenizer, vocabulary.tokens)
+            grammar = written(structure, vocabulary.loses_space)
+            check(structure, grammar)
+            return self._matcher(structure, grammar, tokenizer, vocabulary.tokens)
         except InvalidRequest as refusal:
             return refusal
 
-    def _matcher(self, form: Form, grammar: str, tokenizer: Any, tokens: Sequence[bytes]) -> NewMatcher:
+    def _matcher(self, structure: Structure, grammar: str, tokenizer: Any, tokens: Sequence[bytes]) -> NewMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         first = LLMatcher(tokenizer, grammar, limits=LLParserLimits(**LIMITS), log_level=0)
         if first.is_error():
-            raise _refused(form, first.get_error())
+            raise _refused(structure, first.get_error())
         begin = Grammar(first, tokens, self._eos, self._masking)
         try:
             begin.new().few()
         except StepFailed as error:
-            raise _refused(form, error.message) from None
+            raise _refused(structure, error.message) from None
         return begin.new
 
-    def _open(self, form: Form) -> tuple[Any, Vocabulary]:
+    def _open(self, structure: Structure) -> tuple[Any, Vocabulary]:
         """Return llguidance's tokenizer and the vocabulary. Raises InvalidRequest if this model can't have them."""
-        name, value = form
+        name, value = structure
         if not self._eos:
             raise unusable(name, value, "this model has no token that ends an answer")
         with self._lock:
@@ -270,16 +270,16 @@ def _has(few: Array, token: int) -> bool:
     return at < len(few) and bool(few[at] == token)
 
 
-def form_of(texts: Texts) -> Form | None:
+def structure_of(texts: Texts) -> Structure | None:
     """Return the structured output that the settings name, as (setting, value); None if they name none."""
     return next(((name, value) for name in of_scope(STRUCTURE) if (value := getattr(texts, name))), None)
 
 
-def written(form: Form, loses_space: bool) -> Any:
+def written(structure: Structure, loses_space: bool) -> Any:
     """Return the grammar of a structured output, as llguidance writes it. Raises InvalidRequest."""
     from llguidance import LLMatcher
 
-    name, value = form
+    name, value = structure
     if name == "json_schema":
         assert isinstance(value, str)
         rule = f"%json {json.dumps(_schema(name, value))}"
@@ -291,14 +291,14 @@ def written(form: Form, loses_space: bool) -> Any:
     return LLMatcher.grammar_from_lark(f"{HEAD}\n{start}")
 
 
-def check(form: Form, grammar: str) -> None:
+def check(structure: Structure, grammar: str) -> None:
     """Compile a grammar in another process. Raises InvalidRequest with the error of the grammar, or QueueFull."""
     try:
         error = error_of(grammar, LIMITS)
     except OSError as reason:
-        raise unusable(*form, f"the model's machine has no Python that checks it ({reason})") from None
+        raise unusable(*structure, f"the model's machine has no Python that checks it ({reason})") from None
     if error:
-        raise _refused(form, error)
+        raise _refused(structure, error)
 
 
 def _opened(vocabulary: Vocabulary, eos: tuple[int, ...]) -> Any:
@@ -359,8 +359,8 @@ def _check_installed(name: str, value: Any) -> None:
         raise InvalidRequest(name, value, "", message) from None
 
 
-def _refused(form: Form, reason: str) -> InvalidRequest:
-    name, value = form
+def _refused(structure: Structure, reason: str) -> InvalidRequest:
+    name, value = structure
     return InvalidRequest(name, value, f"a form that {PACKAGE} can compile ({_short(reason)})")
 
 

@@ -26,7 +26,7 @@ OPENERS = 4
 LONG_OPENERS = 2
 LONG_TEXT = 2**16  # bytes or characters
 # Threads for structured outputs: other requests must not wait for a grammar, which may take seconds to be refused.
-FORM_OPENERS = 2
+STRUCTURE_OPENERS = 2
 
 
 class Dispatcher:
@@ -47,7 +47,7 @@ class Dispatcher:
         self._log = log
         self._openers = ThreadPoolExecutor(OPENERS, "open")
         self._long_openers = ThreadPoolExecutor(LONG_OPENERS, "open-long")
-        self._form_openers = ThreadPoolExecutor(FORM_OPENERS, "open-form")
+        self._structure_openers = ThreadPoolExecutor(STRUCTURE_OPENERS, "open-structured")
         self._news: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self._notify = self._news.put
         self._responses = ResponseWriter()
@@ -64,11 +64,11 @@ class Dispatcher:
         if len(self._poller) == 1:
             self._notify([])  # wakes the thread up, which may be waiting without a timeout
         long = self._long_openers if len(request.text) > LONG_TEXT else self._openers
-        (self._form_openers if request.has_form else long).submit(self._open, request)
+        (self._structure_openers if request.is_structured else long).submit(self._open, request)
 
     def close(self) -> None:
         """Send the rest and end the thread. All requests must have ended."""
-        for pool in (self._openers, self._long_openers, self._form_openers):
+        for pool in (self._openers, self._long_openers, self._structure_openers):
             pool.shutdown(wait=False, cancel_futures=True)
         self._news.put(None)
         self._thread.join()

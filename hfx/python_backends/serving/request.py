@@ -99,7 +99,7 @@ class GenerateRequest(TextStream):
             self.traced.append(job)
 
     @property
-    def has_form(self) -> bool:
+    def is_structured(self) -> bool:
         """Whether the request wants structured output, whose grammar may have to be compiled."""
         return not FORMS.isdisjoint(self.settings)
 

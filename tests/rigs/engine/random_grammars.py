@@ -96,7 +96,7 @@ def text_of(ids: tuple[int, ...]) -> str:
 
 def new_mask(texts: Texts, eos: tuple[int, ...], size: int = VOCABULARY) -> Callable[[list[int]], list[int]]:
     """The tokens that may follow new ones, by a matcher that is made for them alone; behind an end: ends."""
-    form = grammars.form_of(texts)
+    form = grammars.structure_of(texts)
     assert form is not None
     opened, vocabulary = compiler(eos, size)._open(form)
     grammar = grammars.written(form, vocabulary.loses_space)
