@@ -15,7 +15,7 @@ const char *AddedTokens::open(const File &file, File::Tag tag, uint32_t tokens) 
     return nullptr;
 }
 
-// The longest added token from `at` on; returns where it ends.
+// Finds the longest added token that begins at `at`, and returns where it ends.
 const char *AddedTokens::longest(const char *at, const char *end, const Added *&added) const {
     const char *stop = at;
     for (uint32_t node = Trie::ROOT; at < end;) {
@@ -26,14 +26,14 @@ const char *AddedTokens::longest(const char *at, const char *end, const Added *&
     return stop;
 }
 
-// Takes the white space that a token has with it. False where it has to be a word of its own, and isn't.
+// Widens a token by the white space that belongs to it. Returns false if it must be a word of its own and is not.
 bool AddedTokens::widen(
     Span text, const char *from, const Added &added, const char *&start, const char *&stop, SpaceRun &run
 ) const {
     if (added.flags & SINGLE_WORD && !alone(text, start, stop)) return false;
     uint32_t code;
     if (added.flags & LSTRIP) {
-        // The last token may have taken these already.
+        // The token before may have taken this white space already.
         while (start > from) {
             size_t bytes = decode_last(text.data, start, code);
             if (!(classes_[code] & SPACE)) break;
@@ -54,7 +54,7 @@ bool AddedTokens::widen(
     return true;
 }
 
-// Whether there are no letters, digits and the like beside a token.
+// Whether a token has no letters, digits and the like beside it.
 bool AddedTokens::alone(Span text, const char *start, const char *stop) const {
     uint32_t code;
     const char *end = text.data + text.size;

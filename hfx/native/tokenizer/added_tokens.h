@@ -1,11 +1,12 @@
-// Added tokens: texts that are found before the model sees them, leftmost first, of those the longest.
+// Added tokens: texts that are found before the model gets the rest of a text. The leftmost one is found first, and the
+// longest of several at one place.
 #pragma once
 #include "tables.h"
 #include "trie.h"
 
 namespace hfx {
 
-// A part of a text: an added token (its id; of the text there is no more need), or what is between two.
+// A part of a text: an added token (`added` is its id, and `text` is empty), or the text between two added tokens.
 struct Segment {
     Span text;
     int32_t added = -1;
@@ -13,11 +14,12 @@ struct Segment {
 
 class AddedTokens {
 public:
-    // Returns what is wrong, else null. Ids are below `tokens`; without a section there are no added tokens.
+    // Returns an error message, or null. Ids must be below `tokens`. Without a section of the tag, there are no added
+    // tokens.
     const char *open(const File &file, File::Tag tag, uint32_t tokens);
     bool empty() const { return !added_.count; }
 
-    // Calls `use(segment)` for the parts of a text that aren't empty, until one returns false; returns the last answer.
+    // Calls `use(segment)` for each part of a text that isn't empty. Stops and returns false if a call returns false.
     template <typename Use> [[nodiscard]] bool split(Span text, Use &&use) const {
         const char *from = text.data, *end = text.data + text.size;
         SpaceRun run;
@@ -44,7 +46,7 @@ private:
     struct Added {
         uint32_t id, flags;
     };
-    // White space that has been walked: behind `begin`, all is up to `end`.
+    // White space that has been scanned: all characters from `begin` to `end`.
     struct SpaceRun {
         const char *begin = nullptr, *end = nullptr;
     };

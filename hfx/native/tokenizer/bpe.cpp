@@ -13,7 +13,7 @@ const char *BytePairs::open(const File &file, const Step &step, uint32_t tokens)
     while (bits < 32 && size_t(1) << bits < merges_.count) bits++;
     if (!bits || size_t(1) << bits != merges_.count) return damaged;
     shift_ = 64 - bits;
-    bool free = false;  // where every search ends
+    bool free = false;  // whether there is a free entry, at which a search ends
     for (const Merge &merge : merges_) {
         free = free || merge.left == NONE;
         if (merge.left != NONE && merge.id >= tokens) return damaged;
@@ -46,7 +46,7 @@ bool BytePairs::read_symbols(Span piece, Memory &memory) const {
     auto &symbols = memory.symbols;
     symbols.clear();
     if (!symbols.reserve(piece.size)) return false;
-    bool unknown = false;  // what was last
+    bool unknown = false;  // whether the last byte was unknown
     for (size_t at = 0; at < piece.size; at++) {
         uint32_t id = bytes_[uint8_t(piece.data[at])];
         bool joins = unknown && fuse_;
@@ -59,7 +59,7 @@ bool BytePairs::read_symbols(Span piece, Memory &memory) const {
     return true;
 }
 
-// Adds the merge of the symbol at `at` with the one behind it.
+// Adds the merge of the symbol at `at` with the symbol behind it to the heap, if there is such a merge.
 bool BytePairs::offer(uint32_t at, Memory &memory) const {
     uint32_t behind = memory.symbols[at].behind;
     const Merge *merge = behind == NONE ? nullptr : find(memory.symbols[at].id, memory.symbols[behind].id);
@@ -86,7 +86,8 @@ static BytePairs::Memory::Candidate take_least(Array<BytePairs::Memory::Candidat
     return least;
 }
 
-// Merges by rank, those of the same rank from the left. Candidates that others have changed are found when taken.
+// Merges symbols by rank, and from the left if ranks are equal. A candidate that earlier merges have made invalid is
+// dropped when it is taken from the heap.
 bool BytePairs::merge(Memory &memory) const {
     constexpr uint32_t GONE = NONE - 1;
     auto &symbols = memory.symbols;

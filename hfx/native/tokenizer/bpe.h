@@ -1,4 +1,5 @@
-// Byte-level BPE: the bytes of a piece, of which the two whose merge has the lowest rank become one, as long as any can.
+// Byte-level BPE: a piece begins as its bytes. The two neighbours whose merge has the lowest rank become one symbol, as
+// long as there is a merge.
 #pragma once
 #include "tokenizer.h"
 #include "trie.h"
@@ -7,7 +8,7 @@ namespace hfx {
 
 class BytePairs {
 public:
-    // For one word at a time.
+    // The buffers of one call of `encode` at a time.
     struct Memory {
         struct Symbol {
             uint32_t id, before, behind;
@@ -20,8 +21,8 @@ public:
         Array<Candidate> heap;
     };
 
-    // Sections {Trie of the pieces that are one token, merges by hash, id of each byte or NONE}; flags: 1 unknown bytes
-    // are one token together; value: its id or NONE.
+    // Sections {Trie of the pieces that are one token, merges by hash, id of each byte or NONE}; flags: 1 neighbouring
+    // unknown bytes become one token; value: the id of the unknown token, or NONE. Returns an error message, or null.
     const char *open(const File &file, const Step &step, uint32_t tokens);
     [[nodiscard]] bool encode(Span piece, uint32_t number, Array<Token> &to, Memory &memory) const;
 

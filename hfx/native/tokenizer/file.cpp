@@ -15,7 +15,7 @@ struct Header {
 constexpr uint32_t VERSION = 1;
 }  // namespace
 
-// It is read, not mapped: a process would end (SIGBUS) where another program overwrites a file that it has mapped.
+// The file is read, not mapped: if another program overwrote a mapped file, this process could end (SIGBUS).
 const char *File::open(const char *path) {
     int file = ::open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return "it can't be opened";

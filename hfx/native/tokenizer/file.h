@@ -1,16 +1,17 @@
-// The file of a compiled tokenizer, in memory. Little endian; hfx/exporter/compiled_tokenizer/file.py writes it:
+// The file of a compiled tokenizer, in memory. It is little-endian; hfx/exporter/compiled_tokenizer/file.py writes it:
 //   "hfx-tok\n", version u32, number of sections u32, size of the file u64,
-//   sections {tag u32, 0 u32, offset u64, size u64}: offsets are multiples of 8, in the file; the bytes of each.
-// A section is an array of u8, u16, u32 or of the structs below. Others name it by its number. By tag there are
-//   TOKEN_ENDS    u32 each: where the text of token 0, 1, ... ends in the section behind it, TOKEN_TEXT
-//   TEMPLATES     two sections, of one text and of two: i32 type of the first text, of the second, counts of the special
-//                 tokens before, between and behind, their ids, their types
-//   RAW_ADDED     {id, flags} u32 each, of added tokens in the text; their Trie is in the two sections behind it
-//   ADDED         likewise of those in the normalized text
-//   NORMALIZER, PRE_TOKENIZER   Steps in their order: kinds are in normalizer.h and pre_tokenizer.h
-//   MODEL         one Step, of the kinds in models.h
-//   WORD_CLASSES  ByteTable for the added tokens' settings: bit 1 is a word's character, bit 2 white space
-// A Trie is {EDGES, VALUES}, a ByteTable {blocks, bytes}, a CharMap {blocks, entries, text}: sections in that order.
+//   sections {tag u32, 0 u32, offset u64, size u64}, whose offsets in the file are multiples of 8; the sections' bytes.
+// A section is an array of numbers or of the structs below. Other sections refer to it by its number. The tags are
+//   TOKEN_ENDS    u32 each: where the text of token 0, 1, ... ends in the next section, which has all tokens' texts
+//   TEMPLATES     two sections, for one text and for two: i32 type of the first text and of the second, counts of the
+//                 special tokens before, between and behind the texts; then, for each of the three, their ids and types
+//   RAW_ADDED     {id, flags} u32 of each added token that is found in the raw text; the next two sections: their Trie
+//   ADDED         the same for the added tokens that are found in the normalized text
+//   NORMALIZER, PRE_TOKENIZER   the Steps in their order; their kinds are in normalizer.h and pre_tokenizer.h
+//   MODEL         one Step; its kinds are in models.h
+//   WORD_CLASSES  a ByteTable for the flags of added tokens: 1 is a character of a word, 2 is white space
+// A Trie is the sections {EDGES, VALUES}, a ByteTable {blocks, bytes}, and a CharMap {blocks, entries, text}, in that
+// order.
 #pragma once
 #include "../memory.h"
 
@@ -26,7 +27,7 @@ template <typename Type> struct View {
     const Type *end() const { return data + count; }
 };
 
-// A step of a normalizer or pre-tokenizer, or the model: what it does, its first section, and settings.
+// A step of a normalizer or pre-tokenizer, or the model: its kind, its first section, and its settings.
 struct Step {
     uint32_t kind, section, flags, value;
 };
@@ -38,13 +39,13 @@ public:
     };
     static constexpr uint32_t NONE = ~0u;
 
-    // Returns what is wrong with the file, else null.
+    // Reads the file `path`. Returns an error message, or null.
     const char *open(const char *path);
     ~File();
 
-    // The number of the first section of a tag; NONE where there is none.
+    // The number of the first section with a tag, or NONE.
     uint32_t find(Tag tag) const;
-    // False where there is no such section, or where it isn't a row of the type.
+    // Returns false if there is no such section, or if its size is not a multiple of the type's.
     template <typename Type> [[nodiscard]] bool read(uint64_t section, View<Type> &view) const {
         Span bytes;
         if (!section_bytes(section, bytes) || bytes.size % sizeof(Type)) return false;

@@ -5,7 +5,7 @@ namespace hfx {
 
 namespace {
 
-// Behind the characters of a class from `at` on.
+// Skips the characters of a class from `at` on.
 const char *run(const ByteTable &classes, uint8_t of, const char *at, const char *end) {
     while (at < end) {
         uint32_t code;
@@ -24,7 +24,7 @@ const char *contraction(const char *at, const char *end) {
     return two ? at + 3 : at;
 }
 
-// \s+(?!\S)|\s+ : all white space at the end of a text, else all but the last character of it.
+// \s+(?!\S)|\s+ : all white space at the end of a text; elsewhere all but the last character, or a single character.
 const char *spaces(const ByteTable &classes, const char *at, const char *end) {
     const char *behind = run(classes, SPACE, at, end);
     if (behind == end) return end;

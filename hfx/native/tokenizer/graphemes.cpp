@@ -5,11 +5,11 @@ namespace hfx {
 
 namespace {
 
-// What a rule knows of the characters of a cluster so far.
+// What the rules use of the characters of a cluster so far.
 struct Before {
     uint8_t last = OTHER;
-    bool pictograph = false;  // GB11: a pictograph and what extends it, up to the last one or the joiner behind them
-    bool consonant = false, linker = false;  // GB9c: a consonant and what extends it, with a linker
+    bool pictograph = false;  // GB11: the last are a pictograph, what extends it, and at most one joiner
+    bool consonant = false, linker = false;  // GB9c: the last are a consonant and what extends it; with a linker
 
     void add(uint8_t value) {
         uint8_t added = value & CLASS;

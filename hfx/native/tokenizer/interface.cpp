@@ -1,4 +1,4 @@
-// The tokenizer in C, for ctypes (hfx/native/tokenizers.py).
+// The tokenizer's interface in C, for ctypes (hfx/native/tokenizers.py).
 #include "tokenizer.h"
 #include "utf8.h"
 
@@ -14,7 +14,7 @@ static void copy_error(const char *error, char *to, size_t size) {
     to[length] = 0;
 }
 
-// The tokenizer of a file; null where it can't be used, and why in `error`.
+// Opens the tokenizer of a file. Returns null if it can't be used, with the reason in `error`.
 EXPORTED void *hfx_tokenizer_open(const char *path, char *error, size_t size) {
     Tokenizer *tokenizer = make<Tokenizer>();
     const char *wrong = tokenizer ? tokenizer->open(path) : "there is no memory";
@@ -26,9 +26,9 @@ EXPORTED void *hfx_tokenizer_open(const char *path, char *error, size_t size) {
 
 EXPORTED void hfx_tokenizer_close(void *tokenizer) { destroy(static_cast<Tokenizer *>(tokenizer)); }
 
-// Encodes `count` texts that follow each other in `text`, each ending at ends[n]. Writes of their tokens what there is
-// `room` for, and to `counts` how many each has. Returns how many they have; -1: there is no memory, -2: a text is not
-// UTF-8.
+// Encodes `count` texts, which follow each other in `text`; text n ends at ends[n]. Writes at most `room` of their
+// tokens, and to `counts` the number of tokens of each text. Returns the number of all tokens; -1 if there is no
+// memory, -2 if a text is not UTF-8.
 EXPORTED int64_t hfx_tokenizer_encode(
     const void *tokenizer, const char *text, const uint64_t *ends, size_t count, int32_t *ids, uint32_t *words, size_t room,
     uint32_t *counts
@@ -47,15 +47,16 @@ EXPORTED int64_t hfx_tokenizer_encode(
     return int64_t(total);
 }
 
-// The bytes of a token, at most `room` of which are written.
+// Writes at most `room` bytes of a token's text, and returns the size of the whole text.
 EXPORTED int64_t hfx_tokenizer_token(const void *tokenizer, int32_t id, char *to, size_t room) {
     Span token = static_cast<const Tokenizer *>(tokenizer)->token(id);
     if (token.size) memcpy(to, token.data, token.size < room ? token.size : room);
     return int64_t(token.size);
 }
 
-// The special tokens of one text (`two` is 0) or two: their ids and types, and counts before, between and behind; the
-// type of the first text and of the second. Returns how many there are.
+// Writes the special tokens of one text (`two` is 0) or of two: at most `room` of their ids and types, and their counts
+// before, between and behind the texts; also the types of the first and of the second text. Returns the number of
+// special tokens.
 EXPORTED int64_t hfx_tokenizer_template(
     const void *tokenizer, int two, int32_t *ids, int32_t *types, size_t room, uint32_t *counts, int32_t *text_types
 ) {

@@ -6,7 +6,7 @@ namespace hfx {
 namespace {
 
 bool apply_map(const CharMap &map, Span text, Text &to, bool &moved) {
-    const char *at = text.data, *end = at + text.size, *from = at;  // from there on nothing is written yet
+    const char *at = text.data, *end = at + text.size, *from = at;  // from here on, the text is not written yet
     while (at < end) {
         uint32_t code;
         size_t bytes = decode(at, end, code);
@@ -21,7 +21,7 @@ bool apply_map(const CharMap &map, Span text, Text &to, bool &moved) {
     return to.append(from, size_t(end - from));
 }
 
-// What is put for several characters is where the last of them was.
+// A replacement has the place of the last character that it replaces.
 bool replace(Span text, Span pattern, Span content, Text &to, bool &moved) {
     size_t from = 0;
     while (true) {
@@ -109,7 +109,7 @@ const char *Normalizer::open_step(const File &file, const Step &step, size_t at)
 
 bool Normalizer::normalize(Span text, Text &to, Text &other, bool &moved) const {
     Text *target = &to, *spare = &other;
-    if (steps_.count % 2 == 0) target = &other, spare = &to;  // so that the last one writes to `to`
+    if (steps_.count % 2 == 0) target = &other, spare = &to;  // so that the last step writes to `to`
     to.clear();
     for (size_t at = 0; at < steps_.count; at++) {
         target->clear();

@@ -1,4 +1,4 @@
-// What is done with a text before it is split: the steps of Hugging Face's normalizers, of tables.
+// Changes a text before it is split: the steps of Hugging Face's normalizers, implemented by tables.
 #pragma once
 #include "precompiled.h"
 #include "tables.h"
@@ -9,14 +9,14 @@ namespace hfx {
 class Normalizer {
 public:
     enum Kind : uint32_t {
-        MAP = 1,      // section: a CharMap; adjacent steps by character are one
-        ORDER,        // section: a ByteTable of combining classes; marks in canonical order
-        COMPOSE,      // section: the same, and behind it the pairs {first, second, composed} u32, sorted
-        REPLACE,      // section: a text, and what is put for it
-        REPLACE_RUN,  // section: a ByteTable, and what is put for `value` or more characters of it together
+        MAP = 1,      // section: a CharMap; neighbouring steps that map characters are joined to one
+        ORDER,        // section: a ByteTable of combining classes; puts marks into canonical order
+        COMPOSE,      // section: the same, and then the pairs {first, second, composed} u32, sorted
+        REPLACE,      // section: a text, and then its replacement
+        REPLACE_RUN,  // section: a ByteTable, and then the replacement of `value` or more of its characters in a row
         STRIP,        // section: a ByteTable of white space; flags: 1 from the left, 2 from the right
-        PREPEND,      // section: a text, for texts that aren't empty
-        PRECOMPILED,  // section: what precompiled.h says
+        PREPEND,      // section: a text to put before texts that aren't empty
+        PRECOMPILED,  // section: as precompiled.h describes
     };
     static constexpr size_t MOST_STEPS = 32;
 
@@ -24,8 +24,8 @@ public:
     ~Normalizer();
     bool empty() const { return !steps_.count; }
 
-    // Normalizes `text` into `to`, by way of `other`. `moved` becomes true where what comes first was not the
-    // first character.
+    // Normalizes `text` into `to`; `other` is a buffer for the steps. Sets `moved` if the first character of `text` is
+    // not the origin of what comes first in `to`. Returns false if there is no memory.
     [[nodiscard]] bool normalize(Span text, Text &to, Text &other, bool &moved) const;
 
 private:

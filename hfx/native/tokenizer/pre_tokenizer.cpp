@@ -41,7 +41,7 @@ bool PreTokenizer::step(size_t at, Span text, bool first, Text *buffers, Pieces 
 
 bool PreTokenizer::by_class(size_t step, Span text, Text *buffers, Pieces &pieces) const {
     const ByteTable &classes = classes_[step];
-    const char *at = text.data, *end = at + text.size, *from = at;  // of the piece so far
+    const char *at = text.data, *end = at + text.size, *from = at;  // where the current piece begins
     uint8_t last = DROPPED;
     while (at < end) {
         uint32_t code;

@@ -1,10 +1,10 @@
-// Splits a text into the pieces that the model takes one by one, as Hugging Face's pre-tokenizers.
+// Splits a text into the pieces that the model takes one by one, as Hugging Face's pre-tokenizers do.
 #pragma once
 #include "tables.h"
 
 namespace hfx {
 
-// Where pieces go, in their order; false: there is no memory.
+// The receiver of the pieces, in their order. `use` returns false if there is no memory.
 struct Pieces {
     bool (*use)(Pieces &self, Span text);
 };
@@ -13,16 +13,18 @@ class PreTokenizer {
 public:
     enum Kind : uint32_t {
         BY_CLASS = 1,  // section: a ByteTable of the classes below
-        BYTE_LEVEL,    // flags: 1 a space is put before texts without, 2 is split by GPT-2's pattern; section: its classes
-        METASPACE,     // section: a text for spaces; flags: 1 before the first piece, 2 before each, 4 is split at them
+        BYTE_LEVEL,    // flags: 1 prepend a space if there is none, 2 split by GPT-2's pattern; section: its classes
+        METASPACE,     // section: a text for spaces; flags: 1 prepend it to the first piece, 2 to each, 4 split at it
     };
-    // What characters are to BY_CLASS: runs of the same class are pieces, but DROPPED between them, and ALONE each one.
+    // The classes of characters for BY_CLASS. A run of the same class is a piece, but DROPPED characters are not in any
+    // piece, and each ALONE character is a piece.
     enum Class : uint8_t { TOGETHER, DROPPED, ALONE, TOO };
     static constexpr size_t MOST_STEPS = 8;
 
     const char *open(const File &file);
 
-    // `first`: the text is at the beginning of what the caller has. `buffers` has a text for each step.
+    // `first`: the text is at the beginning of the caller's text. `buffers` has a buffer for each step. Returns false
+    // if there is no memory.
     [[nodiscard]] bool split(Span text, bool first, Text *buffers, Pieces &pieces) const;
 
 private:

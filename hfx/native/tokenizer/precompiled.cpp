@@ -35,7 +35,7 @@ bool Precompiled::find(Span key, Span &found) const {
     return false;
 }
 
-// The text at a place of `texts_`, where a character begins.
+// Finds the text at a place of `texts_`. Returns false if no character begins there.
 bool Precompiled::text_at(size_t at, Span &found) const {
     if (at > texts_.count || (at < texts_.count && (texts_[at] & 0xc0) == 0x80)) return false;
     size_t end = at;
@@ -60,7 +60,7 @@ bool Precompiled::normalize(Span text, Text &to, bool &) const {
     auto plain = [&](const char *place) { return !(*place & 0x80) && plain_[int(*place)]; };
     while (at < end) {
         const char *from = at;
-        // ASCII before ASCII is a cluster.
+        // An ASCII character before another one, or at the end, is a cluster.
         while (at < end && plain(at) && (at + 1 == end || !(at[1] & 0x80))) at++;
         if (!to.append(from, size_t(at - from))) return false;
         if (at == end) break;

@@ -1,5 +1,6 @@
-// SentencePiece's table of characters (precompiled_charsmap), as tokenizers' Precompiled reads it: a cluster of fewer
-// than six bytes becomes what the table has for its shortest beginning, otherwise each character what it has for that.
+// SentencePiece's table of characters (precompiled_charsmap), as tokenizers' Precompiled reads it. A cluster of fewer
+// than six bytes becomes the table's text for its shortest beginning that the table has. Without such a text, each
+// character of the cluster becomes the table's text for that character.
 #pragma once
 #include "tables.h"
 
@@ -7,10 +8,11 @@ namespace hfx {
 
 class Precompiled {
 public:
-    // Sections {units of a double array (darts-clone), the texts it leads to, which end with 0, ByteTable of Grapheme}.
+    // Sections {units of a double array (darts-clone), the texts that it leads to, which end with 0, ByteTable of
+    // Grapheme}. Returns an error message, or null.
     const char *open(const File &file, uint64_t section);
-    // Appends the normalized text. The first character is dropped for none: what follows has its place, and `moved`
-    // stays as it is.
+    // Appends the normalized text. `moved` does not change: if the first character is dropped, what follows takes its
+    // place. Returns false if there is no memory.
     [[nodiscard]] bool normalize(Span text, Text &to, bool &moved) const;
 
 private:
@@ -22,7 +24,7 @@ private:
     View<uint32_t> units_;
     View<char> texts_;
     ByteTable classes_;
-    bool plain_[128] = {};  // a character that alone, as clusters of ASCII are, stays what it is
+    bool plain_[128] = {};  // ASCII characters that do not change when they are a cluster by themselves
 };
 
 }  // namespace hfx

@@ -1,4 +1,4 @@
-// Tables by code point, in blocks of 256: blocks[code >> 8] is the number of the block. By blocks, as most are alike.
+// Tables by code point, in blocks of 256: blocks[code >> 8] is the number of the block. Most blocks are alike.
 #pragma once
 #include "file.h"
 

@@ -6,8 +6,8 @@
 
 namespace hfx {
 
-// What a file has, and what is done with a text: added tokens are found, the rest is normalized, added tokens are found
-// in that as well, and the rest of it is split into pieces for the model.
+// The contents of a file, in the order in which a text passes them: added tokens are found, the rest is normalized,
+// added tokens are found in the normalized text as well, and the rest of it is split into pieces for the model.
 struct Tokenizer::Parts {
     File file;
     View<uint32_t> ends;
@@ -24,7 +24,7 @@ struct Tokenizer::Parts {
 
 namespace {
 
-// One text on its way.
+// The state of the encoding of one text.
 struct Encoding : Pieces {
     const Model &model;
     Array<Token> &tokens;

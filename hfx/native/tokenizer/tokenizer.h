@@ -1,16 +1,17 @@
-// A compiled tokenizer: token ids equal to those of Hugging Face's tokenizers for the tokenizer.json it was made of.
+// A compiled tokenizer. Its token ids are equal to those of Hugging Face's tokenizers for the tokenizer.json that was
+// compiled.
 #pragma once
 #include "../memory.h"
 
 namespace hfx {
 
-// `word` counts the pre-tokenizer's pieces of a text, from 0 on: the word_ids of tokenizers' encodings.
+// `word` is the number of the pre-tokenizer's piece in the text, from 0 on, like word_ids of tokenizers' encodings.
 struct Token {
     int32_t id;
     uint32_t word;
 };
 
-// The special tokens of a text, or of two: those before, between (of two) and behind; with them the type ids of each.
+// The special tokens of one text, or of two: the tokens before, between and behind the texts, and the type ids of all.
 struct Template {
     struct Part {
         const int32_t *ids = nullptr, *types = nullptr;
@@ -22,18 +23,19 @@ struct Template {
     size_t special_tokens() const { return begin.count + middle.count + end.count; }
 };
 
-// Read only once it is open: any number of threads may use it at once.
+// An open tokenizer is only read, so any number of threads may use it at once.
 class Tokenizer {
 public:
-    // Maps the file `path`, and checks all of it. Returns what is wrong with it, else null.
+    // Reads the file `path` and checks all of it. Returns an error message, or null.
     const char *open(const char *path);
     Tokenizer() = default;
     Tokenizer(const Tokenizer &) = delete;
     ~Tokenizer();
 
-    // Appends the tokens of a text in valid UTF-8, without special tokens of the template. False: there is no memory.
+    // Appends the tokens of a text, which must be valid UTF-8, without the special tokens of the template. Returns
+    // false if there is no memory.
     [[nodiscard]] bool encode(Span text, Array<Token> &tokens) const;
-    // The token itself, as tokenizers' id_to_token gives it; empty where there is none.
+    // The text of a token, as id_to_token of tokenizers returns it; empty if there is no such token.
     Span token(int32_t id) const;
 
     Template single, pair;

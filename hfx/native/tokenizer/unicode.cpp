@@ -10,7 +10,8 @@ struct Mark {
     uint8_t order;
 };
 
-// Sorts by class, marks of the same in the order that they have: by counting, as a text may be nothing but marks.
+// Sorts marks by class; marks of the same class keep their order. It is a counting sort, because a text may be nothing
+// but marks.
 bool sort_marks(Array<Mark> &marks, Array<Mark> &sorted) {
     size_t places[257] = {};
     for (const Mark &mark : marks) places[mark.order + 1]++;
@@ -30,7 +31,7 @@ bool flush(Array<Mark> &marks, Array<Mark> &sorted, Text &to) {
     return true;
 }
 
-// Hangul's syllables: of a leading consonant and a vowel, and of those with a trailing consonant.
+// Hangul's syllables are composed of a leading consonant and a vowel, or of such a syllable and a trailing consonant.
 constexpr uint32_t SYLLABLE = 0xac00, LEADING = 0x1100, VOWEL = 0x1161, TRAILING = 0x11a7;
 constexpr uint32_t LEADINGS = 19, VOWELS = 21, TRAILINGS = 28;
 
@@ -55,7 +56,7 @@ uint32_t composed(View<Composition> compositions, uint32_t first, uint32_t secon
 
 bool order_marks(const ByteTable &classes, Span text, Text &to) {
     Array<Mark> marks, sorted;
-    const char *at = text.data, *end = at + text.size, *from = at;  // from there on nothing is written yet
+    const char *at = text.data, *end = at + text.size, *from = at;  // from here on, the text is not written yet
     while (at < end) {
         uint32_t code;
         size_t bytes = decode(at, end, code);
@@ -74,9 +75,9 @@ bool order_marks(const ByteTable &classes, Span text, Text &to) {
 }
 
 bool compose(const ByteTable &classes, View<Composition> compositions, Span text, Text &to) {
-    Text marks;  // behind `base`, which they aren't part of
+    Text marks;  // the marks behind `base` that aren't composed with it
     uint32_t base = 0, code;
-    uint8_t last = 0;  // the class of the last of them
+    uint8_t last = 0;  // the class of the last of these marks
     bool based = false;
     const char *at = text.data, *end = at + text.size;
     while (at < end) {

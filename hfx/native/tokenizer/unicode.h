@@ -1,4 +1,4 @@
-// Unicode's normalization forms (UAX 15), of texts whose characters are decomposed already.
+// Unicode's normalization forms (UAX 15), for texts whose characters are already decomposed.
 #pragma once
 #include "tables.h"
 
@@ -8,10 +8,12 @@ struct Composition {
     uint32_t first, second, composed;
 };
 
-// Appends `text` with its marks in canonical order: those with a combining class, by class between characters of none.
+// Appends `text` with its marks, the characters with a combining class, in canonical order: marks between two other
+// characters are sorted by class.
 [[nodiscard]] bool order_marks(const ByteTable &classes, Span text, Text &to);
 
-// Appends `text`, whose marks are in order, with characters composed: `compositions` are sorted, and Hangul by rule.
+// Appends `text`, whose marks are in order, with its characters composed: Hangul by rule, and others by `compositions`,
+// which are sorted.
 [[nodiscard]] bool compose(const ByteTable &classes, View<Composition> compositions, Span text, Text &to);
 
 }  // namespace hfx

@@ -26,7 +26,7 @@ bool Unigram::encode(Span text, uint32_t word, Array<Token> &to, Memory &memory)
     if (!text.size) return true;
     if (!find_best(text, memory)) return false;
     size_t first = to.size();
-    size_t unknown_end = 0;  // of unknown characters that follow each other, which are one piece
+    size_t unknown_end = 0;  // the end of a run of unknown characters, which become one piece
     for (size_t end = text.size, start; end; end = start) {
         start = end - (memory.pieces[end] >> 1);
         bool unknown = memory.pieces[end] & 1, more = unknown && start && memory.pieces[start] & 1;
@@ -43,9 +43,9 @@ bool Unigram::encode(Span text, uint32_t word, Array<Token> &to, Memory &memory)
     return true;
 }
 
-// Of equal scores the one found first stays, from left to right and from short to long.
+// If scores are equal, the one found first stays. The search goes from left to right and from short to long.
 bool Unigram::find_best(Span text, Memory &memory) const {
-    size_t places = 8;  // more than from the beginning of a piece to its end
+    size_t places = 8;  // more places than there are from the beginning of a piece to its end
     while (places <= longest_ && places <= text.size) places *= 2;
     if (text.size >= UINT32_MAX / 2 || !memory.scores.resize(places)) return false;
     memory.pieces.clear();

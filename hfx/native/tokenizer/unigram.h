@@ -1,4 +1,4 @@
-// Unigram: of all ways to put a text together from pieces, the one with the highest sum of their scores (Viterbi).
+// Unigram: of all ways to divide a text into pieces, the way with the highest sum of the pieces' scores (Viterbi).
 #pragma once
 #include "tokenizer.h"
 #include "trie.h"
@@ -7,20 +7,21 @@ namespace hfx {
 
 class Unigram {
 public:
-    // For one text at a time.
+    // The buffers of one call of `encode` at a time.
     struct Memory {
-        Array<uint32_t> pieces;  // by their ends: the piece of the best way to there, its bytes << 1 | whether it is unknown
+        Array<uint32_t> pieces;  // by end: the last piece of the best way, as its bytes << 1 | whether it is unknown
         Array<double> scores;    // of the best ways to the last places
     };
 
-    // Sections {Trie of the pieces, score of each token f64, ids of <0x00> to <0xFF> or NONE, or nothing if bytes aren't
-    // used}; flags: id of the unknown token; value: bytes of the longest piece. Returns what is wrong, else null.
+    // Sections {Trie of the pieces, score of each token f64, ids of <0x00> to <0xFF> or NONE, or nothing if bytes
+    // aren't used}; flags: id of the unknown token; value: bytes of the longest piece. Returns an error message, or
+    // null.
     const char *open(const File &file, const Step &step, uint32_t tokens);
     [[nodiscard]] bool encode(Span text, uint32_t word, Array<Token> &to, Memory &memory) const;
 
 private:
     static constexpr uint32_t NONE = ~0u, LONGEST = 1 << 20;
-    static constexpr double UNKNOWN_PENALTY = 10;  // of a character without a piece, below the worst piece
+    static constexpr double UNKNOWN_PENALTY = 10;  // how far a character without a piece scores below the worst piece
     bool read_bytes(const File &file, uint64_t section, uint32_t tokens);
     [[nodiscard]] bool find_best(Span text, Memory &memory) const;
     [[nodiscard]] bool add_backwards(Span piece, uint32_t word, Array<Token> &to) const;

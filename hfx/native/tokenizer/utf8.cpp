@@ -4,7 +4,7 @@
 namespace hfx {
 namespace {
 
-// How many bytes a character has that begins with `lead`, and what its second byte may be; 0: none begins so.
+// The number of bytes of a character that begins with `lead`, and the range of its second byte; 0: there is none.
 struct Form {
     unsigned size;
     uint8_t least, most;
@@ -19,7 +19,7 @@ Form form(uint8_t lead) {
     return {0, 0, 0};
 }
 
-// Past the ASCII from `at` on, eight bytes at a time.
+// Skips the ASCII characters from `at` on, eight bytes at a time.
 size_t past_ascii(Span text, size_t at) {
     for (uint64_t eight; text.size - at >= 8; at += 8) {
         memcpy(&eight, text.data + at, 8);

@@ -1,10 +1,11 @@
-// Characters of UTF-8, which is known to be valid: what isn't is read as something, and never past its end.
+// Characters of UTF-8 that is known to be valid. Invalid UTF-8 is decoded to arbitrary code points, but never read past
+// its end.
 #pragma once
 #include "../memory.h"
 
 namespace hfx {
 
-// The code point at `at`, which is before `end`; returns its bytes.
+// Reads the code point at `at`, which is before `end`; returns its number of bytes.
 inline size_t decode(const char *at, const char *end, uint32_t &code) {
     uint8_t first = uint8_t(*at);
     code = first;
@@ -16,7 +17,7 @@ inline size_t decode(const char *at, const char *end, uint32_t &code) {
     return bytes;
 }
 
-// The code point that ends at `end`, which is behind `begin`; returns its bytes.
+// Reads the code point that ends at `end`, which is behind `begin`; returns its number of bytes.
 inline size_t decode_last(const char *begin, const char *end, uint32_t &code) {
     const char *at = end - 1;
     while (at > begin && end - at < 4 && (*at & 0xc0) == 0x80) at--;
@@ -24,7 +25,7 @@ inline size_t decode_last(const char *begin, const char *end, uint32_t &code) {
     return size_t(end - at);
 }
 
-// Writes `code` to four bytes at `to`; returns how many it has.
+// Writes `code` to `to`, which has room for four bytes; returns its number of bytes.
 inline size_t encode(uint32_t code, char *to) {
     if (code < 0x80) return to[0] = char(code), 1;
     size_t bytes = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
@@ -38,7 +39,8 @@ inline size_t encode(uint32_t code, char *to) {
     return to.append(bytes, encode(code, bytes));
 }
 
-// Where a text stops being UTF-8, and why, in CPython's words (UnicodeDecodeError); `reason` is null where it does not.
+// Where and why a text is not UTF-8, in the words of CPython's UnicodeDecodeError; `reason` is null if the text is
+// UTF-8.
 struct Utf8Error {
     const char *reason = nullptr;
     size_t at = 0;
