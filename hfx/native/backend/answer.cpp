@@ -8,9 +8,10 @@ namespace {
 
 constexpr int64_t MOST = INT32_MAX;
 
-constexpr float NORM_FLOOR = 1e-12f;  // of torch.nn.functional.normalize
+constexpr float NORM_FLOOR = 1e-12f;  // as in torch.nn.functional.normalize
 
-// What all rows of a setting say; where it is left out, `count` stays. False: they differ, as only outputs' shapes may not.
+// Sets `count` to the value that a setting has in all rows; `count` stays if the setting is left out. Returns false if
+// rows differ, because an output has one shape for all rows, or if a value is below 1.
 bool agreed(const char *name, const Array<int32_t> &values, size_t &count, Text &refusal) {
     for (int32_t each : values) {
         if (each != values[0]) return refuse(refusal, "%s differs between the rows of one request", name);
@@ -69,7 +70,7 @@ const char *Answer::open_activation(const Json &settings) {
     return nullptr;
 }
 
-// False: what the net has made is not what the settings say, or the request's tensors do not go together.
+// Returns false if the net's logits don't match the settings, or if the request's tensors don't match each other.
 bool Answer::fits(const Inputs &inputs, const Logits &logits, Text &refusal) const {
     size_t rows = inputs.rows, classes = logits.classes;
     if (logits.rows != rows) return refuse(refusal, "the net has answered %zu of %zu rows", logits.rows, rows);
@@ -112,8 +113,8 @@ bool Answer::answer(const Inputs &inputs, const Logits &logits, Outputs &outputs
     return true;
 }
 
-// The scores of a row's labels. Of zero-shot-classification each is by entailment against contradiction (`alone`), or
-// its share of all entailment.
+// Computes the scores of a row's labels. For zero-shot-classification, a score is that of a label's entailment against
+// its contradiction (`alone`), or the label's share of the entailment of all labels.
 bool Answer::score(const float *logits, const Logits &shape, bool alone, Array<float> &scores) const {
     size_t count = scores.size(), classes = shape.classes;
     if (task_ == Task::TEXT_CLASSIFICATION) {
@@ -131,7 +132,7 @@ bool Answer::score(const float *logits, const Logits &shape, bool alone, Array<f
     return true;
 }
 
-// The places of a row's `count` best scores.
+// Finds the places of a row's `count` best scores.
 bool Answer::order(const Array<float> &scores, size_t count, Array<uint32_t> &places) const {
     bool nested = task_ == Task::ZERO_SHOT_CLASSIFICATION;
     if (nested || count != 1) return rank(scores.data(), scores.size(), nested, places);

@@ -1,25 +1,25 @@
-// From the net's logits to a request's answer: what the Python steps of text-classification, text-ranking and
-// zero-shot-classification make of them, every bit.
+// Turns the net's logits into a request's answer, equal in every bit to the answer of the Python steps of
+// text-classification, text-ranking and zero-shot-classification.
 #pragma once
 #include "json.h"
 #include "rows.h"
 
 namespace hfx {
 
-// [rows, sequences, classes]; of tasks with one sequence a row, `sequences` is 1.
+// [rows, sequences, classes]; `sequences` is 1 for tasks with one sequence a row.
 struct Logits {
     const float *data = nullptr;
     size_t rows = 0, sequences = 1, classes = 0;
 };
 
-// Read only once it is open: any number of threads may use it at once.
+// An open Answer is only read, so any number of threads may use it at once.
 class Answer {
 public:
-    // By the settings.json of the answering step. Returns what is wrong with it, else null.
+    // Reads the settings.json of the answering step (answer.json). Returns an error message, or null.
     [[nodiscard]] const char *open(const Json &settings);
 
-    // Adds label STRING [rows, k] and score FP32 [rows, k], best first (text-ranking: score [rows, 1] alone). False:
-    // `refusal` says why, or there is no memory.
+    // Adds the outputs label STRING [rows, k] and score FP32 [rows, k], best first (text-ranking: only score
+    // [rows, 1]). Returns false with the reason in `refusal`, which is empty if there is no memory.
     [[nodiscard]] bool answer(const Inputs &inputs, const Logits &logits, Outputs &outputs, Text &refusal) const;
 
 private:
@@ -43,7 +43,8 @@ private:
     int64_t entailment_ = 0, contradiction_ = 0;  // classes; -1 is the last one
 };
 
-// The same of feature-extraction: adds the `vectors` [rows, classes], or of each the first `dimensions`, of length 1.
+// For feature-extraction, adds the output `name`: the `vectors` [rows, classes], or the first `dimensions` numbers of
+// each vector, scaled to length 1.
 [[nodiscard]] bool embed(const Inputs &inputs, const Logits &vectors, const char *name, Outputs &outputs, Text &refusal);
 
 }  // namespace hfx

@@ -1,4 +1,5 @@
-// The backend that answers in one hop: what Triton calls. A model has its state in the model's, none in instances.
+// The functions that Triton calls in the backend, which runs all steps of an encoder in one model. Triton's model holds
+// the state, and its instances hold none.
 #include "model.h"
 #include <stdio.h>
 #include "refusals.h"

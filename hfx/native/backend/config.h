@@ -1,18 +1,20 @@
-// What is read of a model's configuration, config.pbtxt as the JSON object that Triton hands on: the names of parameters and
-// their meaning are those of hfx/python_backends/onnxruntime/config.py.
+// Reads a model's configuration: config.pbtxt, as the JSON object that Triton passes to the backend. Parameters have
+// the names and the meaning that they have in hfx/python_backends/onnxruntime/config.py.
 #pragma once
 #include "json.h"
 
 namespace hfx {
 
-// The text of a parameter of a model; empty where it has none.
+// The text of a model's parameter; empty if the model does not have it.
 inline Span parameter(const Json &config, const char *name) { return config["parameters"][name]["string_value"].text(); }
-// A parameter that is a whole number from `least` on, `value` where there is none. False: `error` says that it is not.
+// Reads a parameter that is a whole number from `least` on; `value` stays if there is none. Returns false, with the
+// reason in `error`, if it is anything else.
 [[nodiscard]] bool whole_number(const Json &config, const char *name, long least, long &value, Text &error);
-// `folder`/`name`, or `name` where it is absolute; with a zero behind it.
+// Sets `path` to `folder`/`name`, or to `name` if that is absolute, with a terminating zero. Returns false if there is
+// no memory.
 [[nodiscard]] bool path_in(const char *folder, Span name, Text &path);
 
-// Refuses what needs another queue, another device or another runtime than this backend has.
+// Refuses a configuration that needs another queue, another device or another runtime than this backend has.
 [[nodiscard]] bool can_be_honoured(const Json &config, Text &error);
 
 }  // namespace hfx

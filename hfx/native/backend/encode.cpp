@@ -7,7 +7,7 @@ constexpr const char *TEXT = "text_input", *QUERY = "query", *LABELS = "candidat
                      *PROMPT_NAME = "prompt_name";
 constexpr size_t MOST_LABELS = 1000;  // each costs a pass of the net; more is a mistake or an attack
 
-// How many of two texts' tokens are kept in `room`: the shorter one keeps up to half of it.
+// Reduces two texts' numbers of tokens to fit into `room`; the shorter text keeps up to half of it.
 void longest_first(size_t &first, size_t &second, size_t room) {
     if (first + second <= room) return;
     size_t shorter = first < second ? first : second;
@@ -35,11 +35,11 @@ struct Encoder::Part {
     size_t count;
 };
 
-// What is made of a request before it is padded: all of its sequences one after the other. Beside it, what rows share.
+// The sequences of a request before they are padded, one after the other, and the data that the rows share.
 struct Encoder::Work {
     Array<int32_t> ids, types, truncated;
     Array<size_t> ends;
-    Array<size_t> unpooled;  // tokens of each sequence, from the first on; empty where all of them are pooled
+    Array<size_t> unpooled;  // how many first tokens of each sequence aren't pooled; empty if all are pooled
     Array<Token> first, second;
     Text prompted;  // a prompt and the text behind it
     Span prompt, query;
@@ -52,7 +52,7 @@ const char *Encoder::open(const Json &json, const Tokenizer &tokenizer) {
     if (const char *wrong = settings.read(json)) return wrong;
     bool pairs = settings.task == Task::TEXT_RANKING || settings.task == Task::ZERO_SHOT_CLASSIFICATION;
     tokenizer_ = &tokenizer, template_ = pairs ? &tokenizer.pair : &tokenizer.single;
-    // tokenizers then counts the tokens of a hypothesis among those that are left out of the text.
+    // Without special tokens, tokenizers counts a hypothesis's tokens among those that are left out of the text.
     if (settings.task == Task::ZERO_SHOT_CLASSIFICATION && !template_->special_tokens())
         return "the tokenizer has no special tokens around a text and its hypothesis";
     if (template_->special_tokens() >= settings.max_length) return "max_length leaves no room beside the special tokens";
@@ -78,7 +78,7 @@ bool Encoder::encode(const Inputs &inputs, Tokens &tokens, Text &refusal) const 
     return pad(work, tokens);
 }
 
-// What concerns all rows of a request.
+// Checks the inputs of all rows of a request.
 bool Encoder::check(const Inputs &inputs, Text &refusal) const {
     size_t rows = inputs.rows;
     bool ranking = settings.task == Task::TEXT_RANKING, labelled = settings.task == Task::ZERO_SHOT_CLASSIFICATION;
@@ -119,7 +119,7 @@ bool Encoder::check_prompts(const Inputs &inputs, Text &refusal) const {
     return true;
 }
 
-// What is put before a row's text or query.
+// The prompt to put before a row's text or query; it may be empty.
 Span Encoder::prompt(const Inputs &inputs, size_t row) const {
     Span found = {settings.default_prompt.data(), settings.default_prompt.size()};
     if (!inputs.prompts.empty()) found = inputs.prompts[row];
@@ -127,7 +127,7 @@ Span Encoder::prompt(const Inputs &inputs, size_t row) const {
     return found;
 }
 
-// The tokens of a prompt alone, with special ones before it: as sentence-transformers (6.2) counts them.
+// Counts the tokens of a prompt alone, with the special tokens before it, as sentence-transformers (6.2) does.
 bool Encoder::prompt_tokens(Span prompt, Work &work, size_t &count, Text &refusal) const {
     constexpr size_t MOST_BYTES = BYTES_PER_TOKEN[sizeof BYTES_PER_TOKEN / sizeof *BYTES_PER_TOKEN - 1];
     Piece piece;
@@ -138,7 +138,7 @@ bool Encoder::prompt_tokens(Span prompt, Work &work, size_t &count, Text &refusa
     return true;
 }
 
-// A text behind its prompt, which may be empty. False: there is no memory.
+// Sets `raw` to a text behind its prompt, which may be empty. Returns false if there is no memory.
 static bool behind(Span prompt, Span text, Text &joined, Span &raw) {
     raw = text;
     if (!prompt.size) return true;
@@ -167,7 +167,7 @@ bool Encoder::text_row(Span prompt, Span text, Work &work, Text &refusal) const 
            work.truncated.push(int32_t(dropped));
 }
 
-// One sequence of the two, of which the longer is truncated first.
+// Adds one sequence of a query and a text; the longer of the two is truncated first.
 bool Encoder::pair_row(Span prompt, Span unprompted, Span text, Work &work, Text &refusal) const {
     Span query;
     if (!behind(prompt, unprompted, work.prompted, query)) return false;
@@ -176,7 +176,8 @@ bool Encoder::pair_row(Span prompt, Span unprompted, Span text, Work &work, Text
     if (!again && !tokenize(query, work.first)) return false;
     work.prompt = prompt, work.query = unprompted, work.has_query = true;
     size_t first = work.first.size(), second = 0;
-    // The tokens kept of a cut text are those of the whole text, and which of the two is longer is certain.
+    // With this many tokens of a cut text, the tokens kept are those of the whole text, and it is certain which of the
+    // two is longer.
     size_t enough = (room_ > first ? room_ : first) + MARGIN;
     Piece piece;
     for (size_t bytes : BYTES_PER_TOKEN) {
@@ -195,7 +196,7 @@ bool Encoder::pair_row(Span prompt, Span unprompted, Span text, Work &work, Text
            work.truncated.push(int32_t(dropped || !piece.cut ? dropped : 1));
 }
 
-// As many sequences as labels, each of the text and a hypothesis; the text alone is truncated.
+// Adds a sequence for each label, of the text and a hypothesis; only the text is truncated.
 bool Encoder::label_row(Span text, const Span *labels, size_t count, Work &work, Text &refusal) const {
     if (!hypotheses(labels, count, work, refusal)) return false;
     if (!text.size) return refuse(refusal, "%s is empty", TEXT);
@@ -232,7 +233,7 @@ bool Encoder::hypotheses(const Span *labels, size_t count, Work &work, Text &ref
     return true;
 }
 
-// The tokens of as much of the text as is needed beside the shortest hypothesis.
+// Tokenizes as much of the text as is needed beside the shortest hypothesis.
 bool Encoder::premise(Span raw, Work &work, Piece &piece, Text &refusal) const {
     const Array<size_t> &ends = work.hypothesis_ends;
     size_t longest = 0, shortest = SIZE_MAX;
@@ -256,12 +257,12 @@ bool Encoder::tokenize(Span text, Array<Token> &tokens) const {
     return tokenizer_->encode(text, tokens);
 }
 
-// The first `count` of a text's tokens, or the last.
+// The first `count` of a text's tokens, or the last if truncation removes the beginning.
 Encoder::Part Encoder::kept(const Array<Token> &tokens, size_t count) const {
     return {tokens.data() + (settings.left ? tokens.size() - count : 0), count};
 }
 
-// Another sequence of the row, of one text or two.
+// Adds a sequence of one text or two to the row.
 bool Encoder::add(const Part &first, const Part *second, const char *field, Work &work, Text &refusal) const {
     Array<int32_t> &ids = work.ids, &types = work.types;
     size_t begin = ids.size();
@@ -275,7 +276,7 @@ bool Encoder::add(const Part &first, const Part *second, const char *field, Work
     return embedded(ids.data() + begin, ids.size() - begin, field, refusal);
 }
 
-// False where the net has no embedding of a token; the refusal names the three least.
+// Returns false if the net has no embedding of a token; the refusal names the three such tokens with the lowest ids.
 bool Encoder::embedded(const int32_t *ids, size_t count, const char *field, Text &refusal) const {
     int64_t last = settings.vocab_size - 1;
     for (int named = 0; named < 3; named++) {
@@ -294,7 +295,7 @@ bool Encoder::embedded(const int32_t *ids, size_t count, const char *field, Text
     return false;
 }
 
-// All sequences, to the least width that holds the longest.
+// Pads all sequences to the least width that holds the longest.
 bool Encoder::pad(const Work &work, Tokens &tokens) const {
     size_t longest = 0, begin = 0, total;
     for (size_t end : work.ends) {

@@ -1,18 +1,19 @@
-// From the texts of a request to the net's inputs: what the Python steps of text-classification, feature-extraction,
-// text-ranking and zero-shot-classification make of them, token ids and refusals.
+// Turns the texts of a request into the net's inputs, with the token ids and the refusals of the Python steps of
+// text-classification, feature-extraction, text-ranking and zero-shot-classification.
 #pragma once
 #include "pieces.h"
 #include "settings.h"
 
 namespace hfx {
 
-// Read only once it is open: any number of threads may use it at once.
+// An open Encoder is only read, so any number of threads may use it at once.
 class Encoder {
 public:
-    // By the settings.json of the tokenizing step; the tokenizer must outlive it. Returns what is wrong, else null.
+    // Reads the settings.json of the tokenizing step. `tokenizer` must outlive the encoder. Returns an error message,
+    // or null.
     [[nodiscard]] const char *open(const Json &settings, const Tokenizer &tokenizer);
 
-    // False: `refusal` says why, or there is no memory where it is empty.
+    // Returns false with the reason in `refusal`, which is empty if there is no memory.
     [[nodiscard]] bool encode(const Inputs &inputs, Tokens &tokens, Text &refusal) const;
 
     Settings settings;
@@ -37,7 +38,7 @@ private:
 
     const Tokenizer *tokenizer_ = nullptr;
     const Template *template_ = nullptr;
-    size_t room_ = 0;  // tokens of a sequence beside the special ones
+    size_t room_ = 0;  // the most tokens of a sequence besides the special tokens
 };
 
 }  // namespace hfx

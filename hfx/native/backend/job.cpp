@@ -4,7 +4,7 @@
 namespace hfx {
 namespace {
 
-constexpr char FRONT[] = "front-";  // how names that the front makes begin; a caller can't guess them
+constexpr char FRONT[] = "front-";  // the beginning of names that the front makes; a caller can't guess such a name
 
 struct Tensor {
     const char *name = nullptr;
@@ -22,13 +22,13 @@ struct Tensor {
     }
 };
 
-// Always false.
+// Always returns false.
 bool refuse_content(const Tensor &tensor, Job &job) {
     refuse(job.reason, "%.60s does not hold what its shape and type say", tensor.name);
     return job.fail(triton::INVALID_ARGUMENT);
 }
 
-// The content of an input: Triton's buffer where there is one, else a copy.
+// Reads the content of an input: Triton's buffer if there is only one, else a copy.
 bool read_content(TRITONBACKEND_Input *input, Tensor &tensor, Text &copy, Job &job) {
     for (uint32_t at = 0; at < tensor.buffers; at++) {
         const void *data = nullptr;
@@ -47,7 +47,7 @@ bool read_content(TRITONBACKEND_Input *input, Tensor &tensor, Text &copy, Job &j
 
 bool read_strings(const Tensor &tensor, Array<Span> &strings, Job &job) {
     int64_t count = tensor.elements();
-    // Each has 4 bytes at least, so no count is believed that the content does not have.
+    // A string has at least 4 bytes, so a count that is too large for the content is refused.
     if (tensor.type != triton::BYTES || count < 0 || uint64_t(count) > tensor.content.size / 4) return refuse_content(tensor, job);
     if (!strings.reserve(size_t(count))) return job.fail(triton::UNAVAILABLE);
     size_t at = 0;
@@ -85,7 +85,7 @@ bool read_tensor(const Tensor &tensor, Job &job) {
     return name.equals("raw_scores") ? read_values(tensor, triton::BOOL, inputs.raw_scores, job) : refuse_content(tensor, job);
 }
 
-// All tensors have a row for each text, and all but labels one value in it.
+// Checks that a tensor has a row for each text, and one value in each row unless it holds labels.
 bool check_shape(const Tensor &tensor, Job &job) {
     bool is_labels = !strcmp(tensor.name, "candidate_labels");
     if (tensor.rank != 2 || (!is_labels && tensor.shape[1] != 1) || tensor.shape[0] < 1) {
@@ -195,7 +195,7 @@ void read_name(Job &job) {
     const char *id = nullptr;
     uint32_t flags = 0;
     if (!TRITONBACKEND_RequestCorrelationIdString || !triton::done(TRITONBACKEND_RequestCorrelationIdString(job.request, &id)) || !id) return;
-    if (strncmp(id, FRONT, sizeof FRONT - 1)) return;  // a caller's own
+    if (strncmp(id, FRONT, sizeof FRONT - 1)) return;  // a name that the caller chose
     job.name = {id, strlen(id)};
     job.ends_name = TRITONBACKEND_RequestFlags && triton::done(TRITONBACKEND_RequestFlags(job.request, &flags)) && flags & triton::SEQUENCE_END;
 }
@@ -215,7 +215,7 @@ void respond(Job &job) {
         triton::done(TRITONBACKEND_ResponseSend(response, triton::FINAL_RESPONSE, error));
         if (error) TRITONSERVER_ErrorDelete(error);
     }
-    // In Triton's terms: compute_input is tokenizing, and the queue ends that much before the net ran.
+    // In Triton's statistics, compute_input is tokenizing, so the time in the queue ends that much before the net ran.
     bool ran = job.ended;
     uint64_t taken = ran ? job.began - job.tokenizing : sending;
     triton::done(TRITONBACKEND_ModelInstanceReportStatistics(

@@ -1,4 +1,4 @@
-// A request of Triton's while it is in the backend, from its tensors to its response.
+// A Triton request while it is in the backend, from its tensors to its response.
 #pragma once
 #include "net.h"
 #include "parameters.h"
@@ -11,37 +11,37 @@ struct Job {
     TRITONBACKEND_ModelInstance *instance = nullptr;
     Job *next = nullptr;  // in a queue or a batch
     Job *next_named = nullptr;  // in NamedJobs
-    Span name;             // the request's correlation id, where the front has made it
-    bool ends_name = false;      // the request ends the one of its name
+    Span name;             // the request's correlation id, if the front made it
+    bool ends_name = false;      // this request ends the other request of its name
     bool ended_by_name = false;  // set by another thread
     Inputs inputs;        // views of Triton's buffers, or of `copies`
-    Text copies[6];       // of inputs in several buffers: of as many as a task may have
+    Text copies[6];       // of inputs in several buffers; a task has at most so many inputs
     Tokens tokens;
-    size_t work = 0;  // tokens that the net computes, padding included; estimated until there are any
-    Values made;  // by the net
+    size_t work = 0;  // tokens that the net computes, padding included; 0 before tokenizing
+    Values made;  // the net's output
     Outputs outputs;
     uint64_t timeout = 0;  // microseconds; 0: none
-    // CLOCK_MONOTONIC, nanoseconds: how long tokenizing took, and when the net ran.
+    // In nanoseconds of CLOCK_MONOTONIC: how long tokenizing took, and when the net began and ended.
     uint64_t tokenizing = 0, began = 0, ended = 0;
-    TRITONSERVER_Error_Code code = 0;  // where there is no answer, with the reason
+    TRITONSERVER_Error_Code code = 0;  // not 0 if the request failed; `reason` says why
     Text reason;
 
     bool failed() const { return code; }
-    // Always false; without a reason there is no memory.
+    // Always return false. An empty reason means that there is no memory.
     bool fail(TRITONSERVER_Error_Code with);
     bool fail(TRITONSERVER_Error_Code with, const char *words);
 };
 
 uint64_t now();
 
-// Reads the request's tensors into `inputs`. False: the job has failed.
+// Reads the request's tensors into `inputs`. Returns false if the job has failed.
 bool read_inputs(Task task, Job &job);
-// Adds the request's parameters to `inputs`. False: the job has failed.
+// Adds the request's parameters to `inputs`. Returns false if the job has failed.
 bool read_parameters(Options options, Job &job);
 // Reads the name by which the front ends a request.
 void read_name(Job &job);
 bool is_cancelled(const Job &job);
-// Sends the outputs that the request wants, or its failure; counts it, and gives the request back.
+// Sends the outputs that the request wants, or its failure; reports its statistics, and releases the request.
 void respond(Job &job);
 
 }  // namespace hfx

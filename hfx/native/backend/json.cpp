@@ -115,7 +115,7 @@ const char *Document::value(unsigned depth, uint32_t key, uint32_t key_size) {
     return wrong ? wrong : nodes_.push(node) ? nullptr : NO_MEMORY;
 }
 
-// What is between the brackets of `parent`, and the closing one.
+// Reads the members between the brackets of `parent`, and the closing bracket.
 const char *Document::members(unsigned depth, uint32_t parent) {
     bool named = nodes_[parent].kind == Json::OBJECT;
     char close = named ? '}' : ']';
@@ -140,7 +140,7 @@ const char *Document::members(unsigned depth, uint32_t parent) {
     return take(close) ? nullptr : "a comma or the closing bracket is expected";
 }
 
-// From behind the quotation mark to behind the closing one.
+// Reads from behind the opening quotation mark of a string to behind its closing one.
 const char *Document::string(uint32_t &text, uint32_t &size) {
     text = uint32_t(texts_.size());
     while (!take('"')) {

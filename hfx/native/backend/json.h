@@ -1,4 +1,4 @@
-// A strict reader of JSON (RFC 8259) for files and configurations: what is read is a tree in one piece of memory.
+// A strict reader of JSON (RFC 8259) for files and configurations. A document becomes a tree in one piece of memory.
 #pragma once
 #include "../memory.h"
 
@@ -6,7 +6,7 @@ namespace hfx {
 
 class Document;
 
-// A value of a document, which must outlive it. What is missing is a value too, so that paths need no checks:
+// A value of a document, which must outlive the value. A missing value is a value too, so that paths need no checks:
 // config["parameters"]["queue"]["string_value"].text().
 class Json {
 public:
@@ -19,12 +19,12 @@ public:
     bool is_true() const { return kind() == YES; }
 
     size_t size() const;                     // of an array or an object
-    Json operator[](const char *key) const;  // of an object; of equal keys the last, as Python takes it
+    Json operator[](const char *key) const;  // of an object; the last of equal keys, as in Python
     Json first() const;                      // for (Json each = list.first(); each; each = each.next())
     Json next() const;
     Span key() const;   // of a member of an object
-    Span text() const;  // what a string holds, or a number as it is written; empty for anything else
-    // False: it is no whole number (1e2 and 1.0 are none), or none of 64 bits.
+    Span text() const;  // the content of a string, or a number as it is written; empty for anything else
+    // Return false if the value is not a whole number (1e2 and 1.0 are not), or does not fit into the range or 64 bits.
     bool integer(int64_t &value) const;
     bool integer(int64_t &value, int64_t least, int64_t most) const;
     bool number(double &value) const;
@@ -41,16 +41,16 @@ public:
     static constexpr size_t MOST_BYTES = 4 << 20;
     static constexpr unsigned MOST_DEPTH = 64;
 
-    // Returns what is wrong with `text`, else null; it need not stay.
+    // Returns what is wrong with `text`, or null. `text` need not outlive the call.
     [[nodiscard]] const char *parse(Span text);
-    // The file `path`, likewise.
+    // Parses the file `path`, likewise.
     [[nodiscard]] const char *read(const char *path);
-    size_t position() const { return at_; }  // of what is wrong, in bytes
+    size_t position() const { return at_; }  // of the error, in bytes
     Json root() const { return nodes_.empty() ? Json() : Json(this, 0); }
 
 private:
     friend class Json;
-    // Members follow their array or object; `next` is 0 for the last one.
+    // An array or object is followed by its members; `next` is the next member, or 0 for the last one.
     struct Node {
         Json::Kind kind = Json::MISSING;
         uint32_t key = 0, key_size = 0, text = 0, size = 0, next = 0;
@@ -70,7 +70,7 @@ private:
     Span source_;
     size_t at_ = 0;
     Array<Node> nodes_;
-    Text texts_;  // of strings and numbers, each with a zero behind it
+    Text texts_;  // of strings and numbers, each with a terminating zero
 };
 
 }  // namespace hfx

@@ -63,7 +63,7 @@ bool Model::settings(const Json &config, Text &error) {
     return true;
 }
 
-// Those that callers may leave out are settings.
+// Checks that all inputs that callers may leave out are settings of the task.
 bool Model::inputs(const Json &config, Text &error) {
     for (Json each = config["input"].first(); each; each = each.next()) {
         if (!each["optional"].is_true()) continue;
@@ -75,7 +75,7 @@ bool Model::inputs(const Json &config, Text &error) {
     return true;
 }
 
-// Of feature-extraction one is the net's own. Refuses others that would never come.
+// Checks the outputs. For feature-extraction, one of them is the net's own. Refuses outputs that would never be made.
 bool Model::outputs(const Json &config, Text &error) {
     Task task = encoder_.settings.task;
     bool embeds = task == Task::FEATURE_EXTRACTION;
@@ -106,7 +106,7 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
     if (leads) lead();
 }
 
-// From a request to tokens; false: it is refused, or the queue is full.
+// Turns a request into tokens. Returns false if the request is refused or ends another one, or if the queue is full.
 bool Model::prepare(Job &job) {
     Task task = encoder_.settings.task;
     if (!read_inputs(task, job)) return false;
@@ -126,7 +126,7 @@ bool Model::prepare(Job &job) {
     return prepared && (queue_.correct(rows, estimated, job.work, timeout) || job.fail(triton::UNAVAILABLE, FULL));
 }
 
-// The tokens that texts may have, before there are any: one for 4 bytes, as of English.
+// Estimates the number of tokens before texts are tokenized: one token for 4 bytes, as in English.
 size_t Model::estimate(const Inputs &inputs) const {
     size_t tokens = 0, most = encoder_.settings.max_length;
     for (const Span &each : inputs.texts) {

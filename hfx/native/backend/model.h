@@ -1,4 +1,4 @@
-// A model: from a request's texts to its answer.
+// A model, which turns a request's texts into its answer.
 #pragma once
 #include "../tokenizer/tokenizer.h"
 #include "answer.h"
@@ -10,9 +10,10 @@ namespace hfx {
 
 class Model {
 public:
-    // By Triton's configuration, in JSON, and the files of the version folder. False: `error` says why.
+    // Opens the model that Triton's configuration, in JSON, and the files of the version folder describe. Returns false
+    // with the reason in `error`.
     [[nodiscard]] bool open(Span config, const char *folder, Text &error);
-    // Answers requests, or refuses them; each is given back to Triton, now or by the thread that leads.
+    // Answers requests, or refuses them. Each is released to Triton, now or later by the leading thread (queue.h).
     void execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request **requests, size_t count);
 
 private:
@@ -34,7 +35,7 @@ private:
     Net net_;
     Queue queue_;
     NamedJobs named_;
-    Text embedding_;  // the output that the net makes itself; empty for tasks with an answering step
+    Text embedding_;  // the name of the output that is the net's own; empty for tasks with an answering step
     Options options_ = 0;  // settings that requests may have
     bool skips_padding_ = false;
     uint64_t between_ = 0;  // nanoseconds that small requests took between the parts of a large one

@@ -1,4 +1,5 @@
-// Jobs that can be ended by a name: those of clients over HTTP, whose leaving Triton does not notice (2.51).
+// Jobs that can be ended by a name: those of HTTP clients, because Triton (2.51) does not notice that a client
+// disconnects.
 #pragma once
 #include <pthread.h>
 #include "job.h"
@@ -10,8 +11,8 @@ public:
     ~NamedJobs() { pthread_mutex_destroy(&lock_); }
 
     void add(Job &job);
-    void remove(Job &job);  // also of one that was not added
-    // Whether there is a job of the name; its work ends at the next part.
+    void remove(Job &job);  // also if it was not added
+    // Ends the jobs with the name: their work stops at the next part. Returns whether there are any.
     bool end(Span name);
 
 private:

@@ -13,13 +13,13 @@ constexpr const char *IDS = "input_ids", *MASK = "attention_mask", *TYPES = "tok
 constexpr const char *SPINNING = "session.intra_op.allow_spinning", *SPIN_DURATION = "session.intra_op.spin_duration_us";
 constexpr size_t MOST_RANK = 8;
 
-// Environments are never released: threads of sessions may outlive the last one.
+// Environments are never released, because threads of sessions may outlive the last session.
 ort::Env *environment(const ort::Api *api) {
     struct Opened {
         const ort::Api *api;
         ort::Env *env;
     };
-    static Opened opened[8];  // libraries of ONNX Runtime in this process
+    static Opened opened[8];  // one for each ONNX Runtime library in this process
     static bool busy;
     while (__atomic_test_and_set(&busy, __ATOMIC_ACQUIRE)) sched_yield();
     ort::Env *found = nullptr;
@@ -70,7 +70,7 @@ bool Net::open(const Json &config, const char *folder, const char *output, Text 
 }
 
 bool Net::load(const char *path, Text &error) {
-    // It stays when the model goes: sessions of other models use it.
+    // The library stays when the model is unloaded, because sessions of other models use it.
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library) return refuse(error, "%.400s", dlerror());
     auto base = reinterpret_cast<const ort::ApiBase *(*)()>(dlsym(library, "OrtGetApiBase"));
@@ -89,7 +89,8 @@ bool Net::options(const Json &config, Text &error) {
         if (strncmp(key.data(), "session.", 8) || Span{key.data(), key.size() - 1}.equals(SPINNING)) continue;
         if (fails(api_->entry(options_, key.data(), value.data()), error)) return false;
     }
-    // A configuration with a time to spin forbids spinning to runtimes that know no such entry. This one knows it.
+    // A configuration that sets the time to spin also forbids spinning, for runtimes that don't know the entry for the
+    // time. This runtime knows it.
     bool spins = parameter(config, SPIN_DURATION).size;
     Text value;
     if (!append(value, spins ? Span{"1", 1} : parameter(config, SPINNING)) || !value.push('\0')) return false;
@@ -119,7 +120,7 @@ bool Net::numbers(const Json &config, Text &error) {
            (pattern || !fails(api_->no_memory_pattern(options_), error));
 }
 
-// The type of an input or output, and its name with a zero behind it.
+// Reads the type of an input or output, and its name with a terminating zero.
 bool Net::element(bool input, size_t index, int &type, Text &name, Text &error) const {
     ort::Allocator *allocator;
     ort::TypeInfo *info = nullptr;

@@ -1,4 +1,5 @@
-// The net of an encoder: one ONNX file in ONNX Runtime, by the C interface of a library that is opened by its path.
+// The net of an encoder: one ONNX file in ONNX Runtime, whose library is opened by its path and used by its C
+// interface.
 #pragma once
 #include "../memory.h"
 #include "../ort.h"
@@ -23,9 +24,11 @@ class Net {
 public:
     ~Net();
 
-    // By the parameters of a model's configuration; `folder` is its version folder. False: `error` says why.
+    // Opens the net that the parameters of a model's configuration name; `folder` is the version folder. Returns false
+    // with the reason in `error`.
     [[nodiscard]] bool open(const Json &config, const char *folder, const char *output, Text &error);
-    // The output of one run; for one thread at a time. False: `error` says why, or there is no memory.
+    // Runs the net, and sets `made` to its output; for one thread at a time. Returns false with the reason in `error`,
+    // or if there is no memory.
     [[nodiscard]] bool run(const Feed &feed, Values &made, Text &error) const;
 
     bool has_types() const { return types_; }

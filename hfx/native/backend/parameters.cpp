@@ -3,7 +3,7 @@
 namespace hfx {
 namespace {
 
-// Triton takes these out of infer requests, but not out of those of the generate endpoint (2.51).
+// Triton removes these parameters from infer requests, but not from requests of the generate endpoint (2.51).
 constexpr const char *TRITONS[] = {
     "id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "binary_data_output"};
 constexpr Span TRITON_PREFIX = {"triton_", 7};
@@ -14,12 +14,12 @@ bool is_tritons(Span name) {
     return name.size >= TRITON_PREFIX.size && !memcmp(name.data, TRITON_PREFIX.data, TRITON_PREFIX.size);
 }
 
-// The settings of all tasks, in the order of the table of hfx/python_backends/tasks.
+// The settings of all tasks, in the order of the table in hfx/python_backends/tasks.
 struct Setting {
     const char *name;
     Parameter::Kind kind;
     const char *allowed;
-    Array<int32_t> Inputs::*numbers = nullptr;  // one of the three, by `kind`
+    Array<int32_t> Inputs::*numbers = nullptr;  // one of these three is set, by `kind`
     Array<uint8_t> Inputs::*flags = nullptr;
     Array<Span> Inputs::*texts = nullptr;
 };
@@ -63,7 +63,8 @@ bool equal(int32_t one, int32_t other) { return one == other; }
 bool equal(uint8_t one, uint8_t other) { return one == other; }
 bool equal(Span one, Span other) { return same(one, other); }
 
-// For all rows where there is no tensor. False: there is one, and it says otherwise (`agrees` is false), or no memory.
+// Sets a value for all rows if there is no tensor. Returns false if the tensor has another value, where `agrees` is set
+// to false, or if there is no memory.
 template <typename Value> bool set(Array<Value> &tensor, Value value, size_t rows, bool &agrees) {
     if (tensor.empty()) return tensor.resize(rows, value);
     for (const Value &each : tensor) agrees = agrees && equal(each, value);

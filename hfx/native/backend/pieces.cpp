@@ -6,7 +6,7 @@ namespace {
 
 bool continues(char byte) { return (byte & 0xc0) == 0x80; }
 
-// Characters of which str.isspace is true (CPython's _PyUnicode_IsWhitespace).
+// Whether str.isspace is true for a character (CPython's _PyUnicode_IsWhitespace).
 bool is_space(uint32_t c) {
     return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
@@ -18,7 +18,7 @@ bool take_piece(const char *field, Span raw, size_t limit, bool left, Piece &pie
     piece = {raw, raw.size > limit};
     if (piece.cut) {
         size_t at = left ? raw.size - limit : limit;
-        // A character has three more bytes at most.
+        // A character has at most three bytes after its first.
         for (int i = 0; i < 3 && at < raw.size && continues(raw.data[at]); i++) left ? at++ : at--;
         piece.text = left ? Span{raw.data + at, raw.size - at} : Span{raw.data, at};
     }

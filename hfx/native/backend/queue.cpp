@@ -4,7 +4,7 @@
 namespace hfx {
 namespace {
 
-constexpr size_t FEW_WAITING = 16;  // requests, of which none is refused for the seconds that they take
+constexpr size_t FEW_WAITING = 16;  // with fewer requests, none is refused for the seconds that they take
 
 double mean(double before, double value) { return before > 0 ? (before + value) / 2 : value; }
 
@@ -17,14 +17,15 @@ bool Queue::refuses(size_t work, double timeout) const {
         return seconds > 0 && ((timeout > 0 && seconds > timeout) || (bound.seconds > 0 && seconds > bound.seconds));
     }
     if (requests_ < FEW_WAITING) return false;
-    // The rest of a run, those that wait, and the run that has the new request in it. Large ones take turns with others.
+    // The rest of the current run, the waiting requests, and the run that includes the new request. Large requests take
+    // turns with others.
     double others = work > LARGE || double(large_) < double(work_) ? double(large_) : double(work_);
     double seconds = rate_ > 0 ? 2 * run_seconds_ + (double(work_) + others) / rate_ : 0;
     if (timeout > 0 && seconds > timeout) return true;
     return (rows_ >= bound.batch || large_) && bound.seconds > 0 && seconds > bound.seconds;
 }
 
-// Adds a request to the counts, or takes it out of them.
+// Adds a request to the counts (`sign` is 1), or takes it out of them (-1).
 void Queue::count(size_t rows, size_t work, int sign) {
     requests_ += sign;
     if (work > LARGE) large_ += sign * work;

@@ -1,24 +1,26 @@
-// The queue of one model: what waits for its net, and which requests are taken.
+// The queue of one model: it holds the requests for the net, and decides which requests are accepted.
 //
-// The thread that brings a request when nothing runs leads: it runs the net for all that waits, batch after batch, until
-// nothing does. Threads of other instances tokenize requests meanwhile, and add them, or refuse them at once. A large
-// request is a batch by itself, and is run in parts: between two parts the leader runs a batch of small ones.
+// A thread that adds a request while nothing runs becomes the leader: it runs the net for all waiting requests, batch
+// after batch, until none is left. Meanwhile, threads of other instances tokenize requests and add them, or refuse them
+// at once. A large request is a batch by itself, and is run in parts; between two parts, the leader runs a batch of
+// small requests.
 #pragma once
 #include <pthread.h>
 #include "job.h"
 
 namespace hfx {
 
-// How much may wait: requests, and the seconds until a new one is answered; 0 for any. `batch` rows, a full batch, may
-// wait whatever the seconds are: callers that wait for their answers make one. A request of more than `tokens`, a full batch
-// of the longest texts, is taken where the large ones before it take no longer than the seconds.
+// How much may wait: the number of requests, and the seconds until a new request is answered; 0 is no limit. `batch`
+// rows, a full batch, may wait whatever the seconds are, because callers that wait for their answers make up such a
+// batch. A request of more than `tokens` tokens, a full batch of the longest texts, is accepted if the large requests
+// before it take no longer than the seconds.
 struct Bound {
     size_t requests = 1024;
     double seconds = 3.0;
     size_t batch = 64, tokens = SIZE_MAX;
 };
 
-constexpr size_t LARGE = 4096;  // tokens of a request above which it is large
+constexpr size_t LARGE = 4096;  // a request of more tokens is large
 
 class Queue {
 public:
@@ -26,21 +28,22 @@ public:
 
     Bound bound;
 
-    // Whether a request of `rows` rows and `work` tokens is taken, whose caller waits for `timeout` seconds (0: any); it is
-    // to be added, or left out.
+    // Whether a request of `rows` rows and `work` tokens is accepted, if its caller waits for `timeout` seconds (0: for
+    // any time). An accepted request must then be added, or left out.
     bool take(size_t rows, size_t work, double timeout);
-    // The same again once its tokens are known: where it is not taken any more, it is left out.
+    // Decides again when the number of tokens is known. A request that is not accepted any more is left out.
     bool correct(size_t rows, size_t estimated, size_t work, double timeout);
     void leave_out(size_t rows, size_t work);
-    // Whether the caller leads now: it must call `next` until that returns null.
+    // Adds a job. Returns whether the caller leads now: then it must call `next` until that returns null.
     bool add(Job *job);
-    // The next batch, of `bound.batch` rows unless one request has more, or one large request; null where nothing waits.
+    // Returns the next batch: at most `bound.batch` rows, or a request that has more, or one large request. Returns
+    // null if nothing waits.
     Job *next();
-    // A batch of small requests, wherever they are in the queue; null where none waits.
+    // Returns a batch of small requests, wherever they are in the queue, or null if none waits.
     Job *next_small();
-    // What a batch of small requests took, of `rows` rows, or a large one, of 0.
+    // Records the time of a batch of small requests with `rows` rows, or of a large request with 0.
     void ran(size_t rows, size_t work, uint64_t nanoseconds);
-    // A large request is answered: others don't wait for it any more.
+    // Records that a large request is answered, so that others don't wait for it any more.
     void finish(size_t work);
 
 private:
@@ -50,10 +53,10 @@ private:
 
     pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
     Job *first_ = nullptr, *last_ = nullptr;
-    size_t requests_ = 0, rows_ = 0, work_ = 0;  // taken, and not in a batch yet; rows and tokens of small ones
-    size_t large_ = 0;                           // tokens of the large ones that are not answered yet
+    size_t requests_ = 0, rows_ = 0, work_ = 0;  // accepted, and not in a batch yet; rows and tokens of small requests
+    size_t large_ = 0;                           // tokens of the large requests that are not answered yet
     bool leads_ = false;
-    double rate_ = 0, run_seconds_ = 0;  // tokens a second, and of a run of small ones; 0: not known yet
+    double rate_ = 0, run_seconds_ = 0;  // tokens a second, and seconds of a run of small requests; 0: not known yet
 };
 
 }  // namespace hfx

@@ -1,4 +1,4 @@
-// Why a request is refused, as its caller reads it.
+// The reason why a request is refused, as its caller reads it.
 #pragma once
 #include "../memory.h"
 
@@ -6,10 +6,11 @@ namespace hfx {
 
 constexpr const char *NO_MEMORY = "there is no memory";
 
-// Fills `refusal` by a format of printf, with words of limited length only; always false. It stays empty without memory.
+// Formats `refusal` like printf, and always returns false. The arguments must have a limited length. `refusal` is empty
+// if there is no memory.
 __attribute__((format(printf, 2, 3))) bool refuse(Text &refusal, const char *format, ...);
 
-// The first characters of a name that a caller has sent: it may be as long as a body.
+// The first characters of a name that a caller has sent, because the name may be as long as a request.
 Span shown(Span name);
 
 }  // namespace hfx

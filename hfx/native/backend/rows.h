@@ -1,14 +1,14 @@
-// What a request has, and what is made of it, between Triton's tensors, the tokenizer, the net and the answer.
+// The data of a request on its way from Triton's tensors to the tokenizer, the net and the answer.
 #pragma once
 #include "../memory.h"
 
 namespace hfx {
 
-// The tasks of encoders that are answered here; the names are those of settings.json.
+// The tasks of encoders that this backend answers; their names are those of settings.json.
 enum class Task : uint8_t { TEXT_CLASSIFICATION, FEATURE_EXTRACTION, TEXT_RANKING, ZERO_SHOT_CLASSIFICATION };
-bool task_named(Span name, Task &task);  // false: it is none of them
+bool task_named(Span name, Task &task);  // false: the name is none of these tasks
 
-// A request's inputs, rows first. A setting is empty where the caller has left it out.
+// A request's inputs, rows first. A setting is empty if the caller left it out.
 struct Inputs {
     size_t rows = 0, label_count = 0;
     Array<Span> texts;              // text_input [rows, 1]
@@ -19,12 +19,12 @@ struct Inputs {
     Array<Span> prompts, prompt_names;         // prompt and prompt_name [rows, 1]
 };
 
-// The net's inputs, padded to one width: [rows, sequences, width]; a row has one sequence but for zero-shot, where it
-// has as many as labels.
+// The net's inputs, padded to one width: [rows, sequences, width]. A row has one sequence, or for zero-shot one
+// sequence for each label.
 struct Tokens {
     size_t rows = 0, sequences = 1, width = 0;
-    Array<int32_t> ids, mask, types;  // types is empty where the net takes none; mask is 2 of tokens that aren't pooled
-    Array<int32_t> truncated;         // [rows]: tokens (at least) that were left out
+    Array<int32_t> ids, mask, types;  // types is empty if the net takes none; mask is 2 for tokens that aren't pooled
+    Array<int32_t> truncated;         // [rows]: how many tokens were left out, at least
 };
 
 // An output of the answer, rows first.
@@ -33,7 +33,7 @@ struct Output {
     const char *name = nullptr;  // a literal or a name of the model
     Kind kind = FLOATS;
     Array<int64_t> shape;
-    Text content;  // as Triton has it: a string is its length in 4 bytes, and its bytes
+    Text content;  // in Triton's format: a string is its length in 4 bytes, and its bytes
 };
 
 struct Outputs {
@@ -41,9 +41,9 @@ struct Outputs {
     Output each[MOST];
     size_t count = 0;
 
-    // One more, of two dimensions; null where there is no memory, or no place.
+    // Adds an output of two dimensions; returns null if there is no memory, or no place.
     Output *add(const char *name, Output::Kind kind, size_t rows, size_t columns);
 };
-[[nodiscard]] bool append_string(Text &content, Span string);  // as Triton has it
+[[nodiscard]] bool append_string(Text &content, Span string);  // in Triton's format
 
 }  // namespace hfx

@@ -3,16 +3,16 @@
 namespace hfx {
 namespace {
 
-// Rows, or sequences of a row, of a run where padding is computed: each shape that a runtime meets costs it some
-// milliseconds once. Elements, unless one sequence has more, are few enough for what layers hand on to stay in the
-// caches; 1,000 sequences of 20 tokens in one run took 0.8 GB, which the runtime kept (bart-large).
+// The numbers of rows, or of sequences of a row, of a run if padding is computed: each new shape costs a runtime some
+// milliseconds once. A run has at most MOST_ELEMENTS elements, unless one sequence has more, so that the data between
+// layers stays in the caches; 1,000 sequences of 20 tokens in one run took 0.8 GB, which the runtime kept (bart-large).
 constexpr size_t RUN_ROWS[] = {64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
 constexpr const char *CANCELLED = "The request was cancelled.";
 constexpr size_t MOST_ELEMENTS = 1024, FEW_ELEMENTS = 256, NEAR = 2;
 
 size_t per_row(const Job &job) { return job.tokens.sequences * job.tokens.width; }
 
-// Those with as many sequences one after the other, widest first, equal ones in their order.
+// The order of jobs: by their number of sequences, then the widest first. sort() leaves equal jobs in their order.
 bool comes_before(const Job &one, const Job &other) {
     if (one.tokens.sequences != other.tokens.sequences) return one.tokens.sequences > other.tokens.sequences;
     return one.tokens.width > other.tokens.width;
@@ -31,12 +31,13 @@ class Run {
 public:
     Run(const Net &net, size_t item_rank, Interlude interlude) : net_(net), rank_(item_rank), interlude_(interlude) {}
 
-    // What the net makes of the rows of `jobs`; each job's part goes to it. Where it fails, each is run alone.
+    // Runs the net for the rows of `jobs`, and gives each job its part of the output. If that fails, each job is run
+    // alone.
     void whole(Job **jobs, size_t count) {
         if (fed(jobs, count) && net_.run(feed_, values_, reason_) && split(jobs, count)) return;
         alone(jobs, count);
     }
-    // The same of jobs of one shape, in runs of some numbers of rows.
+    // Does the same for jobs of one shape, in runs of the numbers of rows in RUN_ROWS.
     void parts(Job **jobs, size_t count) {
         Values all;
         size_t rows = 0;
@@ -76,7 +77,8 @@ private:
         return true;
     }
 
-    // Of all that is fed, `count` elements from `from` on, as `rows` rows of the shape {sequences, width}.
+    // Copies `count` elements of the whole feed, from `from` on, to `feed`, as `rows` rows of the shape {sequences,
+    // width}.
     bool part(size_t from, size_t count, size_t rows, size_t sequences, size_t width, Feed &feed) const {
         feed.ids.clear(), feed.mask.clear(), feed.types.clear(), feed.shapes.clear();
         feed.rows = rows, feed.rank = rank_;
@@ -86,8 +88,8 @@ private:
                (feed_.types.empty() || feed.types.append(feed_.types.data() + from, count));
     }
 
-    // Rows of the shape of `job`'s, in parts of whole rows, or of a row's sequences where these have too many elements.
-    // `single`: all are its own, so that it can be cancelled, and others run between the parts.
+    // Runs rows of the shape of `job`'s rows, in parts of whole rows, or of a row's sequences if a row has too many
+    // elements. `single`: all rows belong to `job`, so that it can be cancelled, and others can run, between the parts.
     bool in_parts(Job &job, size_t rows, bool single, Values &all) {
         size_t sequences = job.tokens.sequences, width = job.tokens.width;
         bool cut = rank_ == 2 && sequences * width > MOST_ELEMENTS;
@@ -143,7 +145,7 @@ private:
     Text reason_;
 };
 
-// How many jobs from `from` on share a run, of those in order.
+// Returns how many of the sorted jobs, from `from` on, share a run.
 size_t near_widths(const Array<Job *> &jobs, size_t from, size_t &elements) {
     const Job &widest = *jobs[from];
     size_t rows = widest.tokens.rows, end = from + 1;
@@ -166,7 +168,7 @@ size_t same_shapes(const Array<Job *> &jobs, size_t from) {
     return end - from;
 }
 
-// Puts those that are not cancelled first; how many they are.
+// Moves the jobs that are not cancelled to the front, and returns their number.
 size_t still_wanted(Job **jobs, size_t count) {
     size_t wanted = 0;
     for (size_t at = 0; at < count; at++) {

@@ -7,8 +7,9 @@ constexpr float LARGEST_FLOAT = 3.402823466e38f;
 
 bool is_finite(float x) { return x >= -LARGEST_FLOAT && x <= LARGEST_FLOAT; }
 
-// a * b + c, rounded once, on any processor. The product is exact in double; where the sum is not and lies halfway
-// between two floats, its last bit says which is nearer (rounding to odd; Boldo and Melquiond, 2008).
+// a * b + c, rounded once, on any processor. The product is exact in double. If the sum is not exact and lies halfway
+// between two floats, its last bit is changed to say which float is nearer (rounding to odd; Boldo and Melquiond,
+// 2008).
 float fused(float a, float b, float c) {
     double product = double(a) * double(b), sum = product + double(c);
     uint64_t bits;
@@ -33,7 +34,7 @@ struct Scored {
     uint32_t at;
 };
 
-// Equal ones in their order, NaN last.
+// Compares by score, then by place, so that equal scores stay in their order; NaN is last.
 int ascending(const void *a, const void *b) {
     const Scored &left = *static_cast<const Scored *>(a), &right = *static_cast<const Scored *>(b);
     bool left_nan = left.score != left.score, right_nan = right.score != right.score;

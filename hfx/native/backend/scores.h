@@ -1,4 +1,4 @@
-// From logits to scores, every bit as numpy 1.26 has it with AVX2 or AVX-512 in float32.
+// Turns logits into scores, equal in every bit to those of numpy 1.26 with AVX2 or AVX-512 in float32.
 #pragma once
 #include "../memory.h"
 
@@ -6,18 +6,19 @@ namespace hfx {
 
 float exponential(float x);                      // np.exp
 float sum(const float *values, size_t count);    // np.sum
-float largest(const float *values, size_t count);  // np.max: NaN where there is one; `count` is at least 1
+float largest(const float *values, size_t count);  // np.max: NaN if there is one; `count` is at least 1
 
-// Each in place, of one row.
+// Each works in place, on one row.
 void softmax(float *logits, size_t count);
 void sigmoid(float *logits, size_t count);
-// exp(logits) as shares of their sum in each of `rows` of `columns`; shifted by the largest only where that overflows.
+// Turns logits into exp(logits), as shares of their sum in each of `rows` rows of `columns`. Logits are shifted by the
+// largest only if exp overflows. Returns false if there is no memory.
 [[nodiscard]] bool shares(float *logits, size_t rows, size_t columns);
 
-// Places of scores, best first: np.argsort(-scores, kind="stable"), where NaN is last. `reversed`, what is the same but
-// for NaN and equal scores: np.argsort(scores, kind="stable")[::-1].
+// Sets `places` to the places of scores, best first: np.argsort(-scores, kind="stable"), where NaN is last. If
+// `reversed`, np.argsort(scores, kind="stable")[::-1], which differs only for NaN and equal scores.
 [[nodiscard]] bool rank(const float *scores, size_t count, bool reversed, Array<uint32_t> &places);
-// The first of the best; NaN is best: np.argmax.
+// The place of the best score, the first among equals, where NaN is best: np.argmax.
 size_t best(const float *scores, size_t count);
 
 }  // namespace hfx

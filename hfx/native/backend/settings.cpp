@@ -6,7 +6,7 @@ namespace {
 
 constexpr int64_t MOST = INT32_MAX;
 
-// False: it is there, and no number from `least` on. Where it is null or missing, `value` stays.
+// Reads a number from `least` on; `value` stays if it is null or missing. Returns false if it is anything else.
 template <typename Number> bool read_number(const Json &json, int64_t least, Number &value) {
     int64_t number = 0;
     if (!json || json.is_null()) return true;
@@ -68,7 +68,7 @@ Span Settings::prompt(size_t at) const {
     return {prompts_.data() + begin, ends_[at] - begin};
 }
 
-// Of equal names the last one's, as in Python.
+// Finds the last of prompts with equal names, as Python does.
 bool Settings::find_prompt(Span name, Span &found) const {
     for (size_t at = ends_.size(); at; at -= 2)
         if (same(prompt(at - 2), name)) return found = prompt(at - 1), true;
@@ -82,7 +82,7 @@ bool Settings::append_prompt_names(Text &to) const {
     return appended;
 }
 
-// Python formats it by str.format, of which this knows one thing: {}.
+// Python formats the template by str.format, of which this function supports only {}.
 const char *Settings::read_template(const Json &json) {
     Span text = json ? json.text() : Span{"This example is {}.", 19};
     const char *label = find(text, "{}");

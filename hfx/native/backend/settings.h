@@ -1,4 +1,4 @@
-// settings.json of the tokenizing step: what decides, beside the tokenizer, how a text becomes tensors.
+// The settings.json of the tokenizing step, which decides, together with the tokenizer, how a text becomes tensors.
 #pragma once
 #include "json.h"
 #include "rows.h"
@@ -10,19 +10,19 @@ struct Settings {
     size_t max_length = 0;                // tokens of a sequence
     Array<int32_t> widths;                // tokens that sequences are padded to, ascending
     int32_t pad_id = 0, pad_type_id = 0;
-    bool left = false;                    // texts lose their beginning, not their end
+    bool left = false;                    // truncation removes the beginning of a text, not its end
     bool types = false;                   // the net takes type ids
-    int64_t vocab_size = INT64_MAX;       // the net has embeddings of the tokens below
-    Text before_label, behind_label;      // of a hypothesis
-    bool has_prompts = false;             // that a request may name, or send
-    Text default_prompt;                  // before the texts of requests that do neither
-    bool pools_prompt = true;             // else the mask of its tokens is 2
-    bool takes_empty = false;             // a text without tokens has an answer
+    int64_t vocab_size = INT64_MAX;       // the net has embeddings of the token ids below
+    Text before_label, behind_label;      // the parts of a hypothesis around its label
+    bool has_prompts = false;             // a request may name a prompt, or send one
+    Text default_prompt;                  // for the texts of requests that do neither
+    bool pools_prompt = true;             // else the mask of a prompt's tokens is 2
+    bool takes_empty = false;             // a text without tokens is answered
 
-    // Returns what is wrong with them, else null.
+    // Returns what is wrong with the settings, or null.
     [[nodiscard]] const char *read(const Json &json);
 
-    // False: there is no prompt of this name.
+    // Returns false if there is no prompt of this name.
     bool find_prompt(Span name, Span &prompt) const;
     [[nodiscard]] bool append_prompt_names(Text &to) const;
 
@@ -30,7 +30,7 @@ private:
     const char *read_prompts(const Json &json);
     Span prompt(size_t at) const;
     Text prompts_;           // a name, its text, another name ...
-    Array<size_t> ends_;     // of these
+    Array<size_t> ends_;     // where each of these ends
     const char *read_widths(const Json &json);
     const char *read_template(const Json &json);
 };

@@ -1,6 +1,6 @@
-// The part of Triton's backend interface (triton-inference-server/core, tritonbackend.h and tritonserver.h) that is used.
+// The part of Triton's backend interface that is used (triton-inference-server/core: tritonbackend.h, tritonserver.h).
 //
-// All functions are weak: the library is loaded by ONNX Runtime and by Python, too, where there is no Triton.
+// All functions are weak, because ONNX Runtime and Python load the library, too, without Triton.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -67,7 +67,7 @@ constexpr TRITONSERVER_MemoryType CPU = 0, CPU_PINNED = 1;
 constexpr TRITONSERVER_ParameterType STRING_PARAMETER = 0, INT_PARAMETER = 1, BOOL_PARAMETER = 2;
 constexpr uint32_t RELEASE_ALL = 1, FINAL_RESPONSE = 1, SEQUENCE_END = 2;
 
-// Whether a call was done; its error is of no use to anybody.
+// Whether a call succeeded. Deletes its error, which nothing uses.
 inline bool done(TRITONSERVER_Error *error) {
     if (error) TRITONSERVER_ErrorDelete(error);
     return !error;
